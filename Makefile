@@ -1,0 +1,91 @@
+# Everything a checkout needs: `make run` and `make test` do their own set-up. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+LOCK_VENV := .venv-lock
+PY := $(VENV)/bin/python
+CODE := $(wildcard src tests benchmarks examples)
+
+# A stamp carries the checkout's path: an environment that was copied here from elsewhere would silently run the code of
+# the place it came from, so it has to look as not yet made.
+HERE := $(subst /,-,$(CURDIR))
+RUNTIME := $(VENV)/.runtime$(HERE)
+DEV := $(VENV)/.dev$(HERE)
+BENCH := $(BENCH_VENV)/.bench$(HERE)
+LOCK := $(LOCK_VENV)/.lock$(HERE)
+SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
+
+# ARGS goes to `waystation serve`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock.
+ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+LOCK_ARGS ?=
+
+.PHONY: help run setup test tools lint format types contracts pytest soak bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: $(RUNTIME) ## start a broker that keeps its data in ./data
+	@exec $(VENV)/bin/waystation serve --data ./data $(ARGS)
+
+setup: $(DEV) ## make .venv with all that the tests need
+
+test: $(DEV) tools ## lint, types, import contracts, tests
+	@$(MAKE) --no-print-directory lint types contracts pytest
+
+tools: ## what tests need from the system, from Debian's packages
+	@scripts/test-tools
+
+lint: $(DEV)
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+
+format: $(DEV) ## let ruff put the code in order
+	$(PY) -m ruff check --fix $(CODE)
+	$(PY) -m ruff format $(CODE)
+
+types: $(DEV)
+	$(PY) -m mypy $(CODE)
+
+contracts: $(DEV)
+	$(VENV)/bin/lint-imports
+
+pytest: $(DEV)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+soak: $(DEV) ## the long simulations and crash loops
+	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
+
+# An environment of its own: hypothesis, which the tests need, is imported by kio when it is there (160 ms at start).
+bench: $(BENCH) ## the benchmarks, beside the peers
+	$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
+
+lock: $(LOCK) ## write requirements/*.txt anew from pyproject.toml (newest versions: LOCK_ARGS=--upgrade)
+	scripts/lock $(LOCK_VENV)/bin/uv $(LOCK_ARGS)
+
+clean: ## remove environments and caches, keep ./data
+	rm -rf .venv .venv-* build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME): $(SETUP) requirements/runtime.txt
+	scripts/venv $(VENV) build runtime
+	@touch $@
+
+$(DEV): $(SETUP) requirements/dev.txt
+	scripts/venv $(VENV) build dev
+	@touch $@ $(RUNTIME)
+
+$(BENCH): $(SETUP) requirements/bench.txt
+	scripts/venv $(BENCH_VENV) build bench
+	@touch $@
+
+$(LOCK): scripts/venv scripts/find-python requirements/lock.txt
+	scripts/venv $(LOCK_VENV) lock
+	@touch $@
