@@ -1,0 +1,8 @@
+"""The catalog: names and settings of what exists. SQLite on one node; behind one small interface."""
+
+from __future__ import annotations
+
+from waystation.catalog.catalog import Catalog, TopicRow
+from waystation.catalog.memory import MemoryCatalog
+
+__all__ = ["Catalog", "MemoryCatalog", "TopicRow"]

@@ -1,0 +1,122 @@
+"""The catalog in one SQLite file, fsynced on every change.
+
+`format` holds the version of the whole data folder. A newer one is refused before anything is touched; an older one is
+brought up step by step (`_UPGRADES`), each step in one transaction.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from waystation.catalog.catalog import FORMAT_VERSION, TopicRow
+from waystation.errors import NewerFormat
+from waystation.world.random import Random
+
+FILE = "catalog.sqlite"
+
+_SCHEMA = """
+CREATE TABLE format (version INTEGER NOT NULL);
+CREATE TABLE cluster (id TEXT NOT NULL);
+CREATE TABLE topics (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, internal INTEGER NOT NULL,
+    overrides TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""From version N to N + 1. Empty so far: version 1 is the first."""
+
+
+class SqliteCatalog:
+    """One connection, guarded by a lock: changes are rare."""
+
+    def __init__(self, folder: str, random: Random) -> None:
+        path = Path(folder) / FILE
+        if path.exists():
+            _refuse_newer(path)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        if self._version() is None:
+            self._create(random)
+        self._upgrade()
+
+    def _version(self) -> int | None:
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'format'").fetchone():
+            return None
+        row = self._db.execute("SELECT version FROM format").fetchone()
+        return None if row is None else int(row[0])
+
+    def _create(self, random: Random) -> None:
+        cluster_id = base64.urlsafe_b64encode(random.token(16)).decode().rstrip("=")
+        self._db.executescript(
+            f"BEGIN; {_SCHEMA} INSERT INTO format VALUES ({FORMAT_VERSION});"
+            f" INSERT INTO cluster VALUES ('{cluster_id}'); COMMIT;"
+        )
+
+    def _upgrade(self) -> None:
+        while (version := self._version() or FORMAT_VERSION) < FORMAT_VERSION:
+            with self._lock, self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                _UPGRADES[version](self._db)
+                self._db.execute("UPDATE format SET version = ?", (version + 1,))
+
+    def cluster_id(self) -> str:
+        return str(self._db.execute("SELECT id FROM cluster").fetchone()[0])
+
+    def topics(self) -> list[TopicRow]:
+        rows = self._db.execute("SELECT name, id, partitions, internal, overrides FROM topics ORDER BY name").fetchall()
+        return [
+            TopicRow(name, UUID(topic_id), partitions, bool(internal), json.loads(overrides))
+            for name, topic_id, partitions, internal, overrides in rows
+        ]
+
+    def save_topic(self, row: TopicRow) -> None:
+        with self._lock:
+            self._db.execute(
+                "INSERT INTO topics (id, name, partitions, internal, overrides) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET partitions = excluded.partitions, overrides = excluded.overrides",
+                (str(row.id), row.name, row.partitions, int(row.internal), json.dumps(row.overrides)),
+            )
+
+    def delete_topic(self, topic_id: UUID) -> None:
+        with self._lock:
+            self._db.execute("DELETE FROM topics WHERE id = ?", (str(topic_id),))
+
+    def settings(self) -> dict[str, str]:
+        return dict(self._db.execute("SELECT name, value FROM settings").fetchall())
+
+    def save_settings(self, settings: dict[str, str]) -> None:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM settings")
+            self._db.executemany("INSERT INTO settings VALUES (?, ?)", list(settings.items()))
+            self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+
+def _refuse_newer(path: Path) -> None:
+    """Looks without touching: a read-only connection cannot even create a journal beside the file."""
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        row = db.execute("SELECT version FROM format").fetchone()
+    except sqlite3.OperationalError:
+        return  # an unfinished first start
+    finally:
+        db.close()
+    if row is not None and row[0] > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{path.parent} was written by a newer version of Waystation (format {row[0]}, this one knows"
+            f" {FORMAT_VERSION}); it was left untouched. Upgrade Waystation to use it."
+        )

@@ -1,0 +1,563 @@
+"""Settings: one table for topics, one for the broker, and the typed values that the code reads.
+
+The tables are the truth: parsing, validation, defaults, `DescribeConfigs`, the config file and the documentation all
+come from them. Names are Kafka's where Kafka has the setting, so that existing scripts work; what is ours alone starts
+with `waystation.`. A topic's setting falls back to the broker's default for it (`log.*` names), as in Kafka.
+
+`BrokerSettings` is mutable on purpose: a setting marked `dynamic` may change while the broker runs, and everything
+reads it at the moment of use. `TopicSettings` is an immutable snapshot, made anew when a topic is altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from waystation.errors import InvalidSetting
+
+Kind = Literal["int", "bool", "string", "float", "list"]
+Value = int | bool | str | float
+
+FOREVER = 2**63 - 1
+"""Kafka's way to write "no limit" in a 64-bit setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row: what it is called, what it may be, and what it does."""
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    low: float = -FOREVER
+    high: float = FOREVER
+    choices: tuple[str, ...] = ()
+    broker_name: str | None = None  # topics: the broker setting that is this one's default
+    dynamic: bool = True  # broker: may change while it runs
+
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix("waystation.").replace(".", "_")
+
+    def parse(self, text: str) -> Value:
+        """The typed value, or InvalidSetting that names the setting, the value and what would do."""
+        try:
+            value = self._convert(text.strip())
+        except ValueError:
+            raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}") from None
+        if isinstance(value, int | float) and not isinstance(value, bool) and not self.low <= value <= self.high:
+            raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
+        if self.choices and isinstance(value, str):
+            parts = value.split(",") if self.kind == "list" else [value]
+            if not all(part in self.choices for part in parts):
+                raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
+        return value
+
+    def _convert(self, text: str) -> Value:
+        if self.kind == "int":
+            return int(text)
+        if self.kind == "float":
+            return float(text)
+        if self.kind == "bool":
+            return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _bad(text)
+        if self.kind == "list":
+            return ",".join(part.strip() for part in text.split(",") if part.strip())
+        return text
+
+    def _expected(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}" + (" (comma-separated)" if self.kind == "list" else "")
+        if self.kind == "bool":
+            return "true or false"
+        bounds = [f"at least {self.low:g}"] if self.low > -FOREVER else []
+        bounds += [f"at most {self.high:g}"] if self.high < FOREVER else []
+        return " ".join([f"a value of type {self.kind}", *bounds])
+
+
+def _bad(text: str) -> Value:
+    raise ValueError(text)
+
+
+def render(value: Value) -> str:
+    """As Kafka writes it in answers: true/false in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_DAY_MS = 86_400_000
+_MIB = 1024 * 1024
+
+TOPIC_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "cleanup.policy",
+            "list",
+            "delete",
+            "What happens to old segments: delete them, compact them by key, or both.",
+            choices=("delete", "compact"),
+            broker_name="log.cleanup.policy",
+        ),
+        Setting(
+            "compression.type",
+            "string",
+            "producer",
+            "Codec that batches are stored in; `producer` keeps what was sent.",
+            choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+            broker_name="compression.type",
+        ),
+        Setting(
+            "delete.retention.ms",
+            "int",
+            _DAY_MS,
+            "How long tombstones stay readable after compaction.",
+            low=0,
+            broker_name="log.cleaner.delete.retention.ms",
+        ),
+        Setting(
+            "file.delete.delay.ms",
+            "int",
+            60_000,
+            "Accepted for compatibility; removed files go at once.",
+            low=0,
+            broker_name="log.segment.delete.delay.ms",
+        ),
+        Setting(
+            "flush.messages",
+            "int",
+            FOREVER,
+            "Accepted for compatibility; see the broker's `waystation.flush`.",
+            low=1,
+            broker_name="log.flush.interval.messages",
+        ),
+        Setting(
+            "flush.ms",
+            "int",
+            FOREVER,
+            "Accepted for compatibility; see the broker's `waystation.flush`.",
+            low=0,
+            broker_name="log.flush.interval.ms",
+        ),
+        Setting(
+            "index.interval.bytes",
+            "int",
+            4096,
+            "One offset index entry per this many bytes of log.",
+            low=0,
+            high=2**31 - 1,
+            broker_name="log.index.interval.bytes",
+        ),
+        Setting(
+            "max.compaction.lag.ms",
+            "int",
+            FOREVER,
+            "A record is compacted at the latest after this long.",
+            low=1,
+            broker_name="log.cleaner.max.compaction.lag.ms",
+        ),
+        Setting(
+            "max.message.bytes",
+            "int",
+            1_048_588,
+            "Largest record batch, as stored.",
+            low=0,
+            high=2**31 - 1,
+            broker_name="message.max.bytes",
+        ),
+        Setting(
+            "message.timestamp.after.max.ms",
+            "int",
+            3_600_000,
+            "How far ahead of the broker's clock a timestamp may be.",
+            low=0,
+            broker_name="log.message.timestamp.after.max.ms",
+        ),
+        Setting(
+            "message.timestamp.before.max.ms",
+            "int",
+            FOREVER,
+            "How far behind the broker's clock a timestamp may be.",
+            low=0,
+            broker_name="log.message.timestamp.before.max.ms",
+        ),
+        Setting(
+            "message.timestamp.type",
+            "string",
+            "CreateTime",
+            "Keep the producer's timestamp or set the broker's.",
+            choices=("CreateTime", "LogAppendTime"),
+            broker_name="log.message.timestamp.type",
+        ),
+        Setting(
+            "min.cleanable.dirty.ratio",
+            "float",
+            0.5,
+            "Compaction starts when this share of the log is uncompacted.",
+            low=0,
+            high=1,
+            broker_name="log.cleaner.min.cleanable.ratio",
+        ),
+        Setting(
+            "min.compaction.lag.ms",
+            "int",
+            0,
+            "A record stays as written at least this long.",
+            low=0,
+            broker_name="log.cleaner.min.compaction.lag.ms",
+        ),
+        Setting(
+            "min.insync.replicas",
+            "int",
+            1,
+            "Replicas that must hold a record before acks=all is answered.",
+            low=1,
+            high=2**31 - 1,
+            broker_name="min.insync.replicas",
+        ),
+        Setting(
+            "preallocate",
+            "bool",
+            False,
+            "Accepted for compatibility; files always grow in steps ahead of the data.",
+            broker_name="log.preallocate",
+        ),
+        Setting(
+            "retention.bytes",
+            "int",
+            -1,
+            "A partition's size above which its oldest segments go; -1: no limit.",
+            low=-1,
+            broker_name="log.retention.bytes",
+        ),
+        Setting(
+            "retention.ms",
+            "int",
+            7 * _DAY_MS,
+            "Age above which segments go; -1: never.",
+            low=-1,
+            broker_name="log.retention.ms",
+        ),
+        Setting(
+            "segment.bytes",
+            "int",
+            1024 * _MIB,
+            "A segment file's size before the next is started.",
+            low=1024,
+            high=2**31 - 1,
+            broker_name="log.segment.bytes",
+        ),
+        Setting(
+            "segment.index.bytes",
+            "int",
+            10 * _MIB,
+            "Accepted for compatibility; indexes grow as they need.",
+            low=4,
+            high=2**31 - 1,
+            broker_name="log.index.size.max.bytes",
+        ),
+        Setting(
+            "segment.jitter.ms",
+            "int",
+            0,
+            "Spread of segment.ms, so that segments do not all roll at once.",
+            low=0,
+            broker_name="log.roll.jitter.ms",
+        ),
+        Setting(
+            "segment.ms",
+            "int",
+            7 * _DAY_MS,
+            "A segment's age before the next is started.",
+            low=1,
+            broker_name="log.roll.ms",
+        ),
+        Setting(
+            "unclean.leader.election.enable",
+            "bool",
+            False,
+            "Accepted as false only: an unclean election loses data.",
+            broker_name="unclean.leader.election.enable",
+        ),
+        Setting(
+            "waystation.dedup.window.ms",
+            "int",
+            0,
+            "Records whose x-message-id header was seen in this window are dropped; 0: off.",
+            low=0,
+            high=30 * _DAY_MS,
+            broker_name=None,
+        ),
+    )
+}
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's settings, resolved."""
+
+    cleanup_policy: str = "delete"
+    compression_type: str = "producer"
+    delete_retention_ms: int = _DAY_MS
+    dedup_window_ms: int = 0
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = FOREVER
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = FOREVER
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    retention_bytes: int = -1
+    retention_ms: int = 7 * _DAY_MS
+    segment_bytes: int = 1024 * _MIB
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * _DAY_MS
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Typed values of a topic's own settings; InvalidSetting for an unknown name or a bad value."""
+    parsed: dict[str, Value] = {}
+    for name, text in overrides.items():
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None:
+            raise InvalidSetting(f"there is no topic setting {name!r}{_nearest(name, TOPIC_SETTINGS)}")
+        parsed[name] = setting.parse(text)
+    if parsed.get("unclean.leader.election.enable") is True:
+        raise InvalidSetting("unclean.leader.election.enable=true is not offered: it loses acknowledged records")
+    return parsed
+
+
+def resolve_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> TopicSettings:
+    """The topic's own settings over the broker's defaults over the table's."""
+    values: dict[str, Value] = {}
+    own = parse_topic_overrides(overrides)
+    for name, setting in TOPIC_SETTINGS.items():
+        if setting.field in TopicSettings.__struct_fields__:
+            values[setting.field] = own.get(name, broker.topic_default(setting))
+    return msgspec.convert(values, TopicSettings)
+
+
+def _nearest(name: str, names: Mapping[str, object]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+BROKER_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("auto.create.topics.enable", "bool", True, "Create a topic when a client asks for its metadata."),
+        Setting(
+            "num.partitions", "int", 1, "Partitions of a topic that is created without a number.", low=1, high=100_000
+        ),
+        Setting("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
+        Setting("fetch.max.bytes", "int", 55 * _MIB, "Largest answer to one fetch.", low=1024, high=2**31 - 1),
+        Setting(
+            "max.connections", "int", 10_000, "Connections per door; one more is closed at once.", low=1, high=2**31 - 1
+        ),
+        Setting("connections.max.idle.ms", "int", 600_000, "A connection silent for this long is closed.", low=1),
+        Setting(
+            "socket.request.max.bytes",
+            "int",
+            100 * _MIB,
+            "Largest request; a larger one ends the connection.",
+            low=1024,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "group.initial.rebalance.delay.ms",
+            "int",
+            50,
+            "How long a new group waits for more members to join.",
+            low=0,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "group.min.session.timeout.ms",
+            "int",
+            6_000,
+            "Smallest session timeout a member may ask for.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "group.max.session.timeout.ms",
+            "int",
+            1_800_000,
+            "Largest session timeout a member may ask for.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting("group.max.size", "int", 10_000, "Members in one group.", low=1, high=2**31 - 1),
+        Setting(
+            "group.consumer.session.timeout.ms",
+            "int",
+            45_000,
+            "Session timeout of the new (KIP-848) protocol.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "group.consumer.heartbeat.interval.ms",
+            "int",
+            5_000,
+            "Heartbeat interval of the new (KIP-848) protocol.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "offset.metadata.max.bytes",
+            "int",
+            4_096,
+            "Largest metadata string kept with an offset.",
+            low=0,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "offsets.retention.minutes",
+            "int",
+            10_080,
+            "Offsets of a group without members are kept this long.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "offsets.topic.num.partitions",
+            "int",
+            4,
+            "Partitions of __consumer_offsets.",
+            low=1,
+            high=1_000,
+            dynamic=False,
+        ),
+        Setting(
+            "transaction.state.log.num.partitions",
+            "int",
+            4,
+            "Partitions of __transaction_state.",
+            low=1,
+            high=1_000,
+            dynamic=False,
+        ),
+        Setting(
+            "transaction.max.timeout.ms",
+            "int",
+            900_000,
+            "Largest transaction timeout a producer may ask for.",
+            low=1,
+            high=2**31 - 1,
+        ),
+        Setting(
+            "transactional.id.expiration.ms",
+            "int",
+            7 * _DAY_MS,
+            "An idle transactional id is forgotten after this long.",
+            low=1,
+        ),
+        Setting(
+            "producer.id.expiration.ms",
+            "int",
+            _DAY_MS,
+            "An idle producer's sequence numbers are forgotten after this long.",
+            low=1,
+        ),
+        Setting(
+            "log.retention.check.interval.ms", "int", 300_000, "How often retention looks for old segments.", low=1
+        ),
+        Setting("log.cleaner.backoff.ms", "int", 15_000, "How often compaction looks for work.", low=1),
+        Setting(
+            "waystation.flush",
+            "string",
+            "commit",
+            "`commit`: acks=all waits for fsync; `interval`: fsync every interval; `os`: the kernel decides.",
+            choices=("commit", "interval", "os"),
+        ),
+        Setting(
+            "waystation.flush.interval.ms", "int", 1_000, "For `waystation.flush=interval`.", low=1, high=3_600_000
+        ),
+        Setting(
+            "waystation.checkpoint.interval.ms",
+            "int",
+            5_000,
+            "How often the points are noted from which a crash is recovered.",
+            low=100,
+            high=3_600_000,
+        ),
+        *(
+            Setting(
+                setting.broker_name,
+                setting.kind,
+                setting.default,
+                f"Default for topics: {setting.doc}",
+                setting.low,
+                setting.high,
+                setting.choices,
+            )
+            for setting in TOPIC_SETTINGS.values()
+            if setting.broker_name is not None
+        ),
+    )
+}
+
+
+class BrokerSettings:
+    """The broker's settings: the table's defaults under what the file, the flags and run-time changes say."""
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        self._values: dict[str, Value] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        self.given: dict[str, str] = {}  # from the file and the flags
+        self.changed: dict[str, str] = {}  # at run time, kept in the catalog
+        for name, text in (overrides or {}).items():
+            self._values[name] = self.check(name, text)
+            self.given[name] = text
+
+    @staticmethod
+    def check(name: str, text: str) -> Value:
+        """The typed value, or InvalidSetting."""
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            raise InvalidSetting(f"there is no broker setting {name!r}{_nearest(name, BROKER_SETTINGS)}")
+        return setting.parse(text)
+
+    def change(self, name: str, text: str | None) -> None:
+        """Sets (or with None takes back) a dynamic setting at run time."""
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None and not setting.dynamic:
+            raise InvalidSetting(f"{name} can only be set before the broker starts")
+        if text is None:
+            self.changed.pop(name, None)
+            self._values[name] = self.check(name, self.given.get(name, render(BROKER_SETTINGS[name].default)))
+            return
+        self._values[name] = self.check(name, text)
+        self.changed[name] = text
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def integer(self, name: str) -> int:
+        return int(self._values[name])
+
+    def text(self, name: str) -> str:
+        return str(self._values[name])
+
+    def flag(self, name: str) -> bool:
+        return bool(self._values[name])
+
+    def topic_default(self, setting: Setting) -> Value:
+        return setting.default if setting.broker_name is None else self._values[setting.broker_name]

@@ -1,0 +1,62 @@
+"""The transaction index: which ranges of a log belong to aborted transactions.
+
+A read_committed consumer is sent the same bytes as any other, and beside them the list of aborted transactions that
+overlap; it drops those records itself. One `.txnindex` file per segment, written like the other indexes, holds the
+transactions whose marker is in that segment: (producer id i64, first offset i64, last offset i64), big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from typing import NamedTuple
+
+_ENTRY = struct.Struct(">qqq")
+
+
+class Aborted(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the abort marker
+
+
+class AbortedTransactions:
+    """All of one log's, ordered by the offset of their marker."""
+
+    def __init__(self) -> None:
+        self._entries: list[Aborted] = []
+        self._ends: list[int] = []
+
+    def add(self, aborted: Aborted) -> None:
+        if self._ends and aborted.last_offset <= self._ends[-1]:
+            return  # read again after a crash: known already
+        self._entries.append(aborted)
+        self._ends.append(aborted.last_offset)
+
+    def overlapping(self, first: int, end: int) -> list[Aborted]:
+        """Those with a record in [first, end)."""
+        return [entry for entry in self._entries[bisect_left(self._ends, first) :] if entry.first_offset < end]
+
+    def between(self, first: int, end: int) -> list[Aborted]:
+        """Those whose marker is in [first, end): what one segment's file holds."""
+        return self._entries[bisect_left(self._ends, first) : bisect_left(self._ends, end)]
+
+    def drop_before(self, offset: int) -> None:
+        keep = bisect_left(self._ends, offset)
+        del self._entries[:keep]
+        del self._ends[:keep]
+
+    def cut(self, offset: int) -> None:
+        """Forgets markers at or after `offset`."""
+        keep = bisect_left(self._ends, offset)
+        del self._entries[keep:]
+        del self._ends[keep:]
+
+    @staticmethod
+    def encode(entries: list[Aborted]) -> bytes:
+        return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+    @staticmethod
+    def decode(data: bytes) -> list[Aborted]:
+        whole = len(data) - len(data) % _ENTRY.size
+        return [Aborted(*entry) for entry in _ENTRY.iter_unpack(data[:whole])]

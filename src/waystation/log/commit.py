@@ -1,0 +1,145 @@
+"""Group commit: one flush serves everybody who waits.
+
+The flusher works in rounds. Whoever needs durability joins the *next* round; when the present one is over, the next
+takes every log that was written to, syncs them, and releases all its waiters at once. So a lone writer waits for one
+fsync, and a thousand writers share one.
+
+Logs have tiers, and a round syncs them in order: data (0), committed offsets (1), transaction state (2). Logs of the
+upper tiers keep their appends in memory until then and write them between the syncs of the tiers. Therefore, whatever
+the moment of a power cut: a committed offset on the disk covers only data that is on the disk, and a finished
+transaction on the disk has all its markers there.
+
+A sync that fails condemns its log, not the round: only those who wait for that log see the failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Literal
+
+from waystation.log.log import Log, SyncJob
+from waystation.world import World
+
+FlushMode = Literal["commit", "interval", "os"]
+
+TIERS = (0, 1, 2)
+
+
+class GroupCommit:
+    """Constructed once per broker. All methods are for the loop's thread."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dirty: tuple[set[Log], ...] = tuple(set() for _ in TIERS)
+        self._next: asyncio.Future[None] | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.mode: FlushMode = "commit"
+        self.interval_ms = 1_000
+        self.rounds = 0
+        self.syncs = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
+
+    async def stop(self) -> None:
+        """Ends after a last round: everything written is durable."""
+        if self._task is None:
+            return
+        with contextlib.suppress(Exception):
+            await self.join()
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+
+    def written(self, log: Log) -> None:
+        """The log has something to sync. Called by the log on every append."""
+        self._dirty[log.tier].add(log)
+        if self.mode != "commit" and log.tier > 0:
+            self._wake.set()  # what is kept in memory is written soon, also when nobody waits
+
+    def join(self) -> asyncio.Future[None]:
+        """The end of the next round: everything appended before this call has then been synced, or has failed."""
+        future = self._next
+        if future is None:
+            future = self._next = asyncio.get_running_loop().create_future()
+            self._wake.set()
+        return future
+
+    async def durable(self, log: Log, offset: int) -> None:
+        """Returns when everything before `offset` is durable; raises StorageFailed if it never will be."""
+        while log.durable_offset < offset:
+            log.check_usable()
+            await asyncio.shield(self.join())
+
+    @property
+    def waits(self) -> bool:
+        """Whether an acknowledgement at acks=all waits for the disk."""
+        return self.mode == "commit"
+
+    async def quiesce(self, logs: Iterable[Log]) -> None:
+        """Returns when no round is using the logs; they are forgotten. Before closing or deleting them."""
+        for log in logs:
+            self._dirty[log.tier].discard(log)
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.mode == "interval":
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self.interval_ms / 1000)
+            else:
+                await self._wake.wait()
+            self._wake.clear()
+            waiters, self._next = self._next, None
+            self._running = loop.create_future()
+            try:
+                await self._round()
+            finally:
+                self._running.set_result(None)
+                self._running = None
+                if waiters is not None and not waiters.done():
+                    waiters.set_result(None)
+
+    async def _round(self) -> None:
+        self.rounds += 1
+        taken = [tuple(tier) for tier in self._dirty]
+        for tier in self._dirty:
+            tier.clear()
+        # The upper tiers' appends are counted before the first sync starts: what comes later may depend on data that
+        # this round does not sync, and waits for the next.
+        marks = {log: log.pending_count for tier in taken[1:] for log in tier}
+        for logs in taken:
+            if not logs:
+                continue
+            jobs: list[SyncJob] = []
+            for log in logs:
+                if log in marks:
+                    log.write_pending(marks[log])
+                    if log.pending_count:
+                        self.written(log)
+                        if self._next is not None:
+                            self._wake.set()
+                job = log.take_sync()
+                if job is not None:
+                    jobs.append(job)
+            if jobs:
+                self.syncs += len(jobs)
+                await self._world.offload(_sync_all, jobs)
+                for job in jobs:
+                    job.log.synced(job)
+
+
+def _sync_all(jobs: list[SyncJob]) -> None:
+    """Runs on a thread. A failure is kept in its job, so that it harms no other log."""
+    for job in jobs:
+        try:
+            job.run()
+        except OSError as error:
+            job.error = error

@@ -1,0 +1,72 @@
+"""Leader epochs of a log: which epoch wrote from which offset on.
+
+An epoch begins when a partition gets a new leader, and on a single broker after every crash: then records that were
+read but not yet on the disk may be gone, and a consumer that asks where its epoch ended (KIP-320) learns it instead of
+reading on in another history. The file `leader-epoch-checkpoint` is Kafka's: version, count, then "epoch offset" lines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from waystation.world.disk import Disk
+
+FILE = "leader-epoch-checkpoint"
+UNKNOWN = -1
+
+
+class Epochs:
+    """Entries (epoch, first offset), both ascending."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._path = f"{folder}/{FILE}"
+        self.entries: list[tuple[int, int]] = []
+        self.changed = False
+
+    def load(self) -> None:
+        text = (self._disk.read_file(self._path) or b"").decode("ascii", "replace").split()
+        if len(text) < 2:
+            return
+        numbers = [int(word) for word in text[2:] if word.lstrip("-").isdigit()]
+        self.entries = list(zip(numbers[0::2], numbers[1::2], strict=False))
+
+    def save(self) -> None:
+        """Durable when it returns; blocks."""
+        lines = ["0", str(len(self.entries)), *(f"{epoch} {start}" for epoch, start in self.entries)]
+        self._disk.replace_file(self._path, ("\n".join(lines) + "\n").encode())
+        self.changed = False
+
+    @property
+    def latest(self) -> int:
+        return self.entries[-1][0] if self.entries else UNKNOWN
+
+    def note(self, epoch: int, offset: int) -> None:
+        """A batch of `epoch` stands at `offset`."""
+        if epoch > self.latest:
+            self.entries.append((epoch, offset))
+            self.changed = True
+
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """(largest known epoch not above `epoch`, where it ended), or (-1, -1) where that is not known."""
+        if epoch == UNKNOWN or not self.entries or epoch > self.latest:
+            return (UNKNOWN, UNKNOWN) if epoch != self.latest or not self.entries else (epoch, log_end)
+        i = bisect_right(self.entries, (epoch, 2**63)) - 1
+        if i < 0:
+            return UNKNOWN, UNKNOWN  # older than all we know
+        end = self.entries[i + 1][1] if i + 1 < len(self.entries) else log_end
+        return self.entries[i][0], end
+
+    def cut(self, end_offset: int) -> None:
+        """The log was cut to `end_offset`: epochs that began at or after it never were."""
+        kept = [entry for entry in self.entries if entry[1] < end_offset]
+        if len(kept) != len(self.entries):
+            self.entries = kept
+            self.changed = True
+
+    def drop_before(self, start_offset: int) -> None:
+        """The log now starts at `start_offset`: only the epoch that covers it and later ones matter."""
+        i = bisect_right([start for _, start in self.entries], start_offset) - 1
+        if i > 0 or (i == 0 and self.entries[0][1] < start_offset):
+            self.entries = [(self.entries[i][0], start_offset), *self.entries[i + 1 :]]
+            self.changed = True

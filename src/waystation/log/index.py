@@ -1,0 +1,132 @@
+"""Sparse indexes of one segment: offset → position, and timestamp → offset.
+
+Derived data: everything here can be rebuilt from the segment, and is, when a file is missing or does not fit. Entries
+live in compact arrays in memory; the files are written when a segment is sealed, at checkpoints and at a clean stop.
+They are never fsynced on the write path.
+
+On disk, big-endian as Kafka writes them: `.index` has (relative offset u32, position u32), `.timeindex` has
+(timestamp i64, relative offset u32); both ascending.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+from waystation.world.disk import Disk
+
+_TIME_ENTRY = struct.Struct(">qI")
+
+
+class OffsetIndex:
+    """Where to start looking for an offset. An entry is (offset - base of the segment, position of its batch)."""
+
+    __slots__ = ("offsets", "positions")
+
+    ENTRY_SIZE = 8
+
+    def __init__(self) -> None:
+        self.offsets = array("I")
+        self.positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def floor(self, relative_offset: int) -> int:
+        """The position of the last indexed batch that starts at or before the offset; 0 where there is none."""
+        i = bisect_right(self.offsets, relative_offset) - 1
+        return self.positions[i] if i >= 0 else 0
+
+    def after(self, position: int) -> list[int]:
+        """The indexed positions behind `position`: where whole batches are known to start."""
+        return list(self.positions[bisect_right(self.positions, position) :])
+
+    def cut(self, position: int) -> None:
+        """Forgets batches at or after `position`."""
+        keep = bisect_left(self.positions, position)
+        del self.offsets[keep:]
+        del self.positions[keep:]
+
+    def to_bytes(self) -> bytes:
+        mixed = array("I", bytes(self.ENTRY_SIZE * len(self.offsets)))
+        mixed[0::2] = self.offsets
+        mixed[1::2] = self.positions
+        if sys.byteorder == "little":
+            mixed.byteswap()
+        return mixed.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> OffsetIndex | None:
+        """The index, or None if the bytes cannot be one."""
+        if len(data) % cls.ENTRY_SIZE:
+            return None
+        mixed = array("I", data)
+        if sys.byteorder == "little":
+            mixed.byteswap()
+        index = cls()
+        index.offsets = mixed[0::2]
+        index.positions = mixed[1::2]
+        if not (_ascends(index.offsets) and _ascends(index.positions)):
+            return None
+        return index
+
+
+class TimeIndex:
+    """An entry (timestamp, relative offset) says: up to this offset, no record has a later timestamp than this."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def add(self, timestamp: int, relative_offset: int) -> None:
+        if not self.timestamps or timestamp > self.timestamps[-1]:
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def floor(self, timestamp: int) -> int:
+        """A relative offset at or before the first record with a timestamp of at least `timestamp`."""
+        i = bisect_left(self.timestamps, timestamp) - 1
+        return self.offsets[i] if i >= 0 else 0
+
+    def cut(self, relative_offset: int) -> None:
+        keep = bisect_left(self.offsets, relative_offset)
+        del self.offsets[keep:]
+        del self.timestamps[keep:]
+
+    def to_bytes(self) -> bytes:
+        return b"".join(map(_TIME_ENTRY.pack, self.timestamps, self.offsets))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TimeIndex | None:
+        if len(data) % _TIME_ENTRY.size:
+            return None
+        index = cls()
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+            index.timestamps.append(timestamp)
+            index.offsets.append(offset)
+        return index if _ascends(index.timestamps) and _ascends(index.offsets) else None
+
+
+def _ascends(values: array[int]) -> bool:
+    return all(map(int.__le__, values[:-1], values[1:]))
+
+
+def write_whole(disk: Disk, path: str, data: bytes) -> None:
+    """Writes a derived file: no fsync, since it is rebuilt when it does not fit."""
+    file = disk.open(path, create=True)
+    try:
+        file.write([data], 0)
+        file.truncate(len(data))
+    finally:
+        file.close()

@@ -1,0 +1,174 @@
+"""Who wrote what to a log: the idempotence and the open transactions of every producer.
+
+For each producer id: its epoch, its last five batches (so that a retried one is recognised and answered with the
+offset it got the first time), and where its open transaction began. The state follows from the log; a snapshot at
+times bounds how much of it must be read again after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from crc32c import crc32c
+
+from waystation.errors import OutOfOrderSequence, ProducerEpochStale
+from waystation.log.batch import Header
+
+REMEMBERED_BATCHES = 5
+"""What Kafka's producers may have in flight at once with idempotence."""
+
+_SEQUENCE_SPACE = 2**31
+
+
+class StoredBatch(msgspec.Struct, array_like=True):
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerState(msgspec.Struct, array_like=True):
+    """One producer's."""
+
+    producer_id: int
+    epoch: int
+    batches: list[StoredBatch]
+    transaction_start: int | None = None  # first offset of the open transaction
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class _Snapshot(msgspec.Struct):
+    offset: int
+    producers: list[ProducerState]
+
+
+class Producers:
+    """The table. `check` asks, `record` tells; the log calls both around every append."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, ProducerState] = {}
+        self.open: dict[int, int] = {}  # producer id → first offset of its open transaction
+        self.changed = False
+
+    def check(self, header: Header) -> StoredBatch | None:
+        """None: append it. A stored batch: this one is a duplicate of it. Raises if it may not be appended."""
+        state = self.by_id.get(header.producer_id)
+        if state is None:
+            return None
+        if header.producer_epoch < state.epoch:
+            raise ProducerEpochStale(
+                f"producer {header.producer_id} wrote with epoch {header.producer_epoch}, but {state.epoch} was seen"
+            )
+        if header.base_sequence < 0:
+            return None
+        if header.producer_epoch > state.epoch:
+            if header.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {header.producer_id} began epoch {header.producer_epoch}"
+                    f" with sequence {header.base_sequence}"
+                )
+            return None
+        if not state.batches:
+            return None
+        last_sequence = header.last_sequence
+        for stored in state.batches:
+            if stored.first_sequence == header.base_sequence and stored.last_sequence == last_sequence:
+                return stored
+        expected = (state.last_sequence + 1) % _SEQUENCE_SPACE
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}"
+            )
+        return None
+
+    def record(self, header: Header) -> None:
+        """A data batch of a producer with an id was appended (or is read again at recovery)."""
+        self.changed = True
+        producer_id = header.producer_id
+        state = self.by_id.get(producer_id)
+        if state is None:
+            state = self.by_id[producer_id] = ProducerState(producer_id, header.producer_epoch, [])
+        elif header.producer_epoch != state.epoch:
+            state.epoch = header.producer_epoch
+            state.batches.clear()
+        if header.base_sequence >= 0:
+            state.batches.append(
+                StoredBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.base_offset,
+                    header.last_offset,
+                    header.max_timestamp,
+                )
+            )
+            if len(state.batches) > REMEMBERED_BATCHES:
+                del state.batches[0]
+        state.last_timestamp = header.max_timestamp
+        if header.transactional and state.transaction_start is None:
+            state.transaction_start = header.base_offset
+            self.open[producer_id] = header.base_offset
+
+    def end_transaction(self, header: Header, coordinator_epoch: int) -> int | None:
+        """A marker was appended. Returns where the transaction that it ends began, None if none was open."""
+        self.changed = True
+        state = self.by_id.get(header.producer_id)
+        if state is None:
+            state = self.by_id[header.producer_id] = ProducerState(header.producer_id, header.producer_epoch, [])
+        if header.producer_epoch > state.epoch:
+            state.epoch = header.producer_epoch
+            state.batches.clear()
+        start = state.transaction_start
+        state.transaction_start = None
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp = header.max_timestamp
+        self.open.pop(header.producer_id, None)
+        return start
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the earliest open transaction begins: read_committed readers stop before it."""
+        return min(self.open.values()) if self.open else None
+
+    def expire(self, before_ms: int) -> None:
+        """Forgets producers without an open transaction whose last batch is older than `before_ms`."""
+        stale = [
+            state.producer_id
+            for state in self.by_id.values()
+            if state.transaction_start is None and state.last_timestamp < before_ms
+        ]
+        for producer_id in stale:
+            del self.by_id[producer_id]
+            self.changed = True
+
+    # -- snapshots --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, offset: int) -> bytes:
+        """The state as of `offset` (everything before it applied)."""
+        body = msgspec.msgpack.encode(_Snapshot(offset, list(self.by_id.values())))
+        return crc32c(body).to_bytes(4, "big") + body
+
+    @classmethod
+    def restore(cls, data: bytes) -> tuple[int, Producers] | None:
+        """(offset, state), or None if the bytes are not a whole snapshot."""
+        if len(data) < 4 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
+            return None
+        try:
+            snapshot = msgspec.msgpack.decode(data[4:], type=_Snapshot)
+        except msgspec.DecodeError:
+            return None
+        producers = cls()
+        producers._load(snapshot.producers)
+        return snapshot.offset, producers
+
+    def _load(self, states: Iterable[ProducerState]) -> None:
+        for state in states:
+            self.by_id[state.producer_id] = state
+            if state.transaction_start is not None:
+                self.open[state.producer_id] = state.transaction_start

@@ -1,0 +1,319 @@
+"""Opening a log: after a clean stop by believing the files, after anything else by reading what might be torn.
+
+What lies before the recovery point was synced and is not read again here (readers check CRCs on first use). Behind it,
+every batch is checked. Where that ends early there are two stories, and they are told apart by the machine's boot id:
+
+- The machine went down: bytes that were not yet synced may be missing or torn. Nothing from the first bad batch on was
+  ever acknowledged as durable, so the log ends there. If whole batches stand behind it, the tail is kept beside the
+  segment as `….log.cut-POSITION`, for a person to look at.
+- Only the process died: the kernel kept every byte, so a bad batch with good ones behind it is damage, not an
+  unfinished write. It stays, readers get CORRUPT_MESSAGE at that offset, and nothing behind it is lost. A bad batch at
+  the very end is an unfinished write and is cut.
+
+Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from waystation.config import TopicSettings
+from waystation.errors import CorruptBatch
+from waystation.log import batch as batches
+from waystation.log.aborted import AbortedTransactions
+from waystation.log.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, Header
+from waystation.log.log import START_FILE, Log, RecoveryPoint
+from waystation.log.producers import Producers
+from waystation.log.segment import Segment, file_name
+from waystation.world import World
+
+logger = logging.getLogger("waystation.recovery")
+
+MAX_BATCH_BYTES = 2**31 - 1
+SWAP = ".swap"
+CLEANED = ".cleaned"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the last run left behind."""
+
+    point: RecoveryPoint | None
+    clean: bool
+    same_boot: bool
+
+
+def open_log(
+    world: World,
+    folder: str,
+    settings: TopicSettings,
+    trust: Trust,
+    *,
+    tier: int = 0,
+    on_write: Callable[[Log], None] | None = None,
+) -> Log:
+    """The log in `folder`, recovered, created if it is new. Blocks while it reads."""
+    log = Log(world, folder, settings, tier=tier, on_write=on_write)
+    names = world.disk.list(folder)
+    if not names:
+        world.disk.make_folder(folder)
+    names = _finish_swaps(world, folder, names)
+    log.start_offset = int(world.disk.read_file(f"{folder}/{START_FILE}") or b"0")
+    bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+    log.epochs.load()
+    if not bases:
+        log.roll(log.start_offset)
+        _begin_at(log, log.start_offset)
+        return log
+    if trust.clean and trust.point is not None and _take_clean(log, bases, trust.point):
+        clean = True
+    else:
+        clean = False
+        _check_tail(log, bases, trust)
+    log.start_offset = max(log.start_offset, log.segments[0].base_offset)
+    log.end_offset = max(log.end_offset, log.start_offset)
+    log.written_offset = log.end_offset
+    if log.active.base_offset + 2**31 <= log.end_offset or log.active.last_offset + 1 > log.end_offset:
+        log.roll(log.end_offset)
+    _restore_producers(log, names)
+    log.epoch = max(0, log.epochs.latest)
+    if not clean:
+        _sync_everything(log)
+        if log.end_offset > log.start_offset:
+            log.epoch += 1
+    log.durable_offset = log.end_offset
+    log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+    return log
+
+
+def _begin_at(log: Log, offset: int) -> None:
+    log.start_offset = log.end_offset = log.written_offset = log.durable_offset = offset
+    log.recovery_point = RecoveryPoint(offset, offset, 0)
+    log.epoch = max(0, log.epochs.latest)
+
+
+def _finish_swaps(world: World, folder: str, names: list[str]) -> list[str]:
+    """Compaction leaves `BASE-END.swap` while it replaces segments BASE..END: finish that, or undo a half-made one."""
+    disk = world.disk
+    for name in names:
+        if name.endswith(CLEANED):
+            disk.remove(f"{folder}/{name}")
+        elif name.endswith(SWAP):
+            base, _, end = name.removesuffix(SWAP).partition("-")
+            finish_swap(world, folder, int(base), int(end))
+    return disk.list(folder)
+
+
+def finish_swap(world: World, folder: str, base: int, end: int) -> None:
+    """Puts a compacted file in the place of the segments that it was made from; may be repeated after a crash."""
+    disk = world.disk
+    for name in disk.list(folder):
+        stem, _, suffix = name.partition(".")
+        if suffix in ("log", "index", "timeindex") and base <= int(stem) <= end:
+            disk.remove(f"{folder}/{name}")
+    disk.rename(f"{folder}/{base}-{end}{SWAP}", f"{folder}/{file_name(base, 'log')}")
+    disk.sync_folder(folder)
+
+
+# -- after a clean stop ---------------------------------------------------------------------------------------------
+
+
+def _take_clean(log: Log, bases: list[int], point: RecoveryPoint) -> bool:
+    """Believes the files if they are exactly as the clean stop left them."""
+    if bases[-1] != point.segment:
+        return False
+    active = log.new_segment(bases[-1])
+    if log.world.disk.size(active.path()) != point.position:
+        return False
+    log.adopt([*_sealed(log, bases), active])
+    active.restore(point.position)
+    log.end_offset = point.offset
+    return True
+
+
+def _sealed(log: Log, bases: list[int]) -> list[Segment]:
+    segments = []
+    for base, following in pairwise(bases):
+        segment = log.new_segment(base)
+        segment.restore_sealed(log.world.disk.size(segment.path()) or 0, following - 1)
+        segments.append(segment)
+    return segments
+
+
+# -- after a crash --------------------------------------------------------------------------------------------------
+
+
+def _check_tail(log: Log, bases: list[int], trust: Trust) -> None:
+    """Reads every batch behind the recovery point and settles where the log ends."""
+    point = trust.point if trust.point is not None and trust.point.segment in bases else None
+    first_checked = bases.index(point.segment) if point is not None else 0
+    segments = _sealed(log, bases[: first_checked + 1])
+    log.end_offset = point.offset if point is not None else bases[0]
+    for i, base in enumerate(bases[first_checked:], first_checked):
+        segment = log.new_segment(base)
+        start = point.position if point is not None and base == point.segment else 0
+        log.end_offset = max(log.end_offset, base)
+        whole = _check_segment(log, segment, start, trust)
+        segments.append(segment)
+        if not whole and not trust.same_boot:
+            for later in bases[i + 1 :]:
+                logger.warning("removed a segment behind a torn batch: %s", log.new_segment(later).path())
+                log.new_segment(later).remove()
+            break
+    log.adopt(segments)
+    log.epochs.cut(log.end_offset)
+
+
+def _check_segment(log: Log, segment: Segment, start: int, trust: Trust) -> bool:
+    """Checks the batches from `start` on. False if the segment was cut because of a bad one."""
+    disk = log.world.disk
+    size = disk.size(segment.path()) or 0
+    end = min(start, size)
+    damage: int | None = None
+    while end < size:
+        checked = _check_chunk(segment, end, size, log)
+        if checked > end:
+            end = checked
+            continue
+        if _blank(segment, end, size):
+            break
+        good = next_good_batch(segment, end + 1, size, log.end_offset)
+        if good is not None and trust.same_boot:
+            damage = end if damage is None else damage
+            logger.error("corrupt batch: %s at position %d; readers get an error there", segment.path(), end)
+            end = good
+            continue
+        _cut(segment, end, size, keep_tail=good is not None)
+        segment.restore(end)
+        segment.verified = (start, end)
+        return False
+    if end < size:
+        segment.file.truncate(end)
+    segment.size = end
+    if damage is None:
+        segment.restore(end)
+        segment.verified = (start, end)
+    else:
+        segment.restore_sealed(end, log.end_offset - 1)  # cannot be walked through: take what the check has seen
+    return True
+
+
+def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
+    """Checks a megabyte or at least one batch; returns where the intact batches end and moves the log's end along."""
+    data = segment.file.read(min(1024 * 1024, size - position), position)
+    if len(data) < HEADER_SIZE:
+        return position
+    first = batches.read_header(data)
+    if not _plausible(first, size - position):
+        return position
+    if first.size > len(data):
+        data = segment.file.read(first.size, position)
+    end = 0
+    for at, header in batches.scan(data):
+        if not batches.intact(data, at, header) or header.base_offset < log.end_offset:
+            break
+        end = at + header.size
+        log.end_offset = header.last_offset + 1
+        log.epochs.note(header.leader_epoch, header.base_offset)
+    return position + end
+
+
+def _plausible(header: Header, room: int) -> bool:
+    return header.magic == MAGIC and header.length >= HEADER_SIZE - PREFIX_SIZE and header.size <= room
+
+
+def _blank(segment: Segment, position: int, size: int) -> bool:
+    """Whether only zeros follow: room that was allocated ahead and never used."""
+    while position < size:
+        data = segment.file.read(min(1024 * 1024, size - position), position)
+        if not data:
+            return True
+        if data.strip(b"\0"):
+            return False
+        position += len(data)
+    return True
+
+
+def next_good_batch(segment: Segment, position: int, size: int, after_offset: int) -> int | None:
+    """Where the next intact batch starts behind damage; found by looking at every byte that could be its magic."""
+    window = 1024 * 1024
+    while position < size:
+        data = segment.file.read(min(window + HEADER_SIZE, size - position), position)
+        at = data.find(b"\x02", 16)
+        while 0 <= at < min(len(data), window + 16):
+            start = at - 16
+            if start + HEADER_SIZE <= len(data):
+                header = batches.read_header(data, start)
+                where = position + start
+                if (
+                    _plausible(header, size - where)
+                    and after_offset <= header.base_offset < after_offset + 2**31
+                    and batches.intact(segment.file.read(header.size, where), 0, header)
+                ):
+                    return where
+            at = data.find(b"\x02", at + 1)
+        position += window
+    return None
+
+
+def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None:
+    logger.warning(
+        "cut %d bytes of an unfinished write from %s at position %d", size - position, segment.path(), position
+    )
+    if keep_tail:
+        tail = segment.file.read(size - position, position)
+        segment.disk.replace_file(f"{segment.path()}.cut-{position}", tail)
+    segment.file.truncate(position)
+
+
+def _sync_everything(log: Log) -> None:
+    """What recovery found may only be in the page cache; from here on it counts as durable, so make it so."""
+    for segment in log.segments:
+        if segment.last_offset >= log.recovery_point.offset or segment is log.active:
+            segment.file.sync()
+    log.world.disk.sync_folder(log.folder)
+
+
+# -- producers and transactions ---------------------------------------------------------------------------------------
+
+
+def _restore_producers(log: Log, names: list[str]) -> None:
+    offset = _newest_snapshot(log, names)
+    for segment in log.segments:
+        for entry in AbortedTransactions.decode(log.world.disk.read_file(segment.path("txnindex")) or b""):
+            if entry.last_offset < offset:
+                log.aborted.add(entry)
+    if offset >= log.end_offset:
+        return
+    for segment in log.segments:
+        if segment.last_offset < offset:
+            continue
+        for position, header in segment.walk(segment.index.floor(max(0, offset - segment.base_offset))):
+            if header.base_offset < offset or header.producer_id < 0:
+                continue
+            if not header.control:
+                log.producers.record(header)
+                continue
+            try:
+                log.apply(segment.read(position, header.size), header)
+            except CorruptBatch as error:
+                logger.error("corrupt marker: %s", error)
+
+
+def _newest_snapshot(log: Log, names: list[str]) -> int:
+    """Loads the newest usable snapshot and returns its offset; those beyond the log's end are of a lost history."""
+    disk = log.world.disk
+    for name in sorted((name for name in names if name.endswith(".snapshot")), reverse=True):
+        path = f"{log.folder}/{name}"
+        if int(name.partition(".")[0]) > log.end_offset:
+            disk.remove(path)
+            continue
+        restored = Producers.restore(disk.read_file(path) or b"")
+        if restored is not None and restored[0] <= log.end_offset:
+            log.producers = restored[1]
+            return restored[0]
+        disk.remove(path)
+    return log.start_offset if not log.segments else log.segments[0].base_offset

@@ -1,0 +1,46 @@
+"""What a coordinator sees of its log: ordered records in, durable when `committed()` returns, replayed at start.
+
+A coordinator (groups, transactions) is a state machine. It applies a change in memory, appends it here at once, and
+answers its client after `committed()`. At start it is handed every batch again, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StateBatch:
+    """One batch of a coordinator's log. A marker batch has `control` set and no records."""
+
+    base_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+    control: Literal["commit", "abort"] | None
+    records: tuple[tuple[bytes, bytes | None], ...]
+
+
+class StateLog(Protocol):
+    """One partition of an internal, compacted topic."""
+
+    @property
+    def partition(self) -> int: ...
+
+    def append(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        transactional: bool = False,
+    ) -> None:
+        """Queues the records as one batch. Raises StorageFailed if the log cannot take it."""
+
+    async def committed(self) -> None:
+        """Returns when all that was appended before the call is durable. Raises StorageFailed if it never will be."""
+
+    def replay(self) -> Iterator[StateBatch]:
+        """Every batch, oldest first."""

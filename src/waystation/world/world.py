@@ -1,0 +1,25 @@
+"""Everything the core may know of the outside, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waystation.world.clock import Clock, SystemClock
+from waystation.world.disk import Disk, OsDisk
+from waystation.world.offload import Offload, ThreadOffload
+from waystation.world.random import Random, SystemRandom
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Constructed once per broker, at the composition root."""
+
+    clock: Clock
+    random: Random
+    disk: Disk
+    offload: Offload
+
+
+def real_world() -> World:
+    """The machine we run on."""
+    return World(SystemClock(), SystemRandom(), OsDisk(), ThreadOffload())
