@@ -1,0 +1,130 @@
+"""The composition root: a broker and all its parts, constructed and wired here and nowhere else.
+
+A broker knows no protocol and opens no port; doors are given the broker. It is started and stopped once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from waystation.broker.housekeeping import Housekeeping
+from waystation.broker.markers import Markers
+from waystation.broker.publishing import Publishing
+from waystation.broker.state_log import PartitionStateLog
+from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topics
+from waystation.catalog import Catalog
+from waystation.config import BrokerSettings
+from waystation.groups.coordinator import GroupCoordinator
+from waystation.groups.settings import GroupSettings
+from waystation.log.commit import GroupCommit
+from waystation.log.points import RecoveryPoints
+from waystation.transactions.coordinator import TransactionCoordinator
+from waystation.transactions.settings import TransactionSettings
+from waystation.world import World
+
+logger = logging.getLogger("waystation.broker")
+
+NODE_ID = 1
+LOCK_FILE = "waystation.lock"
+
+
+class Broker:
+    """Everything that a door may call hangs off this."""
+
+    node_id = NODE_ID
+
+    def __init__(self, world: World, root: str, settings: BrokerSettings, catalog: Catalog) -> None:
+        self.world = world
+        self.root = root
+        self.settings = settings
+        self.catalog = catalog
+        self.cluster_id = catalog.cluster_id()
+        self.commit = GroupCommit(world)
+        self._points = RecoveryPoints(world.disk, root)
+        self.topics = Topics(world, root, catalog, settings, self.commit, self._points)
+        self.publishing = Publishing(world)
+        self.markers = Markers(self.topics, world.clock)
+        self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
+        self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.started_ms = world.clock.now_ms()
+
+    async def start(self) -> None:
+        """Recovers everything; when it returns, doors may open."""
+        for name, text in self.catalog.settings().items():
+            self.settings.change(name, text)
+        self._apply_flush()
+        self._points.load()
+        self.topics.open_all()
+        offsets = self.topics.ensure_internal(OFFSETS_TOPIC, self.settings.integer("offsets.topic.num.partitions"))
+        states = self.topics.ensure_internal(
+            TRANSACTIONS_TOPIC, self.settings.integer("transaction.state.log.num.partitions")
+        )
+        self._save_points(clean=False)
+        self.commit.start()
+        clock = self.world.clock
+        offset_logs = [PartitionStateLog(partition, self.commit, clock) for partition in offsets.partitions]
+        state_logs = [PartitionStateLog(partition, self.commit, clock) for partition in states.partitions]
+        self.groups = GroupCoordinator(
+            clock,
+            self.world.random,
+            GroupSettings.of(self.settings),
+            self.topics,
+            offset_logs.__getitem__,
+            len(offset_logs),
+        )
+        self.transactions = TransactionCoordinator(
+            clock,
+            self.world.random,
+            TransactionSettings(self.settings),
+            state_logs.__getitem__,
+            len(state_logs),
+            self.markers,
+            lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
+        )
+        self.markers.offsets_owner = self.groups
+        self.topics.subscribe_deletions(self.groups.on_topics_deleted)
+        self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
+        self.groups.recover(offset_logs)
+        self.transactions.recover()
+        self.groups.start()
+        await self.transactions.start()
+        self.housekeeping.start()
+
+    async def stop(self) -> None:
+        """Ends cleanly: the next start reads nothing again."""
+        await self.housekeeping.stop()
+        await self.groups.close()
+        await self.transactions.close()
+        await self.commit.stop()
+        for _, log in self.topics.logs():
+            log.close(clean=True)
+        failed = any(log.failure is not None for _, log in self.topics.logs())
+        self._save_points(clean=not failed)
+        self.catalog.close()
+        self.world.disk.unlock(f"{self.root}/{LOCK_FILE}")
+        self.world.offload.close()
+
+    def _save_points(self, *, clean: bool) -> None:
+        self._points.save({name: log.recovery_point for name, log in self.topics.logs()}, clean=clean)
+
+    async def alter_settings(self, changes: dict[str, str | None]) -> None:
+        """Changes broker settings at run time; all of them or none. They survive a restart."""
+        before = dict(self.settings.changed)
+        try:
+            for name, text in changes.items():
+                self.settings.change(name, text)
+            await self.world.offload(self.catalog.save_settings, dict(self.settings.changed))
+        except BaseException:
+            for name in changes:
+                if name in before or name in self.settings.changed:
+                    self.settings.change(name, before.get(name))
+            raise
+        self._apply_flush()
+        self.groups.settings = GroupSettings.of(self.settings)
+        for topic in self.topics:
+            self.topics.refresh(topic)
+
+    def _apply_flush(self) -> None:
+        mode = self.settings.text("waystation.flush")
+        self.commit.configure(mode, self.settings.integer("waystation.flush.interval.ms"))  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""Deduplication of a topic by message id, within a window, also across restarts.
+
+A topic with `waystation.dedup.window.ms` set is opened up: a record whose `x-message-id` header was seen within the
+window is left out of its batch. The batch keeps its offsets and sequence numbers (the record leaves a gap, as
+compaction does), so idempotent producers notice nothing; a batch of nothing but duplicates is stored empty.
+
+The ids are those in the log: after a restart they are read again from it, so there is no second place to keep them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from waystation.log import batch as batches
+from waystation.log.batch import Header, Record
+from waystation.log.compression import compress
+from waystation.log.log import Log
+
+ID_HEADER = "x-message-id"
+
+
+class DedupWindow:
+    """The ids of one partition, oldest first."""
+
+    def __init__(self, log: Log, window_ms: int, now_ms: int) -> None:
+        self.window_ms = window_ms
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+        found = log.find_time(now_ms - window_ms)
+        if found is not None:
+            for data, header in log.batches_from(found[0]):
+                if not header.control:
+                    for record in batches.records_of(data, header):
+                        self._note(record, record.timestamp)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def filter(
+        self, batch: bytearray | memoryview, header: Header, now_ms: int
+    ) -> tuple[bytearray | memoryview, Header]:
+        """The batch without the records that were seen; the batch itself where there are none."""
+        self._forget(now_ms - self.window_ms)
+        everything = list(batches.records_of(batch, header))
+        fresh: list[Record] = []
+        ids: set[bytes] = set()
+        for record in everything:
+            message_id = _id_of(record)
+            if message_id is not None:
+                if message_id in self._seen or message_id in ids:
+                    continue
+                ids.add(message_id)
+            fresh.append(record)
+        if len(fresh) == len(everything):
+            return batch, header
+        body, count = batches.encode_records(fresh, header.base_offset, header.base_timestamp)
+        smaller = batches.assemble(header._replace(record_count=count), compress(header.codec, body))
+        return smaller, batches.read_header(smaller)
+
+    def remember(self, batch: bytearray | memoryview, header: Header, now_ms: int) -> None:
+        """The batch was appended: its ids count from now on."""
+        for record in batches.records_of(batch, header):
+            self._note(record, now_ms)
+
+    def _note(self, record: Record, when_ms: int) -> None:
+        message_id = _id_of(record)
+        if message_id is not None:
+            self._seen[message_id] = when_ms
+
+    def _forget(self, before_ms: int) -> None:
+        while self._seen:
+            message_id, when = next(iter(self._seen.items()))
+            if when >= before_ms:
+                return
+            del self._seen[message_id]
+
+
+def _id_of(record: Record) -> bytes | None:
+    for name, content in record.headers:
+        if name == ID_HEADER:
+            return content
+    return None

@@ -1,0 +1,40 @@
+"""Transaction markers, written to the partitions that took part (`transactions.markers.MarkerWriter`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from waystation.broker.topics import OFFSETS_TOPIC, Topics
+from waystation.errors import ProducerEpochStale
+from waystation.log import batch as batches
+from waystation.world.clock import Clock
+
+
+class OffsetsOwner(Protocol):
+    """Whoever must know that a transaction with offsets in it has ended."""
+
+    def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None: ...
+
+
+class Markers:
+    """Appends control batches; the group coordinator is told where they touch committed offsets."""
+
+    def __init__(self, topics: Topics, clock: Clock) -> None:
+        self._topics = topics
+        self._clock = clock
+        self.offsets_owner: OffsetsOwner | None = None
+
+    def write_marker(
+        self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
+    ) -> None:
+        target = self._topics.get(topic).partition(partition)
+        state = target.log.producers.by_id.get(producer_id)
+        if state is not None and producer_epoch < state.epoch:
+            raise ProducerEpochStale(
+                f"{topic}-{partition}: a marker of producer {producer_id} with epoch {producer_epoch}, but epoch"
+                f" {state.epoch} was seen"
+            )
+        marker = batches.build_marker(producer_id, producer_epoch, commit, coordinator_epoch, self._clock.now_ms())
+        target.append(marker, batches.read_header(marker))
+        if topic == OFFSETS_TOPIC and self.offsets_owner is not None:
+            self.offsets_owner.on_marker(partition, producer_id, producer_epoch, commit)

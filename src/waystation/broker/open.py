@@ -1,0 +1,52 @@
+"""Opening a data folder: lock it, open its catalog, start a broker on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waystation.broker.broker import LOCK_FILE, Broker
+from waystation.catalog.sqlite import SqliteCatalog
+from waystation.config import BrokerSettings
+from waystation.errors import DataInUse
+from waystation.world import World, real_world
+
+
+async def open_broker(path: str, settings: BrokerSettings, world: World | None = None) -> Broker:
+    """A started broker on the folder `path`, which is created if it is not there.
+
+    DataInUse if another broker has it, NewerFormat if a newer version wrote it; then nothing was touched.
+    """
+    world = world or real_world()
+    root = _lock(world, path)
+    try:
+        broker = Broker(world, root, settings, SqliteCatalog(root, world.random))
+        await broker.start()
+    except BaseException:
+        world.disk.unlock(f"{root}/{LOCK_FILE}")
+        raise
+    return broker
+
+
+@contextmanager
+def locked_folder(world: World, path: str) -> Iterator[str]:
+    """Keeps brokers off a data folder while somebody works on its files; gives its absolute path."""
+    root = _lock(world, path)
+    try:
+        yield root
+    finally:
+        world.disk.unlock(f"{root}/{LOCK_FILE}")
+
+
+def _lock(world: World, path: str) -> str:
+    root = str(Path(path).absolute())
+    world.disk.make_folder(root)
+    holder = world.disk.lock(f"{root}/{LOCK_FILE}", str(os.getpid()).encode())
+    if holder is not None:
+        raise DataInUse(
+            f"{root} is in use by another broker (pid {holder.decode(errors='replace').strip() or 'unknown'});"
+            " stop it first, or choose another folder with --data"
+        )
+    return root

@@ -1,0 +1,51 @@
+"""One partition of a topic: its log, and the readers that wait for it to grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waystation.errors import OffsetOutOfRange
+from waystation.log import retention
+from waystation.log.batch import Header
+from waystation.log.log import Appended, Log
+
+if TYPE_CHECKING:
+    from waystation.broker.topics import Topic
+
+Watcher = Callable[[], None]
+
+
+class Partition:
+    """Doors append and read through it; nobody polls, since every append tells the watchers."""
+
+    __slots__ = ("index", "log", "topic", "watchers")
+
+    def __init__(self, topic: Topic, index: int, log: Log) -> None:
+        self.topic = topic
+        self.index = index
+        self.log = log
+        self.watchers: set[Watcher] = set()
+        log.on_readable = self.wake
+
+    def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
+        return self.log.append(batch, header)
+
+    def wake(self) -> None:
+        """Something changed that a waiting reader may want to know: new records, or the end of the partition."""
+        if self.watchers:
+            for watcher in tuple(self.watchers):
+                watcher()
+
+    async def delete_records(self, before_offset: int) -> int:
+        """Moves the log's start, durably; -1 means everything. Returns the new start."""
+        log = self.log
+        offset = log.high_watermark if before_offset == -1 else before_offset
+        if offset < 0 or offset > log.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self.topic.name}-{self.index}: cannot delete records before {offset},"
+                f" the log ends at {log.high_watermark}"
+            )
+        if offset > log.start_offset:
+            await retention.remove_before(log, offset)
+        return log.start_offset

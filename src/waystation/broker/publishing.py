@@ -1,0 +1,91 @@
+"""A publish of record batches into a partition: the rules that every door's publish obeys.
+
+On the plain path a batch is checked (length, CRC, limits, timestamps) and appended as it is. Only topics that ask for
+it are opened up: compacted ones (every record needs a key), ones with a codec of their own, ones that deduplicate.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from waystation.broker.dedup import DedupWindow
+from waystation.broker.partition import Partition
+from waystation.config import TopicSettings
+from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
+from waystation.log import batch as batches
+from waystation.log.batch import Header
+from waystation.log.compression import CODEC_MASK, CODEC_NAMES, compress
+from waystation.log.log import Appended, Log
+from waystation.world import World
+
+
+class Publishing:
+    """One per broker."""
+
+    def __init__(self, world: World) -> None:
+        self._clock = world.clock
+        self._windows: WeakKeyDictionary[Log, DedupWindow] = WeakKeyDictionary()
+
+    def check(self, partition: Partition, batch: bytearray | memoryview) -> Header:
+        """Everything that can be known of a batch before it is appended; raises if it will not be taken."""
+        settings = partition.topic.settings
+        if len(batch) > settings.max_message_bytes:
+            raise TooLarge(
+                f"a batch of {len(batch)} bytes for topic {partition.topic.name!r}, which takes at most"
+                f" {settings.max_message_bytes} (max.message.bytes)"
+            )
+        header = batches.check_batch(batch)
+        if header.control:
+            raise InvalidRecord("control records are the broker's alone")
+        if header.last_offset_delta != header.record_count - 1:
+            raise InvalidRecord(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
+        if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+            raise InvalidRecord("a batch with a producer id needs its epoch and its sequence")
+        if not settings.log_append_time:
+            self._check_times(header, settings)
+        if partition.topic.internal:
+            raise NotAllowed(f"topic {partition.topic.name!r} is the broker's own")
+        return header
+
+    def _check_times(self, header: Header, settings: TopicSettings) -> None:
+        now = self._clock.now_ms()
+        if header.max_timestamp > now + settings.message_timestamp_after_max_ms:
+            raise InvalidTimestamp(f"timestamp {header.max_timestamp} is too far ahead of the broker's clock ({now})")
+        if header.base_timestamp < now - settings.message_timestamp_before_max_ms and header.base_timestamp >= 0:
+            raise InvalidTimestamp(f"timestamp {header.base_timestamp} is too far behind the broker's clock ({now})")
+
+    def append(self, partition: Partition, batch: bytearray | memoryview, header: Header) -> Appended:
+        """Appends a batch that `check` has passed."""
+        settings = partition.topic.settings
+        window: DedupWindow | None = None
+        if settings.compacts:
+            self._check_keys(batch, header)
+        if settings.dedup_window_ms:
+            window = self._window(partition.log, settings.dedup_window_ms)
+            batch, header = window.filter(batch, header, self._clock.now_ms())
+        if settings.compression_type != "producer" and header.codec != CODEC_NAMES[settings.compression_type]:
+            batch = self._recompress(batch, header, CODEC_NAMES[settings.compression_type])
+            header = batches.read_header(batch)
+        appended = partition.append(batch, header)
+        if window is not None and not appended.duplicate:
+            window.remember(batch, header, self._clock.now_ms())
+        return appended
+
+    @staticmethod
+    def _check_keys(batch: bytearray | memoryview, header: Header) -> None:
+        for record in batches.records_of(batch, header):
+            if record.key is None:
+                raise InvalidRecord("a record without a key on a compacted topic")
+
+    @staticmethod
+    def _recompress(batch: bytearray | memoryview, header: Header, codec: int) -> bytearray:
+        body = batches.records_section(batch, header)
+        attributes = (header.attributes & ~CODEC_MASK) | codec
+        return batches.assemble(header._replace(attributes=attributes), compress(codec, body))
+
+    def _window(self, log: Log, window_ms: int) -> DedupWindow:
+        window = self._windows.get(log)
+        if window is None:
+            window = self._windows[log] = DedupWindow(log, window_ms, self._clock.now_ms())
+        window.window_ms = window_ms
+        return window

@@ -1,0 +1,304 @@
+"""Topics: created, altered and deleted at run time, and remembered in the catalog.
+
+Order of things, so that a crash at any moment leaves no half-made topic: a topic is in the catalog before its folders
+are made (missing ones are made at the next start), and out of the catalog before they are removed (left-over ones are
+removed at the next start). A folder carries eight digits of the topic's id, so that a topic that is deleted and
+created again never meets its old files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from uuid import UUID
+
+from waystation.broker.partition import Partition
+from waystation.catalog import Catalog, TopicRow
+from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
+from waystation.errors import AlreadyExists, InvalidPartitions, InvalidTopicName, UnknownTopic, UnknownTopicId
+from waystation.log.commit import GroupCommit
+from waystation.log.log import Log
+from waystation.log.points import RecoveryPoints
+from waystation.log.recovery import Trust, open_log
+from waystation.world import World
+
+logger = logging.getLogger("waystation.topics")
+
+MAX_NAME_LENGTH = 249
+MAX_PARTITIONS = 10_000
+"""Per topic. A partition costs a folder and a few files; more than this is a mistake."""
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+TIERS = {OFFSETS_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidTopicName unless it can be a topic's name (Kafka's rules)."""
+    if not name or len(name) > MAX_NAME_LENGTH or name in (".", "..") or not _NAME.fullmatch(name):
+        shown = name if len(name) <= 60 else name[:60] + "…"
+        raise InvalidTopicName(
+            f"{shown!r} cannot be a topic name: 1 to {MAX_NAME_LENGTH} of letters, digits, '.', '_' and '-'"
+        )
+
+
+def check_partitions(count: int) -> None:
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
+
+
+def topic_folder(root: str, row: TopicRow) -> str:
+    return f"{root}/topics/{row.name[:200]}.{row.id.hex[:8]}"
+
+
+class Topic:
+    """A topic and its partitions."""
+
+    __slots__ = ("folder", "partitions", "row", "settings")
+
+    def __init__(self, row: TopicRow, settings: TopicSettings, folder: str) -> None:
+        self.row = row
+        self.settings = settings
+        self.folder = folder
+        self.partitions: list[Partition] = []
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def id(self) -> UUID:
+        return self.row.id
+
+    @property
+    def internal(self) -> bool:
+        return self.row.internal
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The settings that were set on the topic itself."""
+        return self.row.overrides
+
+    def partition(self, index: int) -> Partition:
+        if 0 <= index < len(self.partitions):
+            return self.partitions[index]
+        raise UnknownTopic(f"topic {self.name!r} has no partition {index}; it has 0 to {len(self.partitions) - 1}")
+
+
+class Topics:
+    """All topics of a broker."""
+
+    def __init__(
+        self,
+        world: World,
+        root: str,
+        catalog: Catalog,
+        settings: BrokerSettings,
+        commit: GroupCommit,
+        points: RecoveryPoints,
+    ) -> None:
+        self._world = world
+        self._data = root
+        self._catalog = catalog
+        self._settings = settings
+        self._commit = commit
+        self._points = points
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._creating: set[str] = set()
+        self._on_change: list[Callable[[], None]] = []
+        self._on_delete: list[Callable[[list[str]], None]] = []
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return topic
+
+    def by_id(self, topic_id: UUID) -> Topic:
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+        return topic
+
+    def find(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def find_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    # What the coordinators need to know of topics.
+
+    def partitions_of(self, topic: str) -> int | None:
+        found = self._by_name.get(topic)
+        return None if found is None else len(found.partitions)
+
+    def id_of(self, topic: str) -> UUID | None:
+        found = self._by_name.get(topic)
+        return None if found is None else found.id
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        found = self._by_id.get(topic_id)
+        return None if found is None else found.name
+
+    def names(self) -> Iterable[str]:
+        return [topic.name for topic in self._by_name.values() if not topic.internal]
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` runs after every creation, deletion and growth."""
+        self._on_change.append(callback)
+
+    def subscribe_deletions(self, callback: Callable[[list[str]], None]) -> None:
+        self._on_delete.append(callback)
+
+    def logs(self) -> Iterator[tuple[str, Log]]:
+        """Every log with the name that its recovery point has."""
+        for topic in self:
+            for partition in topic.partitions:
+                yield f"{topic.id}/{partition.index}", partition.log
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def open_all(self) -> None:
+        """Opens what the catalog knows and removes folders that it does not know. Blocks: before the doors open."""
+        known = set()
+        for row in self._catalog.topics():
+            topic = self._open(row)
+            known.add(topic.folder.rpartition("/")[2])
+        root = f"{self._data}/topics"
+        for name in self._world.disk.list(root):
+            if name not in known:
+                logger.info("removing the folder of a deleted topic: %s", name)
+                self._world.disk.remove_tree(f"{root}/{name}")
+
+    def ensure_internal(self, name: str, partitions: int) -> Topic:
+        """An internal, compacted topic, made at the first start. Blocks."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            overrides = {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
+            row = TopicRow(name, self._world.random.uuid(), partitions, internal=True, overrides=overrides)
+            self._catalog.save_topic(row)
+            topic = self._open(row)
+        return topic
+
+    def _open(self, row: TopicRow) -> Topic:
+        folder = topic_folder(self._data, row)
+        topic = Topic(row, resolve_topic(row.overrides, self._settings), folder)
+        for index in range(row.partitions):
+            topic.partitions.append(self._open_partition(topic, index))
+        self._by_name[row.name] = topic
+        self._by_id[row.id] = topic
+        return topic
+
+    def _open_partition(self, topic: Topic, index: int) -> Partition:
+        points = self._points
+        trust = Trust(points.of(f"{topic.id}/{index}"), points.clean, points.same_boot)
+        log = open_log(
+            self._world,
+            f"{topic.folder}/{index}",
+            topic.settings,
+            trust,
+            tier=TIERS.get(topic.name, 0),
+            on_write=self._commit.written,
+        )
+        return Partition(topic, index, log)
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int, overrides: Mapping[str, str] | None = None) -> Topic:
+        """Creates a topic; it is durable and ready when this returns."""
+        check_name(name)
+        check_partitions(partitions)
+        own = dict(overrides or {})
+        resolve_topic(own, self._settings)
+        if name in self._by_name or name in self._creating:
+            raise AlreadyExists(f"topic {name!r} exists already")
+        self._check_collision(name)
+        self._creating.add(name)
+        try:
+            row = TopicRow(name, self._world.random.uuid(), partitions, overrides=own)
+            await self._world.offload(self._catalog.save_topic, row)
+            topic = self._open(row)
+        finally:
+            self._creating.discard(name)
+        self._changed()
+        return topic
+
+    def _check_collision(self, name: str) -> None:
+        """Two names that differ only in '.' and '_' would be one name in metrics; Kafka refuses them, and so do we."""
+        if "." not in name and "_" not in name:
+            return
+        flat = name.replace(".", "_")
+        for other in self._by_name:
+            if other.replace(".", "_") == flat:
+                raise InvalidTopicName(
+                    f"topic {name!r} is too like the existing {other!r}: they differ only in '.' and '_'"
+                )
+
+    async def delete(self, name: str) -> None:
+        """Deletes a topic and its data."""
+        topic = self.get(name)
+        del self._by_name[name]
+        del self._by_id[topic.id]
+        logs = [partition.log for partition in topic.partitions]
+        for log in logs:
+            log.retire(UnknownTopic(f"topic {name!r} was deleted"))
+        await self._world.offload(self._catalog.delete_topic, topic.id)
+        await self._commit.quiesce(logs)
+        for partition in topic.partitions:
+            partition.log.close(clean=False)
+            partition.wake()
+        await self._world.offload(self._world.disk.remove_tree, topic.folder)
+        for callback in self._on_delete:
+            callback([name])
+        self._changed()
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        """Grows a topic to `total` partitions."""
+        topic = self.get(name)
+        check_partitions(total)
+        if total <= len(topic.partitions):
+            raise InvalidPartitions(
+                f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
+            )
+        row = TopicRow(topic.name, topic.id, total, topic.internal, topic.overrides)
+        await self._world.offload(self._catalog.save_topic, row)
+        topic.row = row
+        for index in range(len(topic.partitions), total):
+            topic.partitions.append(self._open_partition(topic, index))
+        self._changed()
+        return topic
+
+    async def alter(self, name: str, overrides: Mapping[str, str]) -> Topic:
+        """Replaces a topic's own settings; they take effect at once."""
+        topic = self.get(name)
+        parse_topic_overrides(overrides)
+        row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, dict(overrides))
+        await self._world.offload(self._catalog.save_topic, row)
+        topic.row = row
+        self.refresh(topic)
+        return topic
+
+    def refresh(self, topic: Topic) -> None:
+        """Works out the topic's settings anew: its own or the broker's have changed."""
+        topic.settings = resolve_topic(topic.overrides, self._settings)
+        for partition in topic.partitions:
+            partition.log.settings = topic.settings
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()

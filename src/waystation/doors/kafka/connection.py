@@ -1,0 +1,261 @@
+"""One client's connection: requests dispatched as they come, answers sent in the order of the requests.
+
+Many requests may be under way; each has a slot, and a slot is sent when it and all before it are filled. While too
+many are under way, or the client does not read its answers, its socket is not read: its memory here stays bounded, and
+nobody else notices.
+
+Whatever a client sends, the worst that happens is that its own connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.doors.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
+from waystation.doors.kafka.bounds import Malformed
+from waystation.doors.kafka.engine import Engine, Request, response_head
+from waystation.doors.kafka.registry import APIS, Api, Call, Listener
+
+if TYPE_CHECKING:
+    from waystation.doors.kafka.server import KafkaDoor
+
+logger = logging.getLogger("waystation.kafka")
+
+MAX_IN_FLIGHT = 1_000
+WRITE_HIGH_WATER = 4 * 1024 * 1024
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+Parts = list[bytes | bytearray | memoryview]
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("cancel", "correlation_id", "done", "flexible", "parts")
+
+    def __init__(self, correlation_id: int, flexible: bool) -> None:
+        self.correlation_id = correlation_id
+        self.flexible = flexible
+        self.parts: Parts | None = None
+        self.done = False
+        self.cancel: Callable[[], object] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the door for each client."""
+
+    def __init__(self, door: KafkaDoor) -> None:
+        self._door = door
+        self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
+        self._slots: deque[Slot] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._held = False  # an append has to wait: nothing behind it may be looked at
+        self._writing_paused = False
+        self._reading_paused = False
+        self.client_host = ""
+        self.listener = Listener("", 0)
+        self.last_active = 0.0
+
+    # -- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
+        peer = transport.get_extra_info("peername") or ("",)
+        local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
+        self.client_host = str(peer[0])
+        self.listener = self._door.advertised(str(local[0]), int(local[1]))
+        self.last_active = self._door.broker.world.clock.monotonic()
+        if not self._door.admit(self):
+            logger.warning("connection refused: more than max.connections; client=%s", self.client_host)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.dismiss(self)
+        for slot in self._slots:
+            if slot.cancel is not None:
+                slot.cancel()
+        self._slots.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._engine.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._engine.received(nbytes)
+        self._work()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._work()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return self._held or self._writing_paused or len(self._slots) >= MAX_IN_FLIGHT
+
+    def _work(self) -> None:
+        """Dispatches every whole request that has arrived, as far as this connection may."""
+        self.last_active = self._door.broker.world.clock.monotonic()
+        try:
+            while self._transport is not None and not self._busy:
+                request = self._engine.next_request()
+                if request is None:
+                    break
+                self._dispatch(request)
+        except Malformed as error:
+            self._abort(str(error))
+        except Exception:
+            logger.exception("request failed, connection closed: client=%s", self.client_host)
+            self._abort("internal error")
+        self._balance()
+
+    def _balance(self) -> None:
+        """Reads the socket only while there is something to be done with what comes."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._busy and not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
+        elif not self._busy and self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _abort(self, why: str) -> None:
+        logger.info("connection closed: client=%s reason=%s", self.client_host, why)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _dispatch(self, request: Request) -> None:
+        key, version = request.api_key, request.version
+        if key == PRODUCE and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
+            self._produce(request)
+        elif key == FETCH and fetch_codec.MIN_VERSION <= version <= fetch_codec.MAX_VERSION:
+            self._fetch(request)
+        else:
+            self._dispatch_other(request)
+
+    def _produce(self, request: Request) -> None:
+        flexible = request.version >= produce_codec.FIRST_FLEXIBLE
+        _, body = request.body(flexible)
+        answer = self._slot(request.correlation_id, flexible)[1]
+        waiting = produce.handle(self._door.broker, request.version, body, answer)
+        if waiting is not None:
+            self._hold(waiting)
+
+    def _fetch(self, request: Request) -> None:
+        flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
+        _, body = request.body(flexible)
+        slot, answer = self._slot(request.correlation_id, flexible)
+        cancel = fetch.handle(self._door.broker, self._door.sessions, request.version, body, answer)
+        if not slot.done:
+            slot.cancel = cancel
+
+    def _dispatch_other(self, request: Request) -> None:
+        api = APIS.get(request.api_key)
+        if api is None:
+            raise Malformed(f"unknown API {request.api_key}")
+        if not api.min_version <= request.version <= api.max_version:
+            if api.key != API_VERSIONS:
+                raise Malformed(f"{api.name} version {request.version} is not supported")
+            self._unsupported_api_versions(request)
+            return
+        flexible = codec.flexible(api.name, request.version)
+        client_id, body = request.body(flexible)
+        entity = codec.decode_request(api.name, request.version, bytes(body))
+        call = self._call(api, request.version, entity, client_id)
+        slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS)
+        result = api.handler(call)
+        if isinstance(result, Awaitable):
+            task = asyncio.ensure_future(self._finish(api, request.version, result, answer))
+            slot.cancel = task.cancel
+        else:
+            answer([codec.encode_response(api.name, request.version, result)])
+
+    def _call(self, api: Api, version: int, entity: Any, client_id: str | None) -> Call:
+        return Call(api.name, version, entity, self._door.broker, client_id, self.client_host, self.listener)
+
+    def _unsupported_api_versions(self, request: Request) -> None:
+        """A client newer than we are: told in the oldest form, which every client can read, so that it tries again."""
+        call = self._call(APIS[API_VERSIONS], 0, None, None)
+        response = api_versions.answer(call, ErrorCode.unsupported_version)
+        self._slot(request.correlation_id, False)[1]([codec.encode_response("api_versions", 0, response)])
+
+    async def _finish(
+        self, api: Api, version: int, result: Awaitable[Any], answer: Callable[[Parts | None], None]
+    ) -> None:
+        try:
+            answer([codec.encode_response(api.name, version, await result)])
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("request failed, connection closed: api=%s client=%s", api.name, self.client_host)
+            self._abort("internal error")
+
+    def _hold(self, waiting: Awaitable[None]) -> None:
+        self._held = True
+
+        async def wait() -> None:
+            try:
+                await waiting
+            except Exception:
+                logger.exception("request failed, connection closed: client=%s", self.client_host)
+                self._abort("internal error")
+            finally:
+                self._held = False
+            self._work()
+
+        self._door.keep(asyncio.ensure_future(wait()))
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _slot(self, correlation_id: int, flexible: bool) -> tuple[Slot, Callable[[Parts | None], None]]:
+        slot = Slot(correlation_id, flexible)
+        self._slots.append(slot)
+
+        def answer(parts: Parts | None) -> None:
+            slot.parts = parts
+            slot.done = True
+            slot.cancel = None
+            if self._slots and self._slots[0] is slot:
+                self._send()
+
+        return slot, answer
+
+    def _send(self) -> None:
+        """Sends the answers that are next in order."""
+        slots = self._slots
+        was_busy = self._reading_paused
+        out: Parts = []
+        while slots and slots[0].done:
+            slot = slots.popleft()
+            if slot.parts is not None:
+                out.append(response_head(slot.correlation_id, slot.flexible, sum(map(len, slot.parts))))
+                out += slot.parts
+        if out and self._transport is not None and not self._transport.is_closing():
+            if len(out) == 2 and len(out[1]) < 4096:
+                self._transport.write(out[0] + out[1])  # type: ignore[operator]
+            else:
+                self._transport.writelines(out)
+        if was_busy and not self._busy:
+            asyncio.get_running_loop().call_soon(self._work)

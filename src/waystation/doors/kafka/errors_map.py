@@ -1,0 +1,51 @@
+"""From the broker's typed errors to Kafka's error codes: the one table."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from waystation import errors
+
+_BY_CLASS: dict[type[BaseException], ErrorCode] = {
+    errors.NotFound: ErrorCode.resource_not_found,
+    errors.AlreadyExists: ErrorCode.topic_already_exists,
+    errors.Invalid: ErrorCode.invalid_request,
+    errors.TooLarge: ErrorCode.message_too_large,
+    errors.Full: ErrorCode.policy_violation,
+    errors.NotAllowed: ErrorCode.cluster_authorization_failed,
+    errors.NotLeader: ErrorCode.not_leader_or_follower,
+    errors.Conflict: ErrorCode.invalid_request,
+    errors.Expired: ErrorCode.request_timed_out,
+    errors.Unavailable: ErrorCode.coordinator_not_available,
+    errors.Corrupt: ErrorCode.corrupt_message,
+    errors.StorageFailed: ErrorCode.kafka_storage_error,
+    errors.UnknownTopic: ErrorCode.unknown_topic_or_partition,
+    errors.UnknownTopicId: ErrorCode.unknown_topic_id,
+    errors.InvalidTopicName: ErrorCode.invalid_topic_exception,
+    errors.InvalidPartitions: ErrorCode.invalid_partitions,
+    errors.InvalidSetting: ErrorCode.invalid_config,
+    errors.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    errors.UnsupportedFormat: ErrorCode.unsupported_for_message_format,
+    errors.InvalidRecord: ErrorCode.invalid_record,
+    errors.InvalidTimestamp: ErrorCode.invalid_timestamp,
+    errors.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    errors.DuplicateSequence: ErrorCode.duplicate_sequence_number,
+    errors.UnknownProducer: ErrorCode.unknown_producer_id,
+    errors.ProducerEpochStale: ErrorCode.invalid_producer_epoch,
+    errors.FencedLeaderEpoch: ErrorCode.fenced_leader_epoch,
+    errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
+}
+
+
+def code_of(error: BaseException | None) -> ErrorCode:
+    """The Kafka code for an error: what its class says itself, else the nearest class in the table."""
+    if error is None:
+        return ErrorCode.none
+    named = getattr(error, "kafka_code", None)
+    if named is not None:
+        return ErrorCode[str(named).lower()]
+    for cls in type(error).__mro__:
+        code = _BY_CLASS.get(cls)
+        if code is not None:
+            return code
+    return ErrorCode.unknown_server_error

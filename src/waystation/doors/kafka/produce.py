@@ -1,0 +1,172 @@
+"""Produce: batches in, appended in the order they came, answered when `acks` says so.
+
+acks=0: no answer. acks=1: answered when written to the page cache. acks=all: answered when fsynced (one group commit
+serves everybody), unless the broker was told to flush otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from waystation.doors.kafka import produce_codec
+from waystation.doors.kafka.errors_map import code_of
+from waystation.doors.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
+from waystation.errors import InvalidRecord, WaystationError
+from waystation.log.log import Log
+from waystation.transactions.errors import InvalidTransactionState
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.partition import Partition
+
+ALL = -1
+
+Parts = list[bytes | bytearray | memoryview]
+Answer = Callable[[Parts | None], None]
+
+
+def handle(broker: Broker, version: int, data: memoryview, answer: Answer) -> Awaitable[None] | None:
+    """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
+    nothing else of the connection may be looked at until it is done."""
+    request = produce_codec.decode(data, version)
+    if request.acks not in (0, 1, ALL):
+        results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
+        answer([produce_codec.encode(version, results)])
+        return None
+    if request.transactional_id is not None and version >= produce_codec.IMPLICIT_TRANSACTION:
+        missing = _outside_transaction(broker, request)
+        if missing:
+            copied = produce_codec.decode(memoryview(bytearray(data)), version)
+            return _join_and_append(broker, copied, missing, answer)
+    _append_all(broker, request, answer)
+    return None
+
+
+def _outside_transaction(broker: Broker, request: ProduceRequest) -> dict[str, set[int]]:
+    """Partitions that the producer writes to for the first time in its transaction (KIP-890: they join by that)."""
+    missing: dict[str, set[int]] = {}
+    for part in request.partitions:
+        try:
+            partition = _find(broker, part)
+            header = broker.publishing.check(partition, part.records or memoryview(b""))
+            if header.transactional and not broker.transactions.check_produce(
+                request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
+            ):
+                missing.setdefault(partition.topic.name, set()).add(part.index)
+        except WaystationError:
+            continue  # found again, and answered, when it comes to appending
+    return missing
+
+
+async def _join_and_append(
+    broker: Broker, request: ProduceRequest, missing: dict[str, set[int]], answer: Answer
+) -> None:
+    first = next(part for part in request.partitions if part.records is not None)
+    header = broker.publishing.check(_find(broker, first), first.records or memoryview(b""))
+    for topic, partitions in missing.items():
+        try:
+            await broker.transactions.add_implicitly(
+                request.transactional_id, header.producer_id, header.producer_epoch, topic, partitions
+            )
+        except WaystationError as error:
+            results = [_refused(part, code_of(error), str(error)) for part in request.partitions]
+            answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
+            return
+    _append_all(broker, request, answer)
+
+
+def _append_all(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+    results: list[PartitionResult] = []
+    awaited: list[tuple[Log, int, PartitionResult]] = []
+    for part in request.partitions:
+        result = PartitionResult(part.topic, part.index)
+        results.append(result)
+        try:
+            log, end = _append(broker, request, part, result)
+            awaited.append((log, end, result))
+        except WaystationError as error:
+            result.error = code_of(error)
+            result.message = str(error)
+            result.base_offset = -1
+    if request.acks == 0:
+        answer(None)
+    elif request.acks == 1 or not broker.commit.waits:
+        answer([produce_codec.encode(request.version, results)])
+    else:
+        _WhenDurable(broker, request.version, results, awaited, answer).check()
+
+
+def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result: PartitionResult) -> tuple[Log, int]:
+    """Appends one partition's batch; returns up to where its log must be durable."""
+    partition = _find(broker, part)
+    if not part.records:
+        raise InvalidRecord("no records were sent")
+    if request.acks == ALL and partition.topic.settings.min_insync_replicas > 1:
+        raise _NotEnoughReplicas(
+            f"topic {partition.topic.name!r} wants {partition.topic.settings.min_insync_replicas} replicas in sync;"
+            " this broker is one"
+        )
+    header = broker.publishing.check(partition, part.records)
+    if header.transactional and not broker.transactions.check_produce(
+        request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
+    ):
+        raise InvalidTransactionState(f"{partition.topic.name}-{part.index} is not part of the producer's transaction")
+    appended = broker.publishing.append(partition, part.records, header)
+    result.base_offset = appended.base_offset
+    result.append_time_ms = appended.append_time_ms
+    result.start_offset = partition.log.start_offset
+    return partition.log, appended.last_offset + 1
+
+
+def _find(broker: Broker, part: PartitionData) -> Partition:
+    topics = broker.topics
+    topic = topics.by_id(part.topic) if isinstance(part.topic, UUID) else topics.get(part.topic)
+    return topic.partition(part.index)
+
+
+def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> PartitionResult:
+    return PartitionResult(part.topic, part.index, code, message=message)
+
+
+class _NotEnoughReplicas(WaystationError):
+    kafka_code = "NOT_ENOUGH_REPLICAS"
+
+
+class _WhenDurable:
+    """Answers when every log that was appended to is durable far enough, or has failed."""
+
+    __slots__ = ("_answer", "_awaited", "_broker", "_results", "_version")
+
+    def __init__(
+        self,
+        broker: Broker,
+        version: int,
+        results: list[PartitionResult],
+        awaited: list[tuple[Log, int, PartitionResult]],
+        answer: Answer,
+    ) -> None:
+        self._broker = broker
+        self._version = version
+        self._results = results
+        self._awaited = awaited
+        self._answer = answer
+
+    def check(self, _: asyncio.Future[None] | None = None) -> None:
+        waiting = []
+        for log, end, result in self._awaited:
+            if log.durable_offset >= end:
+                continue
+            if log.failure is not None:
+                result.error, result.message, result.base_offset = code_of(log.failure), str(log.failure), -1
+            else:
+                waiting.append((log, end, result))
+        self._awaited = waiting
+        if waiting:
+            self._broker.commit.join().add_done_callback(self.check)
+        else:
+            self._answer([produce_codec.encode(self._version, self._results)])

@@ -1,0 +1,89 @@
+"""Which APIs the door answers, in which versions, and by which function.
+
+An API family file registers its handlers with `@api(...)`. ApiVersions tells clients exactly what is registered here,
+so nothing is advertised that does not work. A handler gets a `Call` and returns the response entity; if it is a
+coroutine function the answer may take its time, and later answers on the connection wait for it, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.doors.kafka.codec import API_KEYS, ResponseMaker, response_maker
+from waystation.doors.kafka.errors_map import code_of
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+Handler = Callable[["Call"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The address that clients are told to use."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class Call:
+    """One request as a handler sees it."""
+
+    name: str
+    version: int
+    request: Any
+    broker: Broker
+    client_id: str | None
+    client_host: str
+    listener: Listener
+
+    @property
+    def make(self) -> ResponseMaker:
+        """Builds response entities of this call's version; see `ResponseMaker`."""
+        return response_maker(self.name, self.version)
+
+    @staticmethod
+    def code(error: BaseException | None) -> ErrorCode:
+        """The Kafka error code for an error of ours; `none` for None."""
+        return code_of(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A registered API."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    handler: Handler
+
+
+APIS: dict[int, Api] = {}
+
+
+def api(name: str, *, min_version: int, max_version: int) -> Callable[[Handler], Handler]:
+    """Registers a handler for versions min..max of the API that kio calls `name`."""
+
+    def register(handler: Handler) -> Handler:
+        key = API_KEYS[name]
+        APIS[key] = Api(key, name, min_version, max_version, handler)
+        return handler
+
+    return register
+
+
+def load_all() -> dict[int, Api]:
+    """Imports every API family file (which registers it) and returns the table."""
+    from waystation.doors.kafka import families
+
+    families.load()
+    return APIS
+
+
+Answer = Awaitable[object]

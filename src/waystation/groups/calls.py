@@ -1,0 +1,231 @@
+"""What doors say to the coordinator and hear from it: plain frozen data, no behaviour.
+
+Errors that concern the whole request are raised; where a request has parts that fail one by one, each part's result
+carries its `error` (None when it went well).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from waystation.errors import WaystationError
+
+TopicPartition = tuple[UUID, int]
+"""A partition as KIP-848 names it. The id, not the name: a topic made anew under an old name is another topic."""
+
+
+class TopicView(Protocol):
+    """The topics, as far as groups need to know them; the broker implements it."""
+
+    def partitions_of(self, topic: str) -> int | None:
+        """How many partitions; None where there is no such topic."""
+
+    def id_of(self, topic: str) -> UUID | None: ...
+
+    def name_of(self, topic_id: UUID) -> str | None: ...
+
+    def names(self) -> Iterable[str]:
+        """All but the internal ones."""
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` is called after any topic was created, deleted or grown."""
+
+
+# -- the classic protocol ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    group_id: str
+    member_id: str
+    """Empty: not a member yet."""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    """(name, metadata), the preferred one first; the metadata is the clients' own affair."""
+    needs_member_id: bool = True
+    """The client can be asked to join again with an id (KIP-394; JoinGroup 4 and up)."""
+    can_skip_assignment: bool = True
+    """The client understands a leader that need not assign (KIP-814; JoinGroup 9 and up)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    member_id: str
+    generation_id: int
+    protocol_type: str
+    protocol_name: str
+    leader: str
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+    """For the leader, who assigns; empty for everybody else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    group_id: str
+    member_id: str
+    generation_id: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    protocol_type: str
+    protocol_name: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveResult:
+    member_id: str
+    instance_id: str | None
+    error: WaystationError | None
+
+
+# -- the consumer protocol (KIP-848) -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerBeat:
+    """One heartbeat. None (or -1) means: as in my last one."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: frozenset[TopicPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerBeatAnswer:
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: frozenset[TopicPartition] | None
+    """None: nothing new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberView:
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    assignment: frozenset[TopicPartition]
+    target: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupView:
+    group_id: str
+    error: WaystationError | None
+    state: str = ""
+    epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: tuple[ConsumerMemberView, ...] = ()
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResult:
+    """What became of one partition of a commit or a deletion."""
+
+    topic: str
+    partition: int
+    error: WaystationError | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    topic: str
+    partition: int
+    offset: int = -1
+    """-1: none committed."""
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: WaystationError | None = None
+
+
+# -- administration ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+    """`Classic` or `Consumer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    group_id: str
+    error: WaystationError | None
+    state: str = "Dead"
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[MemberView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    group_id: str
+    error: WaystationError | None

@@ -1,0 +1,219 @@
+"""Where classic members come to: join, sync, heartbeat, leave.
+
+The shell of `ClassicGroup`: it holds the joins and syncs that wait, writes groups, and keeps their timers. A waiting
+request whose connection goes away is simply forgotten; its member stays until its session ends, as in Kafka, because
+the client may be about to reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from waystation.errors import WaystationError
+from waystation.groups.alarm import Alarm
+from waystation.groups.calls import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
+from waystation.groups.classic import AnswerJoin, AnswerSync, ClassicGroup, Decision, Save
+from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.errors import (
+    CoordinatorUnavailable,
+    GroupFull,
+    InconsistentProtocol,
+    InvalidGroupRequest,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMember,
+)
+from waystation.groups.shards import GroupShards
+from waystation.world import Random
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+_Key = tuple[str, str]  # group, member
+_LARGE_BYTES = 16_384
+
+
+class _Waiting(Generic[A]):
+    """Requests of one kind that wait for their group. What they get says whether it must be durable first."""
+
+    def __init__(self) -> None:
+        self._futures: dict[_Key, asyncio.Future[tuple[A | WaystationError, bool]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def expect(self, key: _Key) -> asyncio.Future[tuple[A | WaystationError, bool]]:
+        """A client that asks again does not want its first answer any more, but a connection answers in order."""
+        self.answer(key, RebalanceInProgress("the member has sent this request again"), durably=False)
+        future = self._futures[key] = asyncio.get_running_loop().create_future()
+        return future
+
+    def answer(self, key: _Key, answer: A | WaystationError, *, durably: bool) -> None:
+        future = self._futures.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result((answer, durably))
+
+    def forget(self, key: _Key, future: asyncio.Future[tuple[A | WaystationError, bool]]) -> None:
+        if self._futures.get(key) is future:
+            del self._futures[key]
+
+    def close(self) -> None:
+        for key in list(self._futures):
+            self.answer(key, CoordinatorUnavailable("the broker is stopping"), durably=False)
+
+
+class ClassicDesk:
+    """See the module."""
+
+    def __init__(self, shards: GroupShards, random: Random, alarm: Alarm) -> None:
+        self._shards = shards
+        self._random = random
+        self._alarm = alarm
+        self._joins: _Waiting[JoinAnswer] = _Waiting()
+        self._syncs: _Waiting[SyncAnswer] = _Waiting()
+
+    @property
+    def waiting(self) -> int:
+        """Joins and syncs held at the moment."""
+        return len(self._joins) + len(self._syncs)
+
+    def close(self) -> None:
+        self._joins.close()
+        self._syncs.close()
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        """Returns when the next generation is made. Raises MemberIdRequired to have the client ask again."""
+        self._check_join(request)
+        known = bool(request.member_id)
+        group = self._group(request.group_id) if known else self._shards.classic(request.group_id)
+        self._check_bytes(group, request)
+        fresh_id = self._fresh_id(request)
+        try:
+            decisions = group.join(request, fresh_id, self._shards.now_ms())
+        except MemberIdRequired:
+            self._shards.adopt(group)
+            self._alarm.set(group.group_id, group.next_deadline_ms())
+            raise
+        self._shards.adopt(group)
+        return await self._wait(self._joins, group, request.member_id or fresh_id, decisions)
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Returns when the leader has handed in the assignment, and it is durable."""
+        self._shards.check_group_id(request.group_id)
+        limit = self._shards.settings.max_member_bytes
+        if any(len(assignment) > limit for _, assignment in request.assignments):
+            raise InvalidGroupRequest(f"an assignment is larger than {limit} bytes")
+        if sum(len(one) for _, one in request.assignments) > self._shards.settings.max_group_bytes:
+            raise InvalidGroupRequest("the assignments of the group together are too large to be kept")
+        group = self._group(request.group_id)
+        decisions = group.sync(request, self._shards.now_ms())
+        return await self._wait(self._syncs, group, request.member_id, decisions)
+
+    def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        """Returns if the member is fine; raises what it has to do otherwise."""
+        self._shards.check_group_id(group_id)
+        self._group(group_id).heartbeat(member_id, instance_id, generation_id, self._shards.now_ms())
+
+    async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
+        self._shards.check_group_id(group_id)
+        try:
+            group = self._group(group_id)
+        except UnknownMember as error:
+            return [LeaveResult(member.member_id, member.instance_id, error) for member in members]
+        results, decisions = group.leave(members, self._shards.now_ms())
+        self._carry_out(group, decisions)
+        return results
+
+    def tick(self, group: ClassicGroup) -> None:
+        self._carry_out(group, group.tick(self._shards.now_ms()))
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _check_join(self, request: JoinRequest) -> None:
+        settings = self._shards.settings
+        self._shards.check_group_id(request.group_id)
+        self._shards.check_names(
+            member_id=request.member_id, instance_id=request.instance_id, protocol_type=request.protocol_type
+        )
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise InvalidSessionTimeout(
+                f"session.timeout.ms={request.session_timeout_ms} is outside "
+                f"{settings.min_session_timeout_ms}…{settings.max_session_timeout_ms} of this broker"
+            )
+        for name, _ in request.protocols:
+            self._shards.check_names(protocol=name)
+
+    def _check_bytes(self, group: ClassicGroup, request: JoinRequest) -> None:
+        settings = self._shards.settings
+        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+        if size > settings.max_member_bytes:
+            raise InvalidGroupRequest(f"the member's protocols are larger than {settings.max_member_bytes} bytes")
+        # Only members far above the usual few hundred bytes are worth adding up the whole group for.
+        if size > _LARGE_BYTES and size + group.roster.size_bytes() > settings.max_group_bytes:
+            raise GroupFull(f"the members of group {group.group_id!r} bring more than {settings.max_group_bytes} bytes")
+
+    def _fresh_id(self, request: JoinRequest) -> str:
+        # Readable, as Kafka makes them; cut so that the id itself passes the limit on ids.
+        return f"{(request.instance_id or request.client_id)[:100]}-{self._random.uuid()}"
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        group = self._shards.find(group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            raise InconsistentProtocol(f"group {group_id!r} has members that use the consumer protocol (KIP-848)")
+        if not isinstance(group, ClassicGroup):
+            raise UnknownMember(f"there is no classic group {group_id!r}; join first")
+        return group
+
+    async def _wait(
+        self, waiting: _Waiting[A], group: ClassicGroup, member_id: str, decisions: Sequence[Decision]
+    ) -> A:
+        key = (group.group_id, member_id)
+        future = waiting.expect(key)
+        try:
+            self._carry_out(group, decisions)
+            answer, durably = await future
+        finally:
+            waiting.forget(key, future)
+        if durably:
+            await self._shards.shard_of(group.group_id).durable()
+        if isinstance(answer, WaystationError):
+            raise answer
+        return answer
+
+    def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision]) -> None:
+        saved = False
+        failed: WaystationError | None = None
+        for decision in decisions:
+            if isinstance(decision, Save):
+                failed = self._save(group)
+                saved = True
+            elif isinstance(decision, AnswerJoin):
+                self._joins.answer((group.group_id, decision.member_id), failed or decision.answer, durably=saved)
+            elif isinstance(decision, AnswerSync):
+                self._syncs.answer((group.group_id, decision.member_id), failed or decision.answer, durably=saved)
+        self._alarm.set(group.group_id, group.next_deadline_ms())
+
+    def _save(self, group: ClassicGroup) -> WaystationError | None:
+        log.info(
+            "group.saved group=%s state=%s generation=%d members=%d",
+            group.group_id,
+            group.state.value,
+            group.generation_id,
+            len(group.roster),
+        )
+        try:
+            self._shards.shard_of(group.group_id).save_classic(group, self._shards.wall_ms())
+        except CoordinatorUnavailable as error:
+            return error
+        return None

@@ -1,0 +1,78 @@
+"""One member of a classic group, and what the members together agree on.
+
+The metadata inside a protocol belongs to the clients and passes through untouched. Only for groups of type "consumer"
+do we look inside, and only for the topic names, which decide about expiry and deletion of offsets and about whether a
+static member that comes back needs a rebalance.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+CONSUMER = "consumer"
+"""The protocol type of consumers (Kafka Connect and others bring their own)."""
+
+
+@dataclass(slots=True)
+class Member:
+    """Mutable; owned by its group alone."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    awaits_join: bool = False
+    awaits_sync: bool = False
+    is_new: bool = False
+    """It waits for the answer to its first join, so it cannot heartbeat, and may be timed out while it waits."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def supports(self, protocol: str) -> bool:
+        return any(name == protocol for name, _ in self.protocols)
+
+    def size_bytes(self) -> int:
+        return sum(len(metadata) for _, metadata in self.protocols) + len(self.assignment)
+
+
+def common_protocols(members: Collection[Member]) -> set[str]:
+    """The protocols that every member supports."""
+    counts = Counter(name for member in members for name in {name for name, _ in member.protocols})
+    return {name for name, count in counts.items() if count == len(members)}
+
+
+def vote(members: Collection[Member], leader: Member) -> str:
+    """The protocol of the next generation: each member votes for the first of its own list that all support.
+
+    A draw is decided by the leader's order, so that the outcome does not depend on the order of arrival.
+    """
+    candidates = common_protocols(members)
+    votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in members)
+    ranks = {name: rank for rank, (name, _) in reversed(list(enumerate(leader.protocols)))}
+    return max(candidates, key=lambda name: (votes[name], -ranks[name], name))
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topic names in a consumer's metadata (ConsumerProtocolSubscription); None if it is something else."""
+    try:
+        _version, count = struct.unpack_from(">hi", metadata)
+        at = 6
+        topics: set[str] = set()
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, at)
+            name = metadata[at + 2 : at + 2 + length]
+            if length < 0 or len(name) != length:
+                return None
+            topics.add(name.decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

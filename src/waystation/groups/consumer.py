@@ -1,0 +1,372 @@
+"""A KIP-848 consumer group as a pure state machine: the broker assigns, members reconcile one heartbeat at a time.
+
+Three epochs drive it. The *group epoch* rises when members or topics change. The *assignment epoch* is the group epoch
+that the target was computed for. A *member's epoch* is the assignment epoch it has reached. They only rise.
+
+What never breaks: a partition is in the hands of at most one member (`reconcile`); a member that uses an epoch we did
+not give it is fenced. No I/O, no clock: calls are told the (monotonic) time, `next_deadline_ms` says when `tick` wants
+to be called, `take_changes` says what has to be written. The coordinator's shell is the only caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from waystation.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
+from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView, TopicPartition, TopicView
+from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH, ConsumerMember
+from waystation.groups.deadlines import Deadlines
+from waystation.groups.errors import (
+    FencedInstance,
+    FencedMemberEpoch,
+    GroupFull,
+    IllegalGeneration,
+    InvalidGroupRequest,
+    StaleMemberEpoch,
+    UnknownMember,
+    UnreleasedInstance,
+)
+from waystation.groups.reconcile import JOIN_EPOCH, Partitions, Phase, step
+from waystation.groups.settings import GroupSettings
+from waystation.groups.subscriptions import Subscriptions, sizes
+
+_MS_PER_MEMBER = 2
+"""While a large group settles, its members are spread out to at most 500 heartbeats a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has to be written: the group's own record, and records of members (gone ones: tombstones)."""
+
+    group: bool
+    members: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return self.group or bool(self.members)
+
+
+class ConsumerGroup:
+    """See the module."""
+
+    def __init__(self, group_id: str, settings: GroupSettings) -> None:
+        self.group_id = group_id
+        self.settings = settings
+        self.epoch = 0
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.seen: dict[UUID, int] = {}
+        """The subscribed topics and their sizes, as of the group epoch."""
+        self.emptied_at_ms: int | None = None
+        """Wall time, set by the shell when it saves an empty group; what expiry counts from."""
+        self._statics: dict[str, str] = {}
+        self._holders: dict[TopicPartition, str] = {}
+        self._subscriptions = Subscriptions()
+        self._timers: Deadlines[tuple[str, str]] = Deadlines()
+        self._changed_group = False
+        self._changed_members: set[str] = set()
+
+    # -- what others may ask ---------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> str:
+        if not self.members:
+            return "Empty"
+        if self.assignment_epoch < self.epoch:
+            return "Assigning"
+        return "Stable" if all(self._is_settled(member) for member in self.members.values()) else "Reconciling"
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_ms()
+
+    def take_changes(self) -> Changes:
+        changes = Changes(self._changed_group, frozenset(self._changed_members))
+        self._changed_group = False
+        self._changed_members.clear()
+        return changes
+
+    def mark_changed(self) -> None:
+        """Whatever was written may not have been kept: everything has to be written again."""
+        self._changed_group = True
+        self._changed_members.update(self.members)
+
+    def subscribed(self, topics: TopicView) -> frozenset[str]:
+        """The names of all topics that members read."""
+        return frozenset().union(*self._subscriptions.names(self.members.values(), topics).values())
+
+    def view(self) -> ConsumerGroupView:
+        return ConsumerGroupView(
+            group_id=self.group_id,
+            error=None,
+            state=self.state,
+            epoch=self.epoch,
+            assignment_epoch=self.assignment_epoch,
+            assignor=self._assignor(),
+            members=tuple(member.view() for member in self.members.values()),
+        )
+
+    # -- heartbeats ------------------------------------------------------------------------------------------
+
+    def heartbeat(self, beat: ConsumerBeat, topics: TopicView, now_ms: int) -> ConsumerBeatAnswer:
+        """A member joins, lives, acknowledges or leaves."""
+        if beat.pattern:
+            self._subscriptions.check(beat.pattern, topics)
+        if beat.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
+            return self._leave(beat)
+        epoch = self.epoch
+        member = self._join(beat) if beat.member_epoch == JOIN_EPOCH else self._known(beat)
+        had = member.holding
+        changed, wished = member.update(beat)
+        if changed:
+            self._changed_members.add(member.member_id)
+        if wished and self.epoch == epoch:
+            self._bump()
+        if self.assignment_epoch < self.epoch:
+            self._retarget(topics)
+        lost = beat.member_epoch != had.epoch  # it does not know yet what we told it last
+        self._reconcile(member, None if lost else beat.owned, now_ms)
+        self._timers.set(("session", member.member_id), now_ms + self.settings.consumer_session_timeout_ms)
+        subscribes = beat.topics is not None or beat.pattern is not None
+        full = beat.rebalance_timeout_ms >= 0 and beat.owned is not None and subscribes
+        news = full or lost or had.epoch == JOIN_EPOCH or had.assigned != member.holding.assigned
+        return ConsumerBeatAnswer(
+            member.member_id,
+            member.epoch,
+            self._interval_ms(),
+            member.holding.assigned if news else None,
+        )
+
+    def _join(self, beat: ConsumerBeat) -> ConsumerMember:
+        present = self.members.get(beat.member_id)
+        if present is not None:
+            return self._rejoin(present, beat)
+        if beat.instance_id is not None and beat.instance_id in self._statics:
+            return self._take_over(self.members[self._statics[beat.instance_id]], beat)
+        if len(self.members) >= self.settings.max_group_size:
+            raise GroupFull(f"group {self.group_id!r} has {self.settings.max_group_size} members, which is its limit")
+        member = ConsumerMember(beat.member_id, beat.instance_id)
+        self._put(member)
+        self._bump()
+        return member
+
+    def _rejoin(self, member: ConsumerMember, beat: ConsumerBeat) -> ConsumerMember:
+        """It was fenced, or our answer to its join was lost. Either way it says that it owns nothing."""
+        if member.instance_id != beat.instance_id:
+            raise InvalidGroupRequest(f"member {beat.member_id!r} joins again with another group.instance.id")
+        self._release(member)
+        member.start_anew()
+        self._timers.cancel(("rebalance", member.member_id))
+        self._changed_members.add(member.member_id)
+        return member
+
+    def _take_over(self, old: ConsumerMember, beat: ConsumerBeat) -> ConsumerMember:
+        if not old.is_away:
+            raise UnreleasedInstance(
+                f"group.instance.id {beat.instance_id!r} of group {self.group_id!r} is in use by {old.member_id!r}; "
+                f"stop that process first, or wait for its session to end"
+            )
+        self._drop(old)
+        member = old.hand_over(beat.member_id)
+        self._put(member)
+        return member
+
+    def _known(self, beat: ConsumerBeat) -> ConsumerMember:
+        member = self._find(beat.member_id, beat.instance_id)
+        if beat.member_epoch == member.epoch:
+            return member
+        # Our last answer may have been lost; then it says (and it has to say) that it owns no more than we know of.
+        lost = beat.member_epoch == member.previous_epoch and beat.owned is not None and beat.owned <= member.has()
+        if beat.member_epoch > member.epoch or not lost:
+            raise FencedMemberEpoch(
+                f"member {beat.member_id!r} of group {self.group_id!r} is at epoch {member.epoch}, it says "
+                f"{beat.member_epoch}; it must let go of its partitions and rejoin with epoch 0"
+            )
+        return member
+
+    def _leave(self, beat: ConsumerBeat) -> ConsumerBeatAnswer:
+        member = self._find(beat.member_id, beat.instance_id)
+        if beat.member_epoch == AWAY_EPOCH and member.instance_id is not None:
+            self._release(member)
+            member.go_away()
+            self._hold(member)
+            self._timers.cancel(("rebalance", member.member_id))
+            self._changed_members.add(member.member_id)
+        else:
+            self._remove(member)
+        return ConsumerBeatAnswer(beat.member_id, beat.member_epoch, self.settings.consumer_heartbeat_interval_ms, None)
+
+    # -- the target and the way to it ------------------------------------------------------------------------
+
+    def topics_changed(self, topics: TopicView) -> None:
+        """Topics came, grew or went: if it concerns this group, the next heartbeat computes a new target."""
+        sizes_now = sizes(self.subscribed(topics), topics)
+        if self.members and sizes_now != self.seen:
+            self.seen = sizes_now
+            self._bump()
+
+    def _bump(self) -> None:
+        self.epoch += 1
+        self._changed_group = True
+
+    def _retarget(self, topics: TopicView) -> None:
+        names = self._subscriptions.names(self.members.values(), topics)
+        self.seen = sizes(frozenset().union(*names.values()), topics)
+        ids = {name: topics.id_of(name) for name in frozenset().union(*names.values())}
+        subscribers = {
+            member_id: Subscriber(
+                frozenset(topic_id for name in names[member_id] if (topic_id := ids[name]) is not None),
+                member.target,
+                member.instance_id,
+            )
+            for member_id, member in self.members.items()
+        }
+        for member_id, target in ASSIGNORS[self._assignor()](subscribers, self.seen).items():
+            if self.members[member_id].target != target:
+                self.members[member_id].target = target
+                self._changed_members.add(member_id)
+        self.assignment_epoch = self.epoch
+        self._changed_group = True
+
+    def _assignor(self) -> str:
+        """What most members that have a preference prefer; in a draw the one that comes first in our list."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor in ASSIGNORS)
+        return max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
+
+    def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now_ms: int) -> None:
+        if self._is_settled(member):
+            return
+        self._release(member)
+        taken = self._holders
+        holding = step(member.holding, member.target, self.assignment_epoch, owned, lambda part: part not in taken)
+        if holding != member.holding:
+            self._changed_members.add(member.member_id)
+            timer = ("rebalance", member.member_id)
+            if holding.phase is Phase.REVOKING:
+                self._timers.set(timer, now_ms + member.rebalance_timeout_ms)
+            else:
+                self._timers.cancel(timer)
+            member.advance(holding)
+        self._hold(member)
+
+    def _is_settled(self, member: ConsumerMember) -> bool:
+        return member.holding.phase is Phase.STABLE and member.epoch == self.assignment_epoch
+
+    def _interval_ms(self) -> int:
+        settings = self.settings
+        if self.assignment_epoch == self.epoch and all(
+            self._is_settled(member) or member.is_away for member in self.members.values()
+        ):
+            return settings.consumer_heartbeat_interval_ms
+        spread_ms = max(settings.consumer_settling_interval_ms, _MS_PER_MEMBER * len(self.members))
+        return min(settings.consumer_heartbeat_interval_ms, spread_ms)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Removes members that were silent, or held on to what they had to let go of, for too long."""
+        for _, member_id in self._timers.due(now_ms):
+            member = self.members.get(member_id)
+            if member is not None:
+                self._remove(member)
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, now_ms: int, *, transactional: bool
+    ) -> None:
+        """Raises unless this caller may commit offsets now."""
+        if epoch < 0 and not self.members:
+            return  # an administrator, or a consumer that does not use the group's management
+        if transactional and epoch < 0 and not member_id:
+            return  # an old producer that cannot say for whom it commits
+        member = self._find(member_id, instance_id)
+        if epoch != member.epoch:
+            if transactional:
+                raise IllegalGeneration(f"member {member_id!r} is at epoch {member.epoch}, the request says {epoch}")
+            raise self._stale(member, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        if epoch < 0 and not member_id:
+            return
+        member = self._find(member_id or "", None)
+        if epoch != member.epoch:
+            raise self._stale(member, epoch)
+
+    @staticmethod
+    def _stale(member: ConsumerMember, epoch: int) -> StaleMemberEpoch:
+        return StaleMemberEpoch(f"member {member.member_id!r} is at epoch {member.epoch}, the request says {epoch}")
+
+    # -- restoring -------------------------------------------------------------------------------------------
+
+    def restore(self, *, epoch: int, assignment_epoch: int, seen: dict[UUID, int]) -> None:
+        self.epoch, self.assignment_epoch, self.seen = epoch, assignment_epoch, seen
+
+    def restore_member(self, member: ConsumerMember) -> None:
+        self.forget_member(member.member_id)
+        self._put(member)
+        self._changed_members.clear()
+
+    def forget_member(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            self._drop(member)
+            self._changed_members.clear()
+
+    def start_sessions(self, now_ms: int) -> None:
+        """Everybody gets a full session from now; those that were revoking get their full time for that too."""
+        for member in self.members.values():
+            self._timers.set(("session", member.member_id), now_ms + self.settings.consumer_session_timeout_ms)
+            if member.holding.phase is Phase.REVOKING:
+                self._timers.set(("rebalance", member.member_id), now_ms + member.rebalance_timeout_ms)
+
+    # -- small parts -----------------------------------------------------------------------------------------
+
+    def _find(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        if instance_id is not None:
+            current = self._statics.get(instance_id)
+            if current is None:
+                raise UnknownMember(f"group {self.group_id!r} has no member with group.instance.id {instance_id!r}")
+            if current != member_id:
+                raise FencedInstance(f"{instance_id!r} is another member of group {self.group_id!r} by now")
+        member = self.members.get(member_id)
+        if member is None:
+            raise UnknownMember(f"{member_id!r} is not a member of group {self.group_id!r}; rejoin with epoch 0")
+        return member
+
+    def _remove(self, member: ConsumerMember) -> None:
+        self._drop(member)
+        self._bump()
+
+    def _drop(self, member: ConsumerMember) -> None:
+        self._release(member)
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            self._statics.pop(member.instance_id, None)
+        self._timers.cancel(("session", member.member_id))
+        self._timers.cancel(("rebalance", member.member_id))
+        self._changed_members.add(member.member_id)
+
+    def _put(self, member: ConsumerMember) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._statics[member.instance_id] = member.member_id
+        self._hold(member)
+        self._changed_members.add(member.member_id)
+
+    def _hold(self, member: ConsumerMember) -> None:
+        for partition in member.has():
+            self._holders[partition] = member.member_id
+
+    def _release(self, member: ConsumerMember) -> None:
+        for partition in member.has():
+            self._holders.pop(partition, None)
+
+    def holders(self) -> Iterable[tuple[TopicPartition, str]]:
+        """Who has what, for tests and for `describe`."""
+        return self._holders.items()

@@ -1,0 +1,130 @@
+"""Where KIP-848 members come to: one heartbeat says everything.
+
+The shell of `ConsumerGroup`: it checks requests, writes what changed, and answers when that is durable. A heartbeat
+that changes nothing, which is nearly every one, touches no disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from waystation.groups.alarm import Alarm
+from waystation.groups.assignors import ASSIGNORS
+from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView
+from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH
+from waystation.groups.errors import (
+    CoordinatorUnavailable,
+    InconsistentProtocol,
+    InvalidGroupRequest,
+    UnknownGroup,
+    UnknownMember,
+    UnsupportedAssignor,
+)
+from waystation.groups.reconcile import JOIN_EPOCH
+from waystation.groups.shards import GroupShards
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerDesk:
+    """See the module."""
+
+    def __init__(self, shards: GroupShards, alarm: Alarm) -> None:
+        self._shards = shards
+        self._alarm = alarm
+
+    async def heartbeat(self, beat: ConsumerBeat) -> ConsumerBeatAnswer:
+        self._check(beat)
+        group = self._group(beat)
+        answer = group.heartbeat(beat, self._shards.topics, self._shards.now_ms())
+        self._shards.adopt(group)
+        if self._save(group):
+            try:
+                await self._shards.shard_of(group.group_id).durable()
+            except CoordinatorUnavailable:
+                group.mark_changed()
+                raise
+        return answer
+
+    def tick(self, group: ConsumerGroup) -> None:
+        group.tick(self._shards.now_ms())
+        self._save_unasked(group)
+
+    def topics_changed(self, groups: Iterable[ConsumerGroup]) -> None:
+        for group in groups:
+            group.topics_changed(self._shards.topics)
+            self._save_unasked(group)
+
+    def describe(self, group_ids: Sequence[str]) -> list[ConsumerGroupView]:
+        views = []
+        for group_id in group_ids:
+            group = self._shards.find(group_id)
+            if isinstance(group, ConsumerGroup):
+                views.append(group.view())
+            else:
+                what = f"group {group_id!r} is not a consumer group" if group else f"there is no group {group_id!r}"
+                views.append(ConsumerGroupView(group_id=group_id, error=UnknownGroup(what)))
+        return views
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _group(self, beat: ConsumerBeat) -> ConsumerGroup:
+        if beat.member_epoch == JOIN_EPOCH:
+            return self._shards.consumer(beat.group_id)
+        group = self._shards.find(beat.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if group is not None and not group.is_empty:
+            raise InconsistentProtocol(f"group {beat.group_id!r} has members that use the classic protocol")
+        raise UnknownMember(f"there is no consumer group {beat.group_id!r}; rejoin with epoch 0")
+
+    def _save(self, group: ConsumerGroup) -> bool:
+        saved = self._shards.shard_of(group.group_id).save_consumer(group, self._shards.wall_ms())
+        self._alarm.set(group.group_id, group.next_deadline_ms())
+        if saved:
+            log.info(
+                "group.saved group=%s state=%s epoch=%d members=%d",
+                group.group_id,
+                group.state,
+                group.epoch,
+                len(group.members),
+            )
+        return saved
+
+    def _save_unasked(self, group: ConsumerGroup) -> None:
+        """Nobody waits for an answer; what could not be written stays marked and is written with the next change."""
+        try:
+            self._save(group)
+        except CoordinatorUnavailable:
+            self._alarm.set(group.group_id, group.next_deadline_ms())
+
+    def _check(self, beat: ConsumerBeat) -> None:
+        shards = self._shards
+        shards.check_group_id(beat.group_id)
+        shards.check_names(member_id=beat.member_id, instance_id=beat.instance_id, rack_id=beat.rack_id)
+        if not beat.member_id:
+            raise InvalidGroupRequest("the member id is empty")
+        if beat.instance_id == "" or beat.rack_id == "":
+            raise InvalidGroupRequest("an instance id or rack id is either left out or not empty")
+        if beat.member_epoch < AWAY_EPOCH:
+            raise InvalidGroupRequest(f"member epoch {beat.member_epoch} means nothing")
+        if beat.member_epoch == AWAY_EPOCH and beat.instance_id is None:
+            raise InvalidGroupRequest("only a static member can leave for a while (epoch -2)")
+        if beat.member_epoch == JOIN_EPOCH:
+            self._check_join(beat)
+        if beat.assignor is not None and beat.assignor not in ASSIGNORS:
+            raise UnsupportedAssignor(f"assignor {beat.assignor!r} is not one of {', '.join(ASSIGNORS)}")
+        limit = shards.settings.max_member_bytes
+        if beat.member_epoch != LEAVE_EPOCH and sum(len(name) for name in beat.topics or ()) > limit:
+            raise InvalidGroupRequest(f"the subscription is larger than {limit} bytes")
+
+    @staticmethod
+    def _check_join(beat: ConsumerBeat) -> None:
+        if beat.rebalance_timeout_ms < 0:
+            raise InvalidGroupRequest("the first heartbeat has to give the rebalance timeout")
+        if beat.owned is None or beat.owned:
+            raise InvalidGroupRequest("the first heartbeat has to say that the member owns nothing")
+        if not beat.topics and not beat.pattern:
+            raise InvalidGroupRequest("the first heartbeat has to subscribe to topics, by name or by pattern")

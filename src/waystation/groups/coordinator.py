@@ -1,0 +1,268 @@
+"""The group coordinator: everything the broker and its doors ask about groups goes through here.
+
+Construct, `recover` from the logs there are, `start` inside the event loop, `close` when done. One coordinator serves
+all groups of a broker; it is made of desks, each for one kind of business, that share the shards. Everything runs on
+the event loop; nothing here blocks and nothing is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from waystation.errors import WaystationError
+from waystation.groups.admin_desk import AdminDesk
+from waystation.groups.alarm import Alarm
+from waystation.groups.calls import (
+    ConsumerBeat,
+    ConsumerBeatAnswer,
+    ConsumerGroupView,
+    DeleteResult,
+    FetchedOffset,
+    GroupListing,
+    GroupView,
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    OffsetResult,
+    OffsetToCommit,
+    SyncAnswer,
+    SyncRequest,
+    TopicView,
+)
+from waystation.groups.classic import ClassicGroup
+from waystation.groups.classic_desk import ClassicDesk
+from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.consumer_desk import ConsumerDesk
+from waystation.groups.offset_desk import OffsetDesk
+from waystation.groups.records import partition_for
+from waystation.groups.settings import GroupSettings
+from waystation.groups.shards import GroupShards
+from waystation.log.state import StateLog
+from waystation.world import Clock, Random
+
+log = logging.getLogger(__name__)
+
+_GROUPS_PER_TURN = 100
+"""Expiry lets others have the event loop after so many groups."""
+
+
+class GroupCoordinator:
+    """See the module. `log_for` is called for a partition when its first record is written."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        random: Random,
+        settings: GroupSettings,
+        topics: TopicView,
+        log_for: Callable[[int], StateLog],
+        partition_count: int,
+    ) -> None:
+        self.topics = topics
+        self.partition_count = partition_count
+        self._shards = GroupShards(clock, settings, topics, log_for, partition_count)
+        self._alarm = Alarm(self._shards.now_ms, self._ring)
+        self._classic = ClassicDesk(self._shards, random, self._alarm)
+        self._consumer = ConsumerDesk(self._shards, self._alarm)
+        self._offsets = OffsetDesk(self._shards)
+        self._admin = AdminDesk(self._shards)
+        self._expiry: asyncio.Task[None] | None = None
+        self._look_at_topics: asyncio.Handle | None = None
+        self._closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._shards.settings
+
+    @settings.setter
+    def settings(self, settings: GroupSettings) -> None:
+        """A dynamic setting of the broker has changed."""
+        self._shards.settings = settings
+
+    @property
+    def waiting(self) -> int:
+        """Joins and syncs held at the moment."""
+        return self._classic.waiting
+
+    def partition_for(self, group_id: str) -> int:
+        """The `__consumer_offsets` partition that a group lives on; transactions put their markers there."""
+        return partition_for(group_id, self.partition_count)
+
+    def recover(self, logs: Iterable[StateLog]) -> None:
+        """Replays the partitions that exist. Before `start`."""
+        for state_log in logs:
+            self._shards[state_log.partition].replay(state_log)
+
+    def start(self) -> None:
+        """Sessions begin: members that the log remembers have a full session timeout to show up."""
+        now_ms = self._shards.now_ms()
+        for shard in self._shards:
+            for group in shard.groups.values():
+                group.start_sessions(now_ms)
+                self._alarm.set(group.group_id, group.next_deadline_ms())
+        self.topics.subscribe_changes(self._topics_changed)
+        self._topics_changed()
+        self._expiry = asyncio.get_running_loop().create_task(self._expire_forever(), name="group-expiry")
+
+    async def close(self) -> None:
+        """Ends the timers and answers everybody who waits. Groups stay as they are, in the log."""
+        self._closed = True
+        self._alarm.close()
+        self._classic.close()
+        if self._look_at_topics is not None:
+            self._look_at_topics.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.gather(self._expiry, return_exceptions=True)
+
+    # -- classic members -------------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        """Returns when the next generation is made; MemberIdRequired tells the client to ask again with an id."""
+        return await self._classic.join(request)
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Returns the member's assignment when the leader has handed it in and it is durable."""
+        return await self._classic.sync(request)
+
+    async def heartbeat(
+        self, group_id: str, member_id: str, generation_id: int, instance_id: str | None = None
+    ) -> None:
+        """Returns if all is well; RebalanceInProgress calls the member back to join."""
+        self._classic.heartbeat(group_id, member_id, generation_id, instance_id)
+
+    async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
+        return await self._classic.leave(group_id, members)
+
+    # -- KIP-848 members -------------------------------------------------------------------------------------
+
+    async def consumer_heartbeat(self, beat: ConsumerBeat) -> ConsumerBeatAnswer:
+        return await self._consumer.heartbeat(beat)
+
+    def describe_consumer_groups(self, group_ids: Sequence[str]) -> list[ConsumerGroupView]:
+        return self._consumer.describe(group_ids)
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    async def commit_offsets(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str = "",
+        generation_id: int = -1,
+        group_instance_id: str | None = None,
+        retention_ms: int = -1,
+    ) -> list[OffsetResult]:
+        """For KIP-848 members the generation is the member's epoch. One result per offset, in the same order."""
+        return await self._offsets.commit(
+            group_id,
+            offsets,
+            member_id=member_id,
+            generation_id=generation_id,
+            instance_id=group_instance_id,
+            retention_ms=retention_ms,
+        )
+
+    async def commit_transactional_offsets(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str = "",
+        generation_id: int = -1,
+        group_instance_id: str | None = None,
+    ) -> list[OffsetResult]:
+        """As `commit_offsets`, but seen by fetches only after the producer's commit marker (`on_marker`)."""
+        return await self._offsets.commit_transactional(
+            group_id,
+            producer_id,
+            producer_epoch,
+            offsets,
+            member_id=member_id,
+            generation_id=generation_id,
+            instance_id=group_instance_id,
+        )
+
+    def fetch_offsets(
+        self,
+        group_id: str,
+        keys: Iterable[tuple[str, int]] | None = None,
+        *,
+        require_stable: bool = False,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> list[FetchedOffset]:
+        """`keys` None: all that the group has."""
+        return self._offsets.fetch(
+            group_id, keys, require_stable=require_stable, member_id=member_id, member_epoch=member_epoch
+        )
+
+    async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
+        return await self._offsets.delete(group_id, keys)
+
+    # -- administration --------------------------------------------------------------------------------------
+
+    def list_groups(self, states: Collection[str] = (), kinds: Collection[str] = ()) -> list[GroupListing]:
+        return self._admin.listing(states, kinds)
+
+    def describe_groups(self, group_ids: Sequence[str]) -> list[GroupView]:
+        return self._admin.describe(group_ids)
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> list[DeleteResult]:
+        return await self._admin.delete(group_ids)
+
+    # -- what the broker reports -----------------------------------------------------------------------------
+
+    def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A transaction marker was appended to this partition of `__consumer_offsets`."""
+        self._shards[partition].offsets.resolve(producer_id, commit=commit)
+
+    def on_topics_deleted(self, names: Iterable[str]) -> None:
+        """Their offsets go with them; the deletions are appended, nobody waits for them."""
+        self._offsets.drop_topics(frozenset(names))
+
+    async def expire(self, now_ms: int) -> None:
+        """Drops offsets and groups whose retention has passed. `now_ms` is wall time."""
+        for shard in self._shards:
+            for number, group in enumerate(list(shard.groups.values())):
+                if number % _GROUPS_PER_TURN == _GROUPS_PER_TURN - 1:
+                    await asyncio.sleep(0)
+                if shard.groups.get(group.group_id) is group:
+                    self._offsets.expire_group(shard, group, now_ms)
+
+    # -- timers ----------------------------------------------------------------------------------------------
+
+    def _ring(self, group_id: str) -> None:
+        group = self._shards.find(group_id)
+        if isinstance(group, ClassicGroup):
+            self._classic.tick(group)
+        elif isinstance(group, ConsumerGroup):
+            self._consumer.tick(group)
+
+    def _topics_changed(self) -> None:
+        """Many topics may change at once; the groups look when that is over."""
+        if self._look_at_topics is None and not self._closed:
+            self._look_at_topics = asyncio.get_running_loop().call_soon(self._tell_groups)
+
+    def _tell_groups(self) -> None:
+        self._look_at_topics = None
+        for shard in self._shards:
+            self._consumer.topics_changed(
+                [group for group in shard.groups.values() if isinstance(group, ConsumerGroup)]
+            )
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)
+            try:
+                await self.expire(self._shards.wall_ms())
+            except WaystationError as error:  # the log cannot be written now; the next round tries again
+                log.warning("group.expiry_failed error=%r", str(error))

@@ -1,0 +1,187 @@
+"""The groups and offsets of one `__consumer_offsets` partition, and the log they are kept in.
+
+A change is made in memory and appended here in one go, without awaiting in between, so memory and log agree on the
+order of things; whoever promises a client something then awaits `durable`. Replay goes through `apply`.
+
+The desks of the coordinator are the only callers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from waystation.errors import StorageFailed
+from waystation.groups import records
+from waystation.groups.classic import ClassicGroup
+from waystation.groups.classic_states import State
+from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.errors import CoordinatorUnavailable
+from waystation.groups.offsets import OffsetStore
+from waystation.groups.records import Record
+from waystation.groups.settings import GroupSettings
+from waystation.log.state import StateBatch, StateLog
+
+log = logging.getLogger(__name__)
+
+Group = ClassicGroup | ConsumerGroup
+
+
+class GroupShard:
+    """See the module. `open_log` is called when the first record is written, which may create the topic."""
+
+    def __init__(self, partition: int, settings: GroupSettings, open_log: Callable[[int], StateLog]) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self._open_log = open_log
+        self._log: StateLog | None = None
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def write(self, batch: Sequence[Record], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        """Appends; with a producer id as part of its transaction. After CoordinatorUnavailable nothing was."""
+        try:
+            if self._log is None:
+                self._log = self._open_log(self.partition)
+            self._log.append(
+                batch, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer_id >= 0
+            )
+        except StorageFailed as error:
+            raise self._unavailable(error) from error
+
+    async def durable(self) -> None:
+        """Returns when everything written so far is on disk. Raises CoordinatorUnavailable if it will not be."""
+        if self._log is None:
+            return
+        try:
+            await self._log.committed()
+        except StorageFailed as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: StorageFailed) -> CoordinatorUnavailable:
+        log.warning("group.log_failed partition=%d error=%r", self.partition, str(error))
+        return CoordinatorUnavailable(f"__consumer_offsets-{self.partition} cannot be written: {error}")
+
+    def save_classic(self, group: ClassicGroup, now_ms: int) -> None:
+        group.emptied_at_ms = now_ms if group.is_empty else None
+        self.write([records.classic_record(group, now_ms)])
+
+    def save_consumer(self, group: ConsumerGroup, now_ms: int) -> bool:
+        """Writes what has changed; says whether anything had."""
+        changes = group.take_changes()
+        if not changes:
+            return False
+        emptied = group.emptied_at_ms is not None
+        if group.is_empty != emptied:
+            group.emptied_at_ms = now_ms if group.is_empty else None
+        batch: list[Record] = [records.consumer_record(group)] if changes.group else []
+        for member_id in sorted(changes.members):
+            member = group.members.get(member_id)
+            if member is None:
+                batch.append((records.consumer_member_key(group.group_id, member_id), None))
+            else:
+                batch.append(records.consumer_member_record(group.group_id, member))
+        try:
+            self.write(batch)
+        except CoordinatorUnavailable:
+            group.mark_changed()
+            raise
+        return True
+
+    # -- groups that come and go -----------------------------------------------------------------------------
+
+    def remove(self, group: Group) -> None:
+        """Takes an empty group away, in memory and in the log. Its offsets are another matter."""
+        self.write([self._tombstone(group)])
+        if isinstance(group, ClassicGroup):
+            group.die()
+        del self.groups[group.group_id]
+
+    @staticmethod
+    def _tombstone(group: Group) -> Record:
+        if isinstance(group, ClassicGroup):
+            return records.classic_key(group.group_id), None
+        return records.consumer_key(group.group_id), None
+
+    def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
+        if not keys:
+            return
+        self.write([(records.offset_key(group_id, topic, partition), None) for topic, partition in keys])
+        for topic, partition in keys:
+            self.offsets.delete(group_id, topic, partition)
+
+    # -- replay ----------------------------------------------------------------------------------------------
+
+    def replay(self, state_log: StateLog) -> None:
+        """Rebuilds everything from the log, which is used for writing from then on."""
+        self._log = state_log
+        for batch in state_log.replay():
+            self.apply(batch)
+        for group_id in self.offsets.groups():
+            self.groups.setdefault(group_id, ClassicGroup(group_id, self.settings))
+
+    def apply(self, batch: StateBatch) -> None:
+        if batch.control is not None:
+            self.offsets.resolve(batch.producer_id, commit=batch.control == "commit")
+            return
+        for key, value in batch.records:
+            match records.read_key(key):
+                case records.OffsetKey() as offset_key:
+                    self._apply_offset(offset_key, value, batch)
+                case records.ClassicKey(group_id):
+                    self._apply_classic(group_id, value)
+                case records.ConsumerKey(group_id):
+                    self._apply_consumer(group_id, value)
+                case records.ConsumerMemberKey(group_id, member_id):
+                    self._apply_member(group_id, member_id, value)
+                case records.Unknown(version):
+                    log.warning("group.unknown_record partition=%d key_version=%d", self.partition, version)
+
+    def _apply_offset(self, key: records.OffsetKey, value: bytes | None, batch: StateBatch) -> None:
+        if value is None:
+            self.offsets.delete(key.group_id, key.topic, key.partition)
+        elif batch.transactional:
+            entry = records.read_offset(value)
+            self.offsets.pend(batch.producer_id, key.group_id, key.topic, key.partition, entry)
+        else:
+            self.offsets.commit(key.group_id, key.topic, key.partition, records.read_offset(value))
+
+    def _apply_classic(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            if isinstance(self.groups.get(group_id), ClassicGroup):
+                del self.groups[group_id]
+            return
+        group = ClassicGroup(group_id, self.settings)
+        records.read_classic(value, group)
+        self.groups[group_id] = group
+
+    def _apply_consumer(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            if isinstance(self.groups.get(group_id), ConsumerGroup):
+                del self.groups[group_id]
+            return
+        records.read_consumer(value, self._consumer(group_id))
+
+    def _apply_member(self, group_id: str, member_id: str, value: bytes | None) -> None:
+        if value is not None:
+            self._consumer(group_id).restore_member(records.read_consumer_member(value, member_id))
+            return
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.forget_member(member_id)
+
+    def _consumer(self, group_id: str) -> ConsumerGroup:
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            group = self.groups[group_id] = ConsumerGroup(group_id, self.settings)
+        return group
+
+    # -- looking up ------------------------------------------------------------------------------------------
+
+    def is_disposable(self, group: Group) -> bool:
+        """Whether nothing would be lost with the group."""
+        if not group.is_empty or self.offsets.has_any(group.group_id):
+            return False
+        return not (isinstance(group, ClassicGroup) and (group.state is not State.EMPTY or group.roster.pending))

@@ -1,0 +1,118 @@
+"""All the shards of a coordinator, and how a group is found in them, made, or changed from one protocol to the other.
+
+The desks share one of these. It also knows the time: the monotonic clock for sessions (wall time may jump), the wall
+clock for what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from waystation.groups.calls import TopicView
+from waystation.groups.classic import ClassicGroup
+from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.errors import InconsistentProtocol, InvalidGroupId, InvalidGroupRequest, TooManyGroups
+from waystation.groups.records import partition_for
+from waystation.groups.settings import GroupSettings
+from waystation.groups.shard import Group, GroupShard
+from waystation.log.state import StateLog
+from waystation.world import Clock
+
+
+class GroupShards:
+    """See the module."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: GroupSettings,
+        topics: TopicView,
+        log_for: Callable[[int], StateLog],
+        partition_count: int,
+    ) -> None:
+        self.clock = clock
+        self.topics = topics
+        self._settings = settings
+        self._shards = [GroupShard(partition, settings, log_for) for partition in range(partition_count)]
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        for shard in self._shards:
+            shard.settings = settings
+            for group in shard.groups.values():
+                group.settings = settings
+
+    def __iter__(self) -> Iterator[GroupShard]:
+        return iter(self._shards)
+
+    def __getitem__(self, partition: int) -> GroupShard:
+        return self._shards[partition]
+
+    def now_ms(self) -> int:
+        """For durations."""
+        return int(self.clock.monotonic() * 1000)
+
+    def wall_ms(self) -> int:
+        """For what is stored."""
+        return self.clock.now_ms()
+
+    # -- finding groups --------------------------------------------------------------------------------------
+
+    def shard_of(self, group_id: str) -> GroupShard:
+        return self._shards[partition_for(group_id, len(self._shards))]
+
+    def find(self, group_id: str) -> Group | None:
+        return self.shard_of(group_id).groups.get(group_id)
+
+    def classic(self, group_id: str) -> ClassicGroup:
+        """The classic group, made if there is none (`adopt` keeps it), or taken over from an empty KIP-848 one."""
+        shard = self.shard_of(group_id)
+        group = shard.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        if group is not None:
+            if not group.is_empty:
+                raise InconsistentProtocol(f"group {group_id!r} has members that use the consumer protocol (KIP-848)")
+            shard.remove(group)
+        return ClassicGroup(group_id, self._settings)
+
+    def consumer(self, group_id: str) -> ConsumerGroup:
+        """The KIP-848 group, made if there is none (`adopt` keeps it), or taken over from an empty classic one."""
+        shard = self.shard_of(group_id)
+        group = shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if group is not None:
+            if not group.is_empty:
+                raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
+            shard.remove(group)
+        return ConsumerGroup(group_id, self._settings)
+
+    def adopt(self, group: Group) -> None:
+        """Keeps a group that was just made; TooManyGroups if there is no room for another."""
+        groups = self.shard_of(group.group_id).groups
+        if group.group_id not in groups:
+            self.check_room()
+            groups[group.group_id] = group
+
+    def check_room(self) -> None:
+        if sum(len(shard.groups) for shard in self._shards) >= self._settings.max_groups:
+            raise TooManyGroups(f"this broker keeps at most {self._settings.max_groups} groups; delete unused ones")
+
+    # -- limits ----------------------------------------------------------------------------------------------
+
+    def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
+        if not group_id and not may_be_empty:
+            raise InvalidGroupId("the group id is empty")
+        if len(group_id.encode()) > self._settings.max_name_bytes:
+            raise InvalidGroupId(f"the group id is longer than {self._settings.max_name_bytes} bytes")
+
+    def check_names(self, **names: str | None) -> None:
+        for what, name in names.items():
+            if name is not None and len(name.encode()) > self._settings.max_name_bytes:
+                raise InvalidGroupRequest(f"{what} is longer than {self._settings.max_name_bytes} bytes")

@@ -1,0 +1,387 @@
+"""The transaction coordinator: the shell around the state machine. It persists, waits, and keeps time.
+
+How a transaction ends, and why one wait for the disk is enough:
+
+1. *Prepare* is appended to the state log, and is durable before anything else happens. From here the outcome stands.
+2. A marker is appended to every partition. Readers see it at once.
+3. *Complete* is appended to the state log, and the client is answered without waiting for it. State logs are written
+   after data logs, so Complete is never durable before the markers.
+
+After a crash, a Prepare without Complete is simply carried out again: a second marker ends nothing. An open
+transaction is still open and its timeout runs on.
+
+Invariants: a partition's data is accepted only when the log durably says that it belongs to the transaction
+(`check_produce`); no answer promises what is not durable; an end, once prepared, is carried out however often the disk
+refuses, also when the client has gone away.
+
+Doors call the public methods, from the event loop, between `start` and `close`. Errors are those of `errors.py`, and
+StorageFailed, after which the request may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
+from waystation.log.state import StateLog
+from waystation.transactions.ends import Ends
+from waystation.transactions.entry import Entry
+from waystation.transactions.errors import (
+    ConcurrentTransactions,
+    InvalidTransactionTimeout,
+    KeepPreparedUnsupported,
+    ProducerFenced,
+    TransactionalIdNotFound,
+    TwoPhaseCommitOff,
+)
+from waystation.transactions.listing import Filter, Listing, select
+from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
+from waystation.transactions.markers import MarkerWriter
+from waystation.transactions.producer_ids import ProducerIds
+from waystation.transactions.records import partition_for
+from waystation.transactions.settings import (
+    ABORT_CHECK_MS,
+    EXPIRY_CHECK_MS,
+    MAX_ID_BYTES,
+    MAX_ROUNDS,
+    MAX_TRANSACTIONAL_IDS,
+    PRODUCER_ID_BLOCK,
+    RETRY_FIRST_MS,
+    TransactionSettings,
+)
+from waystation.transactions.table import Table
+from waystation.transactions.timer import DeadlineTimer
+from waystation.world.clock import Clock
+from waystation.world.random import Random
+
+_log = logging.getLogger(__name__)
+
+
+class TransactionCoordinator:
+    """All transactional ids of this broker, and the producer ids it hands out."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        random: Random,
+        settings: TransactionSettings,
+        log_for: Callable[[int], StateLog],
+        partition_count: int,
+        markers: MarkerWriter,
+        offsets_partition_of: Callable[[str], TopicPartition],
+        *,
+        epoch: int = 0,
+    ) -> None:
+        self.epoch = epoch
+        """Written into markers as the coordinator's epoch."""
+        self._clock = clock
+        self._settings = settings
+        self._log_for = log_for
+        self._partition_count = partition_count
+        self._markers = markers
+        self._offsets_partition_of = offsets_partition_of
+        self._table = Table()
+        self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
+        self._ends = Ends(clock, random, self._table, markers, epoch)
+        self._abort_timer = DeadlineTimer(
+            clock, self._on_abort_timer, shortest_ms=RETRY_FIRST_MS, longest_ms=ABORT_CHECK_MS
+        )
+        self._expiry_timer = DeadlineTimer(
+            clock, self._on_expiry_timer, shortest_ms=EXPIRY_CHECK_MS, longest_ms=EXPIRY_CHECK_MS
+        )
+        self._aborting: set[asyncio.Task[None]] = set()
+        self._open = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Reads the state logs from their beginning. Before `start`; touches no data log."""
+        self._ids.restore(self._table.replay(self._log_for(number) for number in range(self._partition_count)))
+
+    async def start(self) -> None:
+        """Carries out the ends that a crash interrupted, and starts the timers. Data logs and groups are open by now.
+
+        What is open or prepared is written once more: after a crash of the process alone, the state logs may hold
+        records that were never flushed. A marker must not become durable before the Prepare that it belongs to, nor
+        data before its transaction.
+        """
+        self._open = True
+        reopening = [self._reopen(entry) for entry in self._table if entry.txn.state is State.ONGOING]
+        resuming = [self._ends.resume(entry) for entry in self._table if entry.txn.state in PREPARED]
+        await asyncio.gather(*reopening, *resuming)
+        for entry in self._table.ongoing:
+            self._abort_timer.arm(entry.txn.deadline_ms)
+        self._expiry_timer.arm(0)
+
+    async def close(self) -> None:
+        """Stops the timers and waits for the ends under way. One that cannot be finished is, at the next start."""
+        self._open = False
+        self._abort_timer.cancel()
+        self._expiry_timer.cancel()
+        await self._ends.close()
+        await asyncio.gather(*self._aborting, return_exceptions=True)
+
+    # -- what producers ask for ------------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        expected: Producer | None = None,
+        *,
+        two_phase: bool = False,
+        keep_prepared: bool = False,
+    ) -> Producer:
+        """A producer starts. Without a transactional id it only gets an id; with one, it fences its predecessors.
+
+        `expected` is who the producer says it is when it goes on after an error (KIP-360).
+        """
+        self._check_open()
+        if transactional_id is None:
+            return Producer(await self._ids.allocate(), 0)
+        self._check_init(transactional_id, timeout_ms, two_phase, keep_prepared)
+        fresh_id: int | None = None
+        for _ in range(MAX_ROUNDS):
+            entry = self._table.find(transactional_id)
+            if entry is None:
+                if fresh_id is None:
+                    fresh_id = await self._ids.allocate()
+                    continue
+                return await self._create(transactional_id, fresh_id, timeout_ms)
+            step = entry.txn.init(expected, timeout_ms, self._clock.now_ms(), fresh_id)
+            if isinstance(step, Transaction):
+                self._table.apply(entry, step)
+                await entry.committed()
+                return step.producer
+            if step is Next.ABORT:
+                await self._ends.carry_out(entry, entry.txn.fenced_by_init(expected, self._clock.now_ms()))
+            elif step is Next.PRODUCER_ID:
+                fresh_id = await self._ids.allocate()
+            else:
+                await self._ends.join(entry)
+        raise self._fought_over(transactional_id)
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Partitions join the transaction (AddPartitionsToTxn); durable when this returns."""
+        await self._add(self._entry(transactional_id), producer, frozenset(partitions), bumps_epoch=False)
+
+    async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
+        """A group's offsets join the transaction (AddOffsetsToTxn); durable when this returns."""
+        partition = self._offsets_partition_of(group_id)
+        await self._add(self._entry(transactional_id), producer, frozenset({partition}), bumps_epoch=False)
+
+    async def add_implicitly(
+        self, transactional_id: str | None, producer_id: int, producer_epoch: int, topic: str, partitions: Iterable[int]
+    ) -> None:
+        """Partitions join because data for them arrived (KIP-890: Produce 12 and up); durable when this returns.
+
+        Raises as `check_produce` does. Afterwards `check_produce` is true for all of them until the caller awaits
+        something else.
+        """
+        self._check_open()
+        entry = self._table.writer(transactional_id, producer_id)
+        producer = Producer(producer_id, producer_epoch)
+        joining = frozenset((topic, partition) for partition in partitions)
+        try:
+            await self._add(entry, producer, joining, bumps_epoch=True)
+            entry.txn.check(producer)
+        except ProducerFenced as error:
+            raise ProducerEpochStale(str(error)) from error
+        if not all(entry.may_write(partition) for partition in joining):
+            raise ConcurrentTransactions(
+                f"the transaction of {entry.txn.transactional_id!r} ended meanwhile; ask again"
+            )
+
+    async def add_offsets_implicitly(self, transactional_id: str, producer: Producer, group_id: str) -> None:
+        """As `add_implicitly`, for a group's offsets (TxnOffsetCommit 5 and up)."""
+        topic, partition = self._offsets_partition_of(group_id)
+        await self.add_implicitly(transactional_id, *producer, topic, [partition])
+
+    def check_produce(
+        self, transactional_id: str | None, producer_id: int, producer_epoch: int, topic: str, partition: int
+    ) -> bool:
+        """Whether transactional data may be appended to a partition now: True, or False if it must be added first.
+
+        The append has to follow without an `await` between, else the transaction may have ended before it. Raises
+        InvalidProducerMapping, ProducerEpochStale or ConcurrentTransactions if the producer may not write at all.
+        """
+        entry = self._table.writer(transactional_id, producer_id)
+        txn = entry.txn
+        if txn.producer.epoch != producer_epoch:
+            raise ProducerEpochStale(
+                f"{txn.transactional_id!r} is at epoch {txn.producer.epoch}, the batch carries {producer_epoch}"
+            )
+        if txn.state in PREPARED:
+            raise ConcurrentTransactions(f"transactional id {txn.transactional_id!r} is ending its last transaction")
+        return txn.state is State.ONGOING and (topic, partition) in entry.ready
+
+    def check_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> bool:
+        """As `check_produce`, for a group's offsets (TxnOffsetCommit before 5)."""
+        return self.check_produce(transactional_id, *producer, *self._offsets_partition_of(group_id))
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, bool]:
+        """Which of the partitions are in the present transaction (AddPartitionsToTxn with `verify_only`)."""
+        entry = self._entry(transactional_id)
+        entry.txn.check(producer)
+        if entry.txn.state in PREPARED:
+            raise ConcurrentTransactions(f"transactional id {transactional_id!r} is ending its last transaction")
+        return {partition: entry.may_write(partition) for partition in partitions}
+
+    async def end(self, transactional_id: str, producer: Producer, commit: bool, *, bumps_epoch: bool) -> Producer:
+        """Commits or aborts (EndTxn). Returns who the producer is from now on: with `bumps_epoch` (EndTxn 5 and up), at
+        a new epoch. When this returns, the outcome is durable and every partition has its marker."""
+        fresh_id: int | None = None
+        for _ in range(MAX_ROUNDS):
+            entry = self._entry(transactional_id)
+            step = entry.txn.end(producer, commit, bumps_epoch, self._clock.now_ms(), fresh_id)
+            if isinstance(step, Transaction):
+                return await self._ends.carry_out(entry, step)
+            if step is Next.DONE:
+                return entry.txn.producer
+            if step is Next.PRODUCER_ID:
+                fresh_id = await self._ids.allocate()
+            else:
+                await self._ends.join(entry)
+        raise self._fought_over(transactional_id)
+
+    # -- what operators ask for ------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """The present value of a transactional id, or TransactionalIdNotFound."""
+        self._check_open()
+        if not transactional_id:
+            raise Invalid("a transactional id cannot be empty")
+        entry = self._table.find(transactional_id)
+        if entry is None:
+            raise TransactionalIdNotFound(f"no producer uses the transactional id {transactional_id!r}")
+        return entry.txn
+
+    def listing(self, wanted: Filter) -> Listing:
+        """The transactional ids that a filter selects."""
+        self._check_open()
+        return select((entry.txn for entry in self._table), wanted, self._clock.now_ms())
+
+    def write_marker(
+        self, topic: str, partition: int, producer: Producer, commit: bool, coordinator_epoch: int
+    ) -> None:
+        """An operator ends a transaction that hangs on one partition (WriteTxnMarkers); no state here knows of it."""
+        self._check_open()
+        _log.warning("marker by request: partition=%s-%d producer=%s commit=%s", topic, partition, producer, commit)
+        self._markers.write_marker(topic, partition, *producer, commit, coordinator_epoch)
+
+    def on_topics_deleted(self, topics: Iterable[str]) -> None:
+        """Deleted topics leave open transactions. The next record of each tells the log."""
+        self._table.drop_topics(frozenset(topics))
+
+    # -- what time brings ------------------------------------------------------------------------------------------
+
+    def abort_expired(self) -> list[str]:
+        """Begins to abort every transaction whose time is up, and returns their ids. A timer calls it."""
+        now_ms = self._clock.now_ms()
+        expired = [entry for entry in self._table.ongoing if entry.txn.deadline_ms <= now_ms]
+        for entry in expired:
+            task = asyncio.get_running_loop().create_task(self._time_out(entry))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+        return [entry.txn.transactional_id for entry in expired]
+
+    def expire_idle(self) -> list[str]:
+        """Forgets the transactional ids that nobody used for a long time, and returns them. A timer calls it."""
+        now_ms, idle_ms = self._clock.now_ms(), self._settings.id_expiration_ms
+        idle = [entry for entry in self._table if entry.txn.may_expire(now_ms, idle_ms)]
+        for entry in idle:
+            self._table.forget(entry, entry.txn.expired(now_ms))
+        return [entry.txn.transactional_id for entry in idle]
+
+    async def _time_out(self, entry: Entry) -> None:
+        fresh_id: int | None = None
+        try:
+            while entry.txn.state is State.ONGOING and entry.txn.deadline_ms <= self._clock.now_ms():
+                step = entry.txn.timed_out(self._clock.now_ms(), fresh_id)
+                if isinstance(step, Transaction):
+                    _log.info("transaction timed out, aborting: id=%s", entry.txn.transactional_id)
+                    await self._ends.carry_out(entry, step)
+                else:
+                    fresh_id = await self._ids.allocate()
+        except StorageFailed as error:  # not yet prepared: the timer comes again; prepared: `Ends` goes on with it
+            _log.warning("timed out transaction not aborted yet: id=%s error=%s", entry.txn.transactional_id, error)
+
+    def _on_abort_timer(self) -> None:
+        self.abort_expired()
+        if self._table.ongoing:
+            self._abort_timer.arm(min(entry.txn.deadline_ms for entry in self._table.ongoing))
+
+    def _on_expiry_timer(self) -> None:
+        try:
+            self.expire_idle()
+        except StorageFailed as error:
+            _log.warning("idle transactional ids not forgotten yet: error=%s", error)
+        self._expiry_timer.arm(0)
+
+    # -- parts of the above ----------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Unavailable("the transaction coordinator is not running; ask again")
+
+    def _entry(self, transactional_id: str) -> Entry:
+        self._check_open()
+        if not transactional_id:
+            raise Invalid("a transactional id cannot be empty")
+        return self._table.get(transactional_id)
+
+    def _check_init(self, transactional_id: str, timeout_ms: int, two_phase: bool, keep_prepared: bool) -> None:
+        if not 0 < len(transactional_id.encode()) <= MAX_ID_BYTES:
+            raise Invalid(f"a transactional id has 1 to {MAX_ID_BYTES} bytes")
+        if keep_prepared:
+            raise KeepPreparedUnsupported("keeping a prepared transaction (KIP-939) is not offered")
+        if two_phase:
+            raise TwoPhaseCommitOff("two-phase commit with an outside coordinator (KIP-939) is not offered")
+        if not 0 < timeout_ms <= self._settings.max_timeout_ms:
+            raise InvalidTransactionTimeout(
+                f"transaction.timeout.ms {timeout_ms} is not between 1 and {self._settings.max_timeout_ms} "
+                "(transaction.max.timeout.ms)"
+            )
+
+    async def _create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Producer:
+        if len(self._table) >= MAX_TRANSACTIONAL_IDS:
+            raise Full(f"{MAX_TRANSACTIONAL_IDS} transactional ids are in use; let idle ones expire or reuse ids")
+        log = self._log_for(partition_for(transactional_id, self._partition_count))
+        created = Transaction(transactional_id, Producer(producer_id, 0), timeout_ms, self._clock.now_ms())
+        await self._table.create(created, log).committed()
+        return created.producer
+
+    async def _add(
+        self, entry: Entry, producer: Producer, joining: frozenset[TopicPartition], *, bumps_epoch: bool
+    ) -> None:
+        txn = entry.txn.add(producer, joining, self._clock.now_ms(), bumps_epoch=bumps_epoch)
+        if txn is entry.txn and joining <= entry.ready:
+            return
+        if txn is not entry.txn or entry.unsaved:
+            begins = entry.txn.state is not State.ONGOING
+            self._table.apply(entry, txn)
+            if begins:
+                self._abort_timer.arm(txn.deadline_ms)
+        await self._wait_ready(entry, joining)
+
+    async def _reopen(self, entry: Entry) -> None:
+        try:
+            self._table.apply(entry, entry.txn)
+            await self._wait_ready(entry, entry.txn.partitions)
+        except WaystationError as error:  # its producer is told to add its partitions again, or to abort
+            _log.warning("open transaction not saved at start: id=%s error=%s", entry.txn.transactional_id, error)
+
+    async def _wait_ready(self, entry: Entry, partitions: frozenset[TopicPartition]) -> None:
+        serial = entry.serial
+        await entry.committed()
+        if entry.serial == serial:
+            entry.ready |= partitions
+
+    def _fought_over(self, transactional_id: str) -> ConcurrentTransactions:
+        return ConcurrentTransactions(f"producers fight over transactional id {transactional_id!r}; ask again")

@@ -1,0 +1,125 @@
+"""Carrying out the end of a transaction: Prepare durable, then the markers, then Complete.
+
+An end that was prepared is finished, whatever happens: if the disk refuses, it is tried again with growing pauses, from
+the top, since nobody knows how much of the first attempt was kept. Each attempt is a task of its own: a client that
+goes away does not stop it. Used by the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from waystation.errors import StorageFailed
+from waystation.transactions.entry import Entry
+from waystation.transactions.errors import ConcurrentTransactions
+from waystation.transactions.machine import PREPARED, Producer, Transaction
+from waystation.transactions.markers import MarkerWriter, write_markers
+from waystation.transactions.settings import RETRY_FIRST_MS, RETRY_MAX_MS
+from waystation.transactions.table import Table
+from waystation.world.clock import Clock
+from waystation.world.random import Random
+
+_log = logging.getLogger(__name__)
+
+
+class Ends:
+    """The ends that are under way."""
+
+    def __init__(self, clock: Clock, random: Random, table: Table, markers: MarkerWriter, epoch: int) -> None:
+        self._clock = clock
+        self._random = random
+        self._table = table
+        self._markers = markers
+        self._epoch = epoch
+        self._tasks: set[asyncio.Task[Producer]] = set()
+        self._pauses: dict[Entry, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    async def carry_out(self, entry: Entry, prepared: Transaction) -> Producer:
+        """Appends Prepare and carries it out; returns who the producer is afterwards.
+
+        Raises StorageFailed if the disk refused: before Prepare was appended, nothing has happened; after, the end
+        will still come.
+        """
+        self._table.apply(entry, prepared)
+        return await asyncio.shield(self._attempt(entry))
+
+    async def join(self, entry: Entry) -> None:
+        """Waits for the attempt under way. Between attempts there is nothing to wait for: the client comes back."""
+        if entry.finishing is None:
+            raise ConcurrentTransactions(
+                f"transactional id {entry.txn.transactional_id!r} cannot end its transaction yet; ask again"
+            )
+        await asyncio.shield(entry.finishing)
+
+    async def resume(self, entry: Entry) -> None:
+        """Carries out an end that was found in the log at start. If the disk refuses, it goes on in the background."""
+        try:
+            await self.carry_out(entry, entry.txn)
+        except Exception:  # logged where it was met; a broker starts whatever its disk does
+            if entry not in self._pauses:
+                self._pause(entry)
+
+    async def close(self) -> None:
+        """Waits for the attempts under way, and starts no more."""
+        self._closed = True
+        for timer in self._pauses.values():
+            timer.cancel()
+        self._pauses.clear()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _attempt(self, entry: Entry) -> asyncio.Task[Producer]:
+        task = asyncio.get_running_loop().create_task(self._finish(entry))
+        entry.finishing = task
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._attempted, entry))
+        return task
+
+    async def _finish(self, entry: Entry) -> Producer:
+        prepared = entry.txn
+        await entry.committed()
+        write_markers(self._markers, prepared, self._epoch)
+        completed = prepared.completed(self._clock.now_ms())
+        self._table.apply(entry, completed)
+        return completed.producer
+
+    def _attempted(self, entry: Entry, task: asyncio.Task[Producer]) -> None:
+        self._tasks.discard(task)
+        entry.finishing = None
+        if task.cancelled() or task.exception() is None:
+            entry.retries = 0
+            return
+        error = task.exception()
+        level = logging.WARNING if isinstance(error, StorageFailed) else logging.ERROR
+        _log.log(
+            level,
+            "transaction cannot be ended yet, will try again: id=%s state=%s attempt=%d error=%s",
+            entry.txn.transactional_id,
+            entry.txn.state.label,
+            entry.retries + 1,
+            error,
+            exc_info=error if level == logging.ERROR else None,
+        )
+        self._pause(entry)
+
+    def _pause(self, entry: Entry) -> None:
+        if self._closed:
+            return
+        pause_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(entry.retries, 16))
+        entry.retries += 1
+        # Jitter, since a full disk stops many transactions at the same moment.
+        delay_s = pause_ms * (1 + self._random.uniform()) / 2000
+        self._pauses[entry] = asyncio.get_running_loop().call_later(delay_s, self._again, entry)
+
+    def _again(self, entry: Entry) -> None:
+        self._pauses.pop(entry, None)
+        if entry.txn.state not in PREPARED:
+            return
+        try:
+            self._table.apply(entry, entry.txn)
+        except StorageFailed:
+            self._pause(entry)
+        else:
+            self._attempt(entry)

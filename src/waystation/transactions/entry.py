@@ -1,0 +1,54 @@
+"""One transactional id as the running coordinator holds it: its present value, and how much of it the disk holds.
+
+A change is applied in memory before it is durable, so the memory may be ahead of the disk. `ready` is the one thing
+that must not be: data may be written to a partition only when the log durably says that the partition belongs to the
+transaction. Otherwise a crash could leave data of a transaction that nobody remembers, and that is never ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from waystation.log.state import StateLog
+from waystation.transactions.machine import Producer, State, TopicPartition, Transaction
+from waystation.transactions.records import encode_key, encode_value
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Owned by the coordinator; the state log is that of the id's partition."""
+
+    txn: Transaction
+    log: StateLog
+    ready: set[TopicPartition] = field(default_factory=set)
+    """Partitions that are durably part of the present transaction."""
+    serial: int = 0
+    """Counts transactions, so that who waited for the disk knows whether the transaction is still the same."""
+    unsaved: bool = False
+    """The newest record may not have reached the disk, and never will by itself."""
+    finishing: asyncio.Task[Producer] | None = None
+    retries: int = 0
+
+    def append(self, txn: Transaction) -> None:
+        """Writes and applies a new value, or raises StorageFailed and changes nothing."""
+        self.log.append([(encode_key(txn.transactional_id), encode_value(txn))])
+        if self.txn.state is not State.ONGOING or txn.state is not State.ONGOING:
+            self.ready.clear()
+            self.serial += 1
+        self.txn = txn
+        self.unsaved = False
+
+    def append_tombstone(self) -> None:
+        self.log.append([(encode_key(self.txn.transactional_id), None)])
+
+    async def committed(self) -> None:
+        """Waits until all that was appended is durable."""
+        try:
+            await self.log.committed()
+        except Exception:
+            self.unsaved = True
+            raise
+
+    def may_write(self, partition: TopicPartition) -> bool:
+        return self.txn.state is State.ONGOING and partition in self.ready

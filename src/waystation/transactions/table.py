@@ -1,0 +1,122 @@
+"""All transactional ids, findable by name and by producer id, and how they come back from the log.
+
+Every change of a value goes through `apply`, so that the log, the entry and the indexes never disagree. Batches carry
+only a producer id; `writer` finds the transaction they claim to belong to. Used by the coordinator and by `Ends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from waystation.errors import Corrupt
+from waystation.log.state import StateLog
+from waystation.transactions.entry import Entry
+from waystation.transactions.errors import InvalidProducerMapping
+from waystation.transactions.machine import State, Transaction
+from waystation.transactions.records import (
+    ReservationKey,
+    TransactionKey,
+    decode_key,
+    decode_reservation,
+    decode_value,
+)
+
+
+class Table:
+    """The coordinator's memory."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Entry] = {}
+        self._by_producer: dict[int, Entry] = {}
+        self.ongoing: set[Entry] = set()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._by_name.values())
+
+    def find(self, transactional_id: str) -> Entry | None:
+        return self._by_name.get(transactional_id)
+
+    def get(self, transactional_id: str) -> Entry:
+        """The entry, or the error that a producer gets whose id is not (or no longer) known."""
+        entry = self._by_name.get(transactional_id)
+        if entry is None:
+            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known; start the producer anew")
+        return entry
+
+    def writer(self, transactional_id: str | None, producer_id: int) -> Entry:
+        """Whose transactional batch this is."""
+        entry = self._by_producer.get(producer_id)
+        if entry is None or (transactional_id is not None and entry.txn.transactional_id != transactional_id):
+            raise InvalidProducerMapping(
+                f"producer id {producer_id} is not the one of {transactional_id!r}; start the producer anew"
+            )
+        return entry
+
+    def create(self, txn: Transaction, log: StateLog) -> Entry:
+        """A new transactional id, written to its log. Raises StorageFailed and keeps nothing if it cannot be."""
+        entry = Entry(txn, log)
+        entry.append(txn)
+        self._index(entry)
+        return entry
+
+    def apply(self, entry: Entry, txn: Transaction) -> None:
+        """The next value: to the log, the entry and the indexes. Raises StorageFailed, and then changes nothing."""
+        before = entry.txn.producer.producer_id
+        entry.append(txn)
+        if txn.producer.producer_id != before:
+            self._by_producer.pop(before, None)
+        self._index(entry)
+
+    def forget(self, entry: Entry, txn: Transaction) -> None:
+        """An expired id: a tombstone, and gone."""
+        entry.append_tombstone()
+        self._drop(entry)
+        entry.txn = txn
+
+    def drop_topics(self, topics: frozenset[str]) -> None:
+        for entry in self.ongoing:
+            entry.txn = entry.txn.without_topics(topics)
+            entry.ready = {partition for partition in entry.ready if partition[0] not in topics}
+
+    def replay(self, logs: Iterable[StateLog]) -> int:
+        """Reads state logs; the newest record of an id wins. Returns below which number producer ids are taken."""
+        taken = 0
+        for log in logs:
+            for batch in log.replay():
+                try:
+                    for key, value in batch.records:
+                        taken = max(taken, self._replay_record(log, key, value))
+                except Corrupt as error:
+                    raise Corrupt(
+                        f"__transaction_state-{log.partition} at offset {batch.base_offset}: {error}"
+                    ) from error
+        return taken
+
+    def _replay_record(self, log: StateLog, key: bytes, value: bytes | None) -> int:
+        kind = decode_key(key)
+        if isinstance(kind, ReservationKey) and value is not None:
+            return decode_reservation(value)
+        if isinstance(kind, TransactionKey):
+            known = self._by_name.get(kind.transactional_id)
+            if known is not None:
+                self._drop(known)
+            if value is not None:
+                self._index(Entry(decode_value(kind.transactional_id, value), log))
+        return 0
+
+    def _index(self, entry: Entry) -> None:
+        txn = entry.txn
+        self._by_name[txn.transactional_id] = entry
+        self._by_producer[txn.producer.producer_id] = entry
+        if txn.state is State.ONGOING:
+            self.ongoing.add(entry)
+        else:
+            self.ongoing.discard(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        del self._by_name[entry.txn.transactional_id]
+        self._by_producer.pop(entry.txn.producer.producer_id, None)
+        self.ongoing.discard(entry)
