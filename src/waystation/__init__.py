@@ -8,18 +8,18 @@ Importing this loads nothing but the names below; the broker comes with the firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import typing
 
 from waystation import errors
 from waystation.errors import WaystationError
+from waystation.version import __version__
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from waystation.embedded import EmbeddedBroker
 
-__version__ = "0.1.0"
 __all__ = ["WaystationError", "__version__", "errors", "open"]
 
 

@@ -1,0 +1,1 @@
+"""The command line: `main.py` finds the command, each other file is one command or what several share."""

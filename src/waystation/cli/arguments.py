@@ -1,0 +1,81 @@
+"""Arguments that several commands share, and their types."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.client.wire import Connection
+
+DEFAULT_SERVER = "127.0.0.1:9092"
+SERVER_VARIABLE = "WAYSTATION_SERVER"
+KAFKA_PORT = 9092
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """`--server` and `--json`, for every command that talks to a broker."""
+    parser.add_argument(
+        "--server",
+        metavar="HOST:PORT",
+        default=os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER,
+        help=f"the broker's Kafka door (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def connect(arguments: argparse.Namespace) -> Connection:
+    """The connection that `--server` asks for."""
+    from waystation.client.address import parse_address
+    from waystation.client.wire import Connection
+
+    return Connection(parse_address(arguments.server, default_port=KAFKA_PORT))
+
+
+def add_settings(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("--set", dest="settings", metavar="NAME=VALUE", action="append", default=[], help=help_text)
+
+
+def parse_pairs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
+    """`name=value` texts, in order; a name may come twice."""
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Invalid(f"{option} {text!r}: write NAME=VALUE")
+        pairs.append((name.strip(), value))
+    return pairs
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A duration in seconds, from 0 on."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def examples(*lines: str) -> str:
+    """An epilog for `--help`, with the line breaks kept (see `RawDescriptionHelpFormatter`)."""
+    return "examples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,194 @@
+"""`waystation consume`: messages of topics on standard output, alone or as a member of a group.
+
+Without `--follow` it reads up to where the topics ended when it began, and stops. With `--group` an offset is committed
+only after the messages before it were written out, so stopping it anywhere repeats at most, and never skips.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from waystation.cli.arguments import add_server, connect, examples, not_negative, positive, seconds
+from waystation.cli.template import DEFAULT, compile_template
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.client.reader import Incoming
+    from waystation.client.topics import Place
+    from waystation.client.wire import Connection
+
+WAIT_MS = 250
+"""How long a fetch waits for the first message: also how soon a stop, a heartbeat or the end is noticed."""
+
+UNASSIGNED_S = 10.0
+"""Without --follow and --timeout, how long a group member waits for the broker to give it a partition."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="+")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLACE",
+        default="earliest",
+        help="earliest (default), latest (implies --follow), an offset, -N (the last N of each partition), "
+        "a time like 2026-03-01T12:00, an age like 15m; in a group: where nothing is committed yet",
+    )
+    parser.add_argument(
+        "--group", metavar="NAME", help="share the partitions with the group's other members, and commit"
+    )
+    parser.add_argument(
+        "--partition", type=not_negative, metavar="N", action="append", help="only this one; repeatable"
+    )
+    parser.add_argument("--follow", action="store_true", help="wait for more at the end")
+    parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="stop when no message came for S seconds")
+    parser.add_argument("--format", metavar="TEXT", help=r"default: {value}\n; fields in braces, see the examples")
+    parser.add_argument("--uncommitted", action="store_true", help="also messages of open and aborted transactions")
+    add_server(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = examples(
+        "waystation consume orders --from 15m --follow",
+        "waystation consume orders --group billing --count 100",
+        r"waystation consume orders --format '{time} {partition}/{offset} {key}: {value}\n'",
+        "fields: topic partition offset timestamp time key value headers",
+    )
+    parser.set_defaults(run=_run)
+
+
+class _Source(Protocol):
+    """What both ways of reading have in common."""
+
+    @property
+    def positions(self) -> dict[Place, int]: ...
+
+    def poll(self, wait_ms: int) -> Iterator[Incoming]: ...
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    spell = _speller(arguments)
+    output = sys.stdout.buffer
+    interrupt = _Interrupt()
+    with connect(arguments) as connection:
+        source, close = _source(arguments, connection, output.flush)
+        stop = _Stop(arguments, connection, source)
+        while not stop.reached() and not interrupt.came:
+            for message in source.poll(WAIT_MS):
+                output.write(spell(message))
+                if stop.saw() or interrupt.came:
+                    break
+            output.flush()
+        close()
+    if interrupt.came and not stop.follow:
+        raise KeyboardInterrupt
+    return 0
+
+
+class _Interrupt:
+    """Ctrl-C or SIGTERM: noted once, so that an exchange with the broker is finished and the group is left in order.
+
+    The second one is not waited for: whoever reads our output may have stopped reading.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
+
+
+def _speller(arguments: argparse.Namespace) -> Callable[[Incoming], bytes]:
+    if not arguments.json:
+        return compile_template(DEFAULT if arguments.format is None else arguments.format)
+    if arguments.format is not None:
+        raise Invalid("give --format or --json, not both")
+    from waystation.cli.message_json import to_json
+
+    return lambda message: json.dumps(to_json(message), ensure_ascii=False).encode() + b"\n"
+
+
+def _source(
+    arguments: argparse.Namespace, connection: Connection, flush: Callable[[], None]
+) -> tuple[_Source, Callable[[], None]]:
+    """Where messages come from, and what to do at the end."""
+    from waystation.client.group_reader import GroupReader
+    from waystation.client.positions import parse_start, resolve
+    from waystation.client.reader import Reader
+    from waystation.client.topics import find_topic
+
+    start = parse_start(arguments.start, time.time_ns() // 1_000_000)
+    topics = list(dict.fromkeys(arguments.topic))
+    if arguments.group is not None:
+        if arguments.partition:
+            raise Invalid("--partition goes without --group: in a group the broker says who reads which")
+        member = GroupReader(
+            connection, arguments.group, topics, start, uncommitted=arguments.uncommitted, before_commit=flush
+        )
+        return member, member.close
+    places = [
+        (name, number)
+        for name in topics
+        for number in _wanted(name, find_topic(connection, name).partitions, arguments.partition)
+    ]
+    reader = Reader(connection, uncommitted=arguments.uncommitted)
+    reader.assign(resolve(connection, start, places))
+    return reader, lambda: None
+
+
+def _wanted(topic: str, there: Iterable[int], asked: list[int] | None) -> list[int]:
+    numbers = list(there)
+    strange = [number for number in asked or () if number not in numbers]
+    if strange:
+        raise Invalid(f"topic {topic!r} has no partition {strange[0]}: it has {len(numbers)}, counted from 0")
+    return sorted(set(asked)) if asked else numbers
+
+
+class _Stop:
+    """When enough was read: N messages, silence for too long, or the end as it was when reading began."""
+
+    def __init__(self, arguments: argparse.Namespace, connection: Connection, source: _Source) -> None:
+        self.follow: bool = arguments.follow or arguments.start in ("latest", "end")
+        self._left: int | None = arguments.count
+        self._committed = not arguments.uncommitted
+        self._timeout_s: float | None = arguments.timeout
+        self._connection = connection
+        self._source = source
+        self._ends: dict[Place, int] = {}
+        self._quiet_since = time.monotonic()
+
+    def saw(self) -> bool:
+        """Counts a message; True if it was the last one wanted."""
+        self._quiet_since = time.monotonic()
+        if self._left is not None:
+            self._left -= 1
+        return self._left == 0
+
+    def reached(self) -> bool:
+        if self._left == 0:
+            return True
+        quiet_s = time.monotonic() - self._quiet_since
+        if self._timeout_s is not None and quiet_s >= self._timeout_s:
+            return True
+        return not self.follow and self._at_end(quiet_s)
+
+    def _at_end(self, quiet_s: float) -> bool:
+        from waystation.client.topics import LATEST, find_offsets
+
+        positions = self._source.positions
+        if not positions:
+            return self._timeout_s is None and quiet_s >= UNASSIGNED_S
+        new = dict.fromkeys(positions.keys() - self._ends.keys(), LATEST)
+        if new:
+            found = find_offsets(self._connection, new, committed=self._committed)
+            self._ends |= {place: one.offset for place, one in found.items()}
+        return all(position >= self._ends[place] for place, position in positions.items())

@@ -1,0 +1,65 @@
+"""A message as a line of JSON: what `consume --json` prints and `publish --input json` reads back.
+
+Nothing is lost on the way: `null` stays apart from an empty text, header names may come twice, and what is not UTF-8 is
+in base64 with a field that says so (`value_encoding`, `key_encoding`, and `value_encoding` in a header).
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
+from waystation.cli.output import put_bytes
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.client.publisher import Outgoing
+    from waystation.client.reader import Incoming
+
+
+def to_json(message: Incoming) -> dict[str, object]:
+    record = message.record
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    put_bytes(fields, "key", record.key)
+    put_bytes(fields, "value", record.value)
+    headers = []
+    for name, content in record.headers:
+        header: dict[str, object] = {"name": name}
+        put_bytes(header, "value", content)
+        headers.append(header)
+    fields["headers"] = headers
+    return fields
+
+
+def from_json(line: bytes, partition: int | None) -> Outgoing:
+    """The message to publish: value, key and headers are taken, where it was before is not."""
+    from waystation.client.publisher import Outgoing
+
+    try:
+        fields = json.loads(line)
+        if not isinstance(fields, dict) or "value" not in fields:
+            raise ValueError("expected an object with a value")
+        headers = tuple((str(header["name"]), _bytes(header, "value")) for header in fields.get("headers") or ())
+        return Outgoing(_bytes(fields, "value"), _bytes(fields, "key"), headers, partition)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Invalid(f"a line is not a message in JSON ({error}); see `waystation consume --json`") from None
+
+
+def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+    text = fields.get(name)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise ValueError(f"{name} has to be a string or null")
+    encoding = fields.get(f"{name}_encoding", "utf-8")
+    if encoding == "base64":
+        return b64decode(text, validate=True)
+    if encoding != "utf-8":
+        raise ValueError(f"{name}_encoding has to be utf-8 or base64")
+    return text.encode()

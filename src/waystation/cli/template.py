@@ -1,0 +1,66 @@
+r"""`consume --format`: a text with fields in braces, like `{partition}:{offset} {key} {value}\n`.
+
+Fields: topic, partition, offset, timestamp (epoch ms), time (ISO 8601, UTC), key, value, headers. `\n`, `\t`, `\0` and
+`\\` are what they look like; `{{` and `}}` are braces. Keys and values are written byte for byte, an absent one not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.client.reader import Incoming
+
+DEFAULT = r"{value}\n"
+
+_Field = Callable[["Incoming"], bytes]
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|\\(.)|[{}]|[^{}\\]+|\\", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def _headers(message: Incoming) -> bytes:
+    return b",".join(name.encode() + b"=" + (content or b"") for name, content in message.record.headers)
+
+
+def _time(message: Incoming) -> bytes:
+    moment = datetime.fromtimestamp(message.record.timestamp / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+
+
+FIELDS: dict[str, _Field] = {
+    "topic": lambda message: message.topic.encode(),
+    "partition": lambda message: b"%d" % message.partition,
+    "offset": lambda message: b"%d" % message.record.offset,
+    "timestamp": lambda message: b"%d" % message.record.timestamp,
+    "time": _time,
+    "key": lambda message: message.record.key or b"",
+    "value": lambda message: message.record.value or b"",
+    "headers": _headers,
+}
+
+
+def compile_template(text: str) -> _Field:
+    """A function from a message to the bytes to print; raises Invalid for a field that there is not."""
+    parts: list[_Field] = []
+    for token in _TOKEN.finditer(text):
+        name, escape = token[1], token[2]
+        if name is not None:
+            if name not in FIELDS:
+                raise Invalid(f"--format has no field {name!r}; there are {', '.join(FIELDS)}")
+            parts.append(FIELDS[name])
+        else:
+            parts.append(_constant(_ESCAPES.get(escape, token[0].encode()) if escape else _literal(token[0])))
+    return lambda message: b"".join([part(message) for part in parts])
+
+
+def _literal(text: str) -> bytes:
+    return text[:1].encode() if text in ("{{", "}}") else text.encode()
+
+
+def _constant(data: bytes) -> _Field:
+    return lambda message: data

@@ -1,0 +1,119 @@
+"""`waystation.open`: the broker inside a Python process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import waystation
+from tests.cli.kit import Cli, environment
+from tests.support.waiting import DEADLINE_S
+from waystation.client.address import parse_address
+from waystation.client.publisher import Outgoing, Publisher
+from waystation.client.topics import find_topic, list_topics
+from waystation.client.wire import Connection, ServerUnreachable
+
+
+def connect(address: str) -> Connection:
+    return Connection(parse_address(address, default_port=9092))
+
+
+def publish(address: str, topic: str, value: bytes) -> None:
+    with connect(address) as connection:
+        publisher = Publisher(connection, find_topic(connection, topic, create=True))
+        publisher.publish(Outgoing(value))
+        publisher.flush()
+
+
+def test_it_runs_beside_the_caller_and_other_processes_reach_it(tmp_path: Path) -> None:
+    with waystation.open(tmp_path / "data") as broker:
+        publish(broker.kafka, "t", b"from inside")
+        assert Cli(broker.kafka)("consume", "t").lines == ["from inside"]
+        assert broker.data == str(tmp_path / "data")
+
+
+def test_data_is_kept_and_the_folder_is_free_after_close(tmp_path: Path) -> None:
+    for _ in range(2):
+        with waystation.open(tmp_path) as broker:
+            publish(broker.kafka, "t", b"x")
+    with waystation.open(tmp_path) as broker:
+        assert Cli(broker.kafka)("consume", "t").lines == ["x", "x"]
+
+
+def test_after_close_nothing_is_left(tmp_path: Path) -> None:
+    before = threading.active_count()
+    broker = waystation.open(tmp_path)
+    broker.close()
+    broker.close()
+    assert threading.active_count() == before
+    with pytest.raises(ServerUnreachable):
+        connect(broker.kafka)
+
+
+def test_a_folder_in_use_is_refused_in_the_caller(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with waystation.open(tmp_path) as first:
+        running = threading.active_count()
+        with pytest.raises(waystation.errors.DataInUse, match="pid"):
+            waystation.open(tmp_path)
+        assert threading.active_count() == running
+        publish(first.kafka, "t", b"x")
+    assert threading.active_count() == before
+
+
+def test_several_brokers_live_in_one_process(tmp_path: Path) -> None:
+    with waystation.open(tmp_path / "a") as one, waystation.open(tmp_path / "b") as other:
+        publish(one.kafka, "only-in-a", b"x")
+        with connect(other.kafka) as connection:
+            assert "only-in-a" not in [topic.name for topic in list_topics(connection)]
+
+
+def test_settings_hold_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+    with waystation.open(tmp_path, settings={"num.partitions": "3"}) as broker, connect(broker.kafka) as connection:
+        assert len(find_topic(connection, "t", create=True).partitions) == 3
+    with pytest.raises(waystation.errors.InvalidSetting, match=r"num\.partitions"):
+        waystation.open(tmp_path, settings={"num.partition": "3"})
+
+
+def test_only_this_machine_can_be_served(tmp_path: Path) -> None:
+    with pytest.raises(waystation.errors.Invalid, match="this machine only"):
+        waystation.open(tmp_path, kafka="0.0.0.0:0")
+
+
+def test_a_taken_port_is_refused_and_the_folder_given_back(tmp_path: Path) -> None:
+    with waystation.open(tmp_path / "a") as broker:
+        with pytest.raises(waystation.errors.Unavailable, match="cannot listen"):
+            waystation.open(tmp_path / "b", kafka=broker.kafka)
+        waystation.open(tmp_path / "b").close()
+
+
+def test_memory_leaves_no_folder_behind() -> None:
+    with waystation.open(":memory:") as broker:
+        folder = Path(broker.data)
+        publish(broker.kafka, "t", b"x")
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+FORGETFUL = """
+import sys, waystation
+broker = waystation.open(sys.argv[1])
+print(broker.kafka)
+"""
+
+
+def test_a_process_that_forgets_to_close_ends_cleanly(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(tmp_path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    waystation.open(tmp_path).close()

@@ -1,0 +1,196 @@
+"""`waystation publish` and `waystation consume` against a running broker."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.cli.kit import Cli
+from tests.support.waiting import DEADLINE_S, wait_for
+
+
+def test_what_is_published_is_consumed(cli: Cli, topic: str) -> None:
+    assert cli("publish", topic, "first", "second").text == f"published 2 messages to {topic}: partition 0 offset 0–1\n"
+    assert cli("consume", topic).lines == ["first", "second"]
+
+
+def test_lines_of_standard_input_and_of_files_are_messages(cli: Cli, topic: str, tmp_path: Path) -> None:
+    cli("publish", topic, stdin=b"one\ntwo\n\nfour")
+    path = tmp_path / "lines"
+    path.write_bytes(b"five\n\xff\n")
+    cli("publish", topic, "--file", str(path))
+    assert cli("consume", topic).out == b"one\ntwo\n\nfour\nfive\n\xff\n"
+
+
+def test_key_header_and_partition_arrive(cli: Cli, topic: str) -> None:
+    cli("topics", "create", topic, "--partitions", "3")
+    cli("publish", topic, "v", "--key", "k", "--header", "a=1", "--header", "a=2", "--partition", "2")
+    (line,) = cli("consume", topic, "--json").lines
+    message = json.loads(line)
+    assert (message["key"], message["value"], message["partition"], message["offset"]) == ("k", "v", 2, 0)
+    assert message["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
+    shown = cli("consume", topic, "--format", r"{topic} {partition}/{offset} {key}={value} {headers}\n").text
+    assert shown == f"{topic} 2/0 k=v a=1,a=2\n"
+
+
+def test_json_copies_a_topic_byte_for_byte(cli: Cli, topic: str) -> None:
+    cli("topics", "create", topic, "--partitions", "1")
+    cli("publish", topic, "--key", "k", stdin=b"plain\n\xff\xfe\n")
+    cli("publish", topic, "--key", "k", "--tombstone")
+    original = cli("consume", topic, "--json")
+    cli("publish", f"{topic}-copy", "--input", "json", stdin=original.out)
+    copied = cli("consume", f"{topic}-copy", "--json")
+
+    def content(lines: list[str]) -> list[tuple[object, ...]]:
+        fields = [json.loads(line) for line in lines]
+        return [(m["key"], m["value"], m.get("value_encoding"), m["headers"]) for m in fields]
+
+    assert content(copied.lines) == content(original.lines)
+    assert [m[1] for m in content(copied.lines)] == ["plain", "//4=", None]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_compression_is_read_back(cli: Cli, topic: str, codec: str) -> None:
+    lines = b"".join(b"line %d\n" % n for n in range(2000))
+    done = cli("publish", topic, "--compression", codec, "--json", stdin=lines)
+    assert done.json["count"] == 2000
+    assert cli("consume", topic).out == lines
+
+
+def test_a_key_goes_to_one_partition_and_many_keys_to_many(cli: Cli, topic: str) -> None:
+    cli("topics", "create", topic, "--partitions", "4")
+    lines = b"".join(b"k%d:%d\n" % (n % 20, n) for n in range(200))
+    cli("publish", topic, "--key-separator", ":", stdin=lines)
+    messages = [json.loads(line) for line in cli("consume", topic, "--json").lines]
+    homes: dict[str, set[int]] = {}
+    for message in messages:
+        homes.setdefault(message["key"], set()).add(message["partition"])
+    assert len(messages) == 200
+    assert all(len(home) == 1 for home in homes.values())
+    assert len(set.union(*homes.values())) == 4
+
+
+def test_reading_begins_where_asked(cli: Cli, topic: str) -> None:
+    cli("publish", topic, stdin=b"0\n1\n2\n3\n4\n")
+    assert cli("consume", topic, "--from", "3").lines == ["3", "4"]
+    assert cli("consume", topic, "--from", "-1").lines == ["4"]
+    assert cli("consume", topic, "--from", "99").lines == []
+    assert cli("consume", topic, "--count", "2").lines == ["0", "1"]
+    assert len(cli("consume", topic, "--from", "1h").lines) == 5
+    assert cli("consume", topic, "--from", "2100-01-01").lines == []
+    assert cli("consume", topic, "--from", "latest", "--timeout", "0.2").lines == []
+
+
+def test_following_shows_new_messages_until_stopped(cli: Cli, topic: str) -> None:
+    cli("publish", topic, "old")
+    follower = cli.start("consume", topic, "--follow")
+    assert follower.stdout is not None
+    try:
+        assert follower.stdout.readline() == b"old\n"
+        cli("publish", topic, "new")
+        assert follower.stdout.readline() == b"new\n"
+    finally:
+        follower.send_signal(signal.SIGTERM)
+        follower.communicate(timeout=DEADLINE_S)
+    assert follower.returncode == 0
+
+
+def test_a_message_typed_at_a_pipe_goes_out_before_the_pipe_ends(cli: Cli, topic: str) -> None:
+    typist = cli.start("publish", topic)
+    assert typist.stdin is not None
+    typist.stdin.write(b"typed\n")
+    typist.stdin.flush()
+    cli("topics", "create", topic, "--if-not-exists")
+    wait_for(lambda: cli("consume", topic).lines == ["typed"], "the line is in the topic", every_s=0.2)
+    typist.communicate(timeout=DEADLINE_S)
+    assert typist.returncode == 0
+
+
+def test_a_group_goes_on_where_it_stopped(cli: Cli, topic: str, group: str) -> None:
+    cli("publish", topic, stdin=b"".join(b"%d\n" % n for n in range(10)))
+    assert cli("consume", topic, "--group", group, "--count", "4").lines == ["0", "1", "2", "3"]
+    assert cli("consume", topic, "--group", group).lines == ["4", "5", "6", "7", "8", "9"]
+    assert cli("consume", topic, "--group", group, "--timeout", "0.5").lines == []
+
+
+def test_two_members_share_a_topic_and_nothing_is_missed(cli: Cli, topic: str, group: str) -> None:
+    cli("topics", "create", topic, "--partitions", "4")
+    words = ("consume", topic, "--group", group, "--follow")
+    members = [cli.start(*words), cli.start(*words)]
+    try:
+        wait_for(lambda: shares(cli, group) == [2, 2], "each member has two partitions", every_s=0.2)
+        lines = [b"k%d:%d\n" % (n, n) for n in range(200)]
+        cli("publish", topic, "--key-separator", ":", stdin=b"".join(lines))
+        wait_for(lambda: committed(cli, group) == 200, "all is read and committed", every_s=0.2)
+    finally:
+        for member in members:
+            member.send_signal(signal.SIGTERM)
+        outputs = [member.communicate(timeout=DEADLINE_S)[0].split() for member in members]
+    assert all(outputs), "each had something to read"
+    assert sorted(int(line) for output in outputs for line in output) == list(range(200))
+
+
+def describe(cli: Cli, group: str) -> Any:
+    """The group, or None before its first member came."""
+    out, _ = cli.start("groups", "describe", group, "--json").communicate(timeout=DEADLINE_S)
+    return json.loads(out)[0] if out else None
+
+
+def shares(cli: Cli, group: str) -> list[int]:
+    described = describe(cli, group)
+    return sorted(len(member["assigned"]) for member in described["members"]) if described else []
+
+
+def committed(cli: Cli, group: str) -> int:
+    return sum(row["committed"] or 0 for row in describe(cli, group)["offsets"])
+
+
+def test_a_reader_that_has_enough_is_no_error(cli: Cli, topic: str) -> None:
+    cli("publish", topic, stdin=b"line\n" * 50_000)
+    reader = cli.start("consume", topic)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"line\n"
+    reader.stdout.close()
+    assert reader.stderr is not None
+    assert reader.stderr.read() == b""
+    assert reader.wait(timeout=DEADLINE_S) == 0
+
+
+def test_what_cannot_be_done_is_said(cli: Cli, topic: str) -> None:
+    assert "topics create" in cli("consume", topic, code=1).err
+    cli("topics", "create", topic, "--set", "max.message.bytes=1000")
+    assert "max.message.bytes" in cli("publish", topic, "x" * 2000, code=1).err
+    assert "no partition 7" in cli("publish", topic, "x", "--partition", "7", code=1).err
+    assert "no partition 7" in cli("consume", topic, "--partition", "7", code=1).err
+    assert "--key" in cli("publish", topic, "--tombstone", code=1).err
+    assert "no field" in cli("consume", topic, "--format", "{valu}", code=1).err
+    assert "place to begin" in cli("consume", topic, "--from", "somewhen", code=1).err
+    assert "0 messages acknowledged" in cli("publish", topic, "--input", "json", stdin=b"nonsense\n", code=1).err
+
+
+def test_an_aborted_transaction_is_shown_only_when_asked_for(cli: Cli, topic: str) -> None:
+    cli("topics", "create", topic)
+    producer = Producer({"bootstrap.servers": cli.server, "transactional.id": topic, "log_level": 3})
+    producer.init_transactions(DEADLINE_S)
+    for word, commit in (("kept", True), ("dropped", False), ("kept too", True)):
+        producer.begin_transaction()
+        producer.produce(topic, word)
+        producer.flush(DEADLINE_S)
+        if commit:
+            producer.commit_transaction(DEADLINE_S)
+        else:
+            producer.abort_transaction(DEADLINE_S)
+    assert cli("consume", topic).lines == ["kept", "kept too"]
+    assert cli("consume", topic, "--uncommitted").lines == ["kept", "dropped", "kept too"]
+
+    producer.begin_transaction()
+    producer.produce(topic, "open")
+    producer.flush(DEADLINE_S)
+    assert cli("consume", topic).lines == ["kept", "kept too"]
+    producer.abort_transaction(DEADLINE_S)
+    assert cli("consume", topic, "--from", "0").lines == ["kept", "kept too"]

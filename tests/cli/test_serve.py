@@ -1,0 +1,184 @@
+"""`waystation serve` as a process: how it starts, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.kit import Cli, Done, command, environment
+from tests.support.ports import split_address
+from tests.support.waiting import DEADLINE_S, wait_for
+
+
+class Serving:
+    """`waystation serve` processes of one test, in its own folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: str, data: str = "data") -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            command("serve", "--data", data, *words),
+            cwd=self.folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._running.append(process)
+        return process
+
+    def started(self, *words: str) -> tuple[subprocess.Popen[bytes], str]:
+        """A broker that is ready, and the address of its Kafka door."""
+        ready = self.folder / "ready.json"
+        process = self.start("--kafka", "127.0.0.1:0", "--ready-file", str(ready), *words)
+        wait_for(lambda: ready.exists() or process.poll() is not None, "the ready file is there")
+        assert process.poll() is None, ended(process).err
+        return process, str(json.loads(ready.read_text())["kafka"])
+
+    def refused(self, *words: str, data: str = "data") -> str:
+        """The one sentence with which it ends, with exit code 1 and nothing on standard output."""
+        done = ended(self.start(*words, data=data))
+        assert (done.code, done.out) == (1, b""), done.err
+        sentences = [line for line in done.err.splitlines() if line.startswith("waystation: ")]
+        assert len(sentences) == 1, done.err
+        assert "Traceback" not in done.err
+        return sentences[0]
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def ended(process: subprocess.Popen[bytes]) -> Done:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return Done(process.returncode, out, err.decode())
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    made = Serving(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_and_how_to_begin_and_ends_cleanly(serving: Serving, number: signal.Signals) -> None:
+    process, address = serving.started()
+    assert split_address(address)[1] > 0
+    process.send_signal(number)
+    done = ended(process)
+    assert done.code == 0, done.err
+    assert f"kafka  {address}" in done.lines
+    assert any(f"publish hello 'first message' --server {address}" in line for line in done.lines)
+    assert not (serving.folder / "ready.json").exists(), "nothing listens there any more"
+    assert "Traceback" not in done.err
+
+
+def test_the_command_that_it_shows_works(serving: Serving) -> None:
+    _, address = serving.started()
+    cli = Cli(address)
+    cli("publish", "hello", "first message")
+    assert cli("consume", "hello").lines == ["first message"]
+
+
+def test_what_was_published_is_there_after_a_restart(serving: Serving) -> None:
+    process, address = serving.started()
+    Cli(address)("publish", "kept", "message")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process).code == 0
+    _, address = serving.started()
+    assert Cli(address)("consume", "kept").lines == ["message"]
+
+
+def test_settings_of_file_and_flags_hold(serving: Serving) -> None:
+    config = serving.folder / "w.toml"
+    config.write_text("[broker]\nnum.partitions = 3\nlog.retention.ms = 77777\nauto.create.topics.enable = false\n")
+    _, address = serving.started("--config", str(config), "--set", "num.partitions=5")
+    cli = Cli(address)
+    assert "no topic" in cli("publish", "t", "x", code=1).err
+    cli("topics", "create", "t")
+    (described,) = cli("topics", "describe", "t", "--json").json
+    assert len(described["partitions"]) == 5
+    assert described["settings"]["retention.ms"]["value"] == "77777"
+
+
+def test_a_folder_in_use_is_refused_with_the_others_pid(serving: Serving) -> None:
+    first, address = serving.started()
+    assert f"pid {first.pid}" in serving.refused("--kafka", "127.0.0.1:0")
+    Cli(address)("publish", "t", "the first one goes on")
+
+
+def test_data_of_a_newer_version_is_refused_and_left_as_it_is(serving: Serving) -> None:
+    process, _ = serving.started()
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    catalog = serving.folder / "data" / "catalog.sqlite"
+    with sqlite3.connect(catalog) as database:
+        database.execute("UPDATE format SET version = version + 1000")
+    database.close()
+    before = contents(serving.folder / "data")
+    assert "newer" in serving.refused("--kafka", "127.0.0.1:0")
+    assert contents(serving.folder / "data") == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock, which says who looked last, and the scratch files that SQLite makes to read."""
+    scratch = (".lock", ".sqlite-shm", ".sqlite-wal")
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in scratch)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_taken_port_is_named(serving: Serving) -> None:
+    _, address = serving.started()
+    assert address in serving.refused("--kafka", address, data="other")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kafka", "0.0.0.0:0"), "--insecure"),
+        (("--kafka", "nonsense:port"), "not an address"),
+        (("--amqp", "127.0.0.1:0"), "the AMQP door is not in this version yet"),
+        (("--http", "127.0.0.1:0"), "the HTTP door is not in this version yet"),
+        (("--set", "num.partition=1"), "num.partitions"),
+        (("--set", "num.partitions=none"), "num.partitions"),
+        (("--config", "gone.toml"), "gone.toml"),
+    ],
+)
+def test_a_wrong_wish_is_refused_before_anything_is_touched(
+    serving: Serving, words: tuple[str, ...], said: str
+) -> None:
+    assert said in serving.refused(*words)
+    assert not (serving.folder / "data").exists()
+
+
+def test_another_address_is_served_when_told_so(serving: Serving) -> None:
+    ready = serving.folder / "ready.json"
+    serving.start("--kafka", "0.0.0.0:0", "--insecure", "--ready-file", str(ready))
+    wait_for(ready.exists, "the broker is ready")
+    _, port = split_address(json.loads(ready.read_text())["kafka"])
+    Cli(f"127.0.0.1:{port}")("publish", "t", "x")
+
+
+def test_the_log_is_one_event_a_line_without_payloads(serving: Serving) -> None:
+    process, address = serving.started("--log-level", "debug", "--log-format", "json")
+    Cli(address)("publish", "t", "a-secret-payload")
+    process.send_signal(signal.SIGTERM)
+    done = ended(process)
+    events = [json.loads(line) for line in done.err.splitlines()]
+    assert all({"time", "level", "logger", "event"} <= event.keys() for event in events)
+    assert "a-secret-payload" not in done.err
+
+
+def test_a_server_that_is_not_there_or_speaks_otherwise_is_said() -> None:
+    assert "waystation serve" in Cli("127.0.0.1:1")("topics", "list", code=1).err
