@@ -1,0 +1,335 @@
+"""A whole broker on a simulated disk under mixed work, and the clients that remember what it told them.
+
+As `log_machine.py`, one floor up: the calls are those that doors make (publishing, the group coordinator, the
+transaction coordinator), the housekeeping runs by itself at a quick beat, and the catalog is in memory, as durable as
+SQLite is. Transactions write to several partitions and commit an offset, all or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.promises import KeyedPromises, Promises, committed_batches, expect
+from waystation.broker.broker import Broker
+from waystation.broker.partition import Partition
+from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from waystation.catalog import Catalog
+from waystation.config import BrokerSettings
+from waystation.groups.calls import OffsetToCommit
+from waystation.log import batch as batches
+from waystation.log.batch import TRANSACTIONAL
+from waystation.log.log import Appended
+from waystation.transactions.machine import Producer
+from waystation.world import World
+
+ROOT = "/data"
+STREAM = "stream"
+TRIMMED = "trimmed"
+TABLE = "table"
+STREAMS = ((STREAM, 0), (STREAM, 1), (TRIMMED, 0))
+TRANSACTIONS_MS = 30_000
+FOR_EVER = 1 << 60
+NOBODY = Producer(-1, -1)
+
+
+@dataclass
+class Transaction:
+    """As its client knows it. `number` is the offset that it commits for its group."""
+
+    number: int
+    batches: list[tuple[int, bytes]] = field(default_factory=list, repr=False)  # partition of the stream, as stored
+    asked: bool | None = None
+    told: bool = False
+
+
+@dataclass
+class TransactionalClient:
+    """A transactional id and everything that was ever done under it."""
+
+    name: str
+    done: list[Transaction] = field(default_factory=list)
+    producer: Producer = field(default=NOBODY)
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        return f"group-of-{self.name}"
+
+    def becomes(self, producer: Producer) -> None:
+        if producer != self.producer:
+            self.producer = producer
+            self.sequences = {}
+
+
+@dataclass
+class IdempotentClient:
+    place: tuple[str, int]
+    producer: Producer | None = None
+    next_sequence: int = 0
+    in_flight: list[bytes] = field(default_factory=list)
+
+
+class BrokerClients:
+    """Everything that is remembered outside the broker."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.streams = {place: Promises(f"{place[0]}-{place[1]}", markers=place[0] == STREAM) for place in STREAMS}
+        self.streams[(TRIMMED, 0)].start_asked = FOR_EVER  # retention moves it by itself
+        self.table = KeyedPromises(TABLE)
+        self.idempotent = [IdempotentClient(place) for place in STREAMS]
+        self.transactional = [TransactionalClient(f"tx-{number}") for number in range(2)]
+        self.committed: dict[tuple[str, int], int] = {}  # group, partition of the stream → offset
+        self.numbers = itertools.count(1)
+        self.acknowledged = 0
+
+    def settings(self) -> BrokerSettings:
+        return BrokerSettings(
+            {
+                "waystation.checkpoint.interval.ms": self.rng.choice(("100", "1000")),
+                "log.retention.check.interval.ms": "70",
+                "log.cleaner.backoff.ms": self.rng.choice(("20", "150")),
+                "log.cleaner.min.cleanable.ratio": "0.01",
+                "log.cleaner.delete.retention.ms": self.rng.choice(("0", "1000", "86400000")),
+                "log.index.interval.bytes": self.rng.choice(("0", "300", "4096")),
+                "log.segment.bytes": self.rng.choice(("1200", "3000", "20000")),
+                "offsets.topic.num.partitions": "2",
+                "transaction.state.log.num.partitions": "2",
+            }
+        )
+
+    def payload(self) -> bytes:
+        filler = self.rng.choice((b"", b"\x02" * 50, bytes(600), self.rng.randbytes(self.rng.choice((20, 700, 5_000)))))
+        return b"%d:" % next(self.numbers) + filler
+
+
+class BrokerMachine:
+    """One life."""
+
+    def __init__(self, world: World, disk: SimDisk, catalog: Catalog, clients: BrokerClients) -> None:
+        self.world = world
+        self.disk = disk
+        self.clients = clients
+        self.rng = clients.rng
+        disk.make_folder(ROOT)
+        self.broker = Broker(world, ROOT, clients.settings(), catalog)
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recovers the broker, ends what clients left open, and checks every promise."""
+        await self.broker.start()
+        topics = self.broker.topics
+        for name, partitions, overrides in (
+            (STREAM, 2, {}),
+            (TRIMMED, 1, {"retention.bytes": "4000"}),
+            (TABLE, 1, {"cleanup.policy": "compact"}),
+        ):
+            if name not in topics:
+                await topics.create(name, partitions, overrides)
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):  # small segments, so that compaction has work
+            await topics.alter(name, {"cleanup.policy": "compact"})
+        for client in self.clients.transactional:
+            client.becomes(await self.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
+        await self.broker.commit.join()
+        self.check()
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return self.broker.topics.get(topic).partition(index)
+
+    def check(self) -> None:
+        for place, promises in self.clients.streams.items():
+            promises.check(self.partition(*place).log)
+        self.clients.table.check(self.partition(TABLE, 0).log)
+        for (group, index), told in self.clients.committed.items():
+            found = self.committed_offset(group, index)
+            end = self.partition(STREAM, index).log.end_offset
+            expect(told <= found <= end, f"{group}: committed {found} of {STREAM}-{index}, told {told}, end {end}")
+        visible = [
+            {header.base_offset: data for data, header in committed_batches(self.partition(STREAM, index).log)}
+            for index in range(2)
+        ]
+        for index in range(2):
+            log = self.partition(STREAM, index).log
+            expect(
+                log.stable_offset == log.end_offset, f"{STREAM}-{index}: a transaction is open at {log.stable_offset}"
+            )
+        for client in self.clients.transactional:
+            self._check_transactions(client, visible)
+
+    def _check_transactions(self, client: TransactionalClient, visible: list[dict[int, bytes]]) -> None:
+        newest = -1
+        for transaction in client.done:
+            seen = [
+                visible[index].get(batches.read_header(data).base_offset) == data for index, data in transaction.batches
+            ]
+            what = f"{client.name}: {transaction}: visible {seen}"
+            expect(len(set(seen)) == 1, f"torn: {what}")
+            expect(not seen[0] or transaction.asked is True, f"visible but never committed: {what}")
+            expect(not transaction.told or seen[0] == transaction.asked, f"not what was told: {what}")
+            if seen[0]:
+                newest = transaction.number
+                transaction.told = True  # consumers may have seen it: it stays
+        found = self.committed_offset(client.group, 0)
+        expect(found == newest, f"{client.name}: its transactions committed {newest}, but the group is at {found}")
+
+    def committed_offset(self, group: str, index: int) -> int:
+        [found] = self.broker.groups.fetch_offsets(group, [(STREAM, index)], require_stable=True)
+        expect(found.error is None, f"{group}: {found}")
+        return found.offset
+
+    # -- work ----------------------------------------------------------------------------------------------------
+
+    async def work(self, seconds: float) -> None:
+        """All kinds of work at once, for so long in virtual time."""
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            self.produce,
+            self.produce,
+            self.change_table,
+            self.commit_offset,
+            self.commit_offset,
+            self.delete_records,
+            *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
+            *(lambda client=client: self.transact(client) for client in self.clients.transactional),
+        ]
+        until = self.world.clock.monotonic() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            for kind in kinds:
+                tasks.create_task(self._repeat(kind, until))
+
+    async def _repeat(self, kind: Callable[[], Awaitable[None]], until: float) -> None:
+        while self.world.clock.monotonic() < until:
+            await kind()
+            await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
+
+    def batch(
+        self, *, producer: Producer | None = None, sequence: int = -1, attributes: int = 0, key: bytes | None = None
+    ) -> bytearray:
+        value = None if key is not None and self.rng.random() < 0.2 else self.clients.payload()
+        return batches.build(
+            [(key, value, ())] + [(key, self.clients.payload(), ()) for _ in range(self.rng.choice((0, 0, 2)))],
+            self.world.clock.now_ms() - self.rng.randrange(20),
+            producer_id=-1 if producer is None else producer.producer_id,
+            producer_epoch=-1 if producer is None else producer.epoch,
+            base_sequence=sequence,
+            attributes=attributes,
+        )
+
+    def append(self, place: tuple[str, int], batch: bytearray) -> Appended:
+        """As a door does it."""
+        promises = self.clients.streams.get(place) or self.clients.table
+        partition = self.partition(*place)
+        header = self.broker.publishing.check(partition, batch)
+        try:
+            appended = self.broker.publishing.append(partition, batch, header)
+        except PowerCut:
+            promises.place(bytes(batch))  # all of it may have been written
+            raise
+        if not appended.duplicate:
+            promises.place(bytes(batch))
+        return appended
+
+    async def durable(self, place: tuple[str, int], end: int) -> bool:
+        """Waits as acks=all does; False if the power went first, so that nobody was told."""
+        await self.broker.commit.durable(self.partition(*place).log, end)
+        self.clients.acknowledged += self.disk.powered
+        return self.disk.powered
+
+    async def produce(self) -> None:
+        place = self.rng.choice(STREAMS)
+        batch = self.batch()
+        appended = self.append(place, batch)
+        if await self.durable(place, appended.last_offset + 1):
+            self.clients.streams[place].promise(bytes(batch))
+
+    async def change_table(self) -> None:
+        batch = self.batch(key=b"key-%d" % self.rng.randrange(6))
+        appended = self.append((TABLE, 0), batch)
+        if await self.durable((TABLE, 0), appended.last_offset + 1):
+            self.clients.table.promise(bytes(batch))
+
+    async def produce_again(self, client: IdempotentClient) -> None:
+        """Sends what is in flight again, in order, then a few new batches, then waits for all of them."""
+        if client.producer is None:
+            client.producer = await self.broker.transactions.init_producer_id(None, 0)
+        while len(client.in_flight) < self.rng.randint(1, 4):
+            batch = self.batch(producer=client.producer, sequence=client.next_sequence)
+            client.next_sequence = batches.read_header(batch).last_sequence + 1
+            client.in_flight.append(bytes(batch))
+        bases: list[int] = []
+        end = 0
+        for content in client.in_flight:
+            appended = self.append(client.place, bytearray(content))
+            bases.append(appended.base_offset)
+            end = max(end, appended.last_offset + 1)
+            await asyncio.sleep(self.rng.choice((0, 0, 0.002)))
+        if await self.durable(client.place, end):
+            for base, content in zip(bases, client.in_flight, strict=True):
+                self.clients.streams[client.place].promised_at(self.partition(*client.place).log, base, content)
+            client.in_flight.clear()
+
+    async def commit_offset(self, group: str | None = None) -> None:
+        """A consumer commits what it has read, also what is not durable yet."""
+        index = self.rng.randrange(2)
+        group = group or f"group-{self.rng.randrange(2)}"
+        offset = self.partition(STREAM, index).log.high_watermark
+        [result] = await self.broker.groups.commit_offsets(group, [OffsetToCommit(STREAM, index, offset)])
+        expect(result.error is None, f"{group}: {result}")
+        if self.disk.powered:
+            told = self.clients.committed.get((group, index), -1)
+            self.clients.committed[group, index] = max(told, offset)
+            self.clients.acknowledged += 1
+
+    async def delete_records(self) -> None:
+        partition, promises = self.partition(TRIMMED, 0), self.clients.streams[TRIMMED, 0]
+        log = partition.log
+        start = await partition.delete_records(self.rng.randint(log.start_offset, log.high_watermark))
+        if self.disk.powered:
+            promises.start_promised = max(promises.start_promised, start)
+        await asyncio.sleep(0.1)
+
+    async def transact(self, client: TransactionalClient) -> None:
+        """Some batches and one offset, then commit or abort; old and new (KIP-890) clients in turn."""
+        transactions = self.broker.transactions
+        transaction = Transaction(len(client.done))
+        indexes = self.rng.choice(([0], [1], [0, 1]))
+        new_client = self.rng.random() < 0.5
+        if not new_client:
+            await transactions.add_partitions(client.name, client.producer, [(STREAM, index) for index in indexes])
+        for _ in range(self.rng.randint(1, 4)):
+            index = self.rng.choice(indexes)
+            if new_client:
+                await transactions.add_implicitly(client.name, *client.producer, STREAM, [index])
+            allowed = transactions.check_produce(client.name, *client.producer, STREAM, index)
+            expect(allowed, f"{client.name}: may not write to a partition of its transaction")
+            self._write(client, transaction, index)
+            await asyncio.sleep(self.rng.choice((0, 0.001, 0.01)))
+        await self._commit_in(client, transaction)
+        transaction.asked = self.rng.random() < 0.7
+        producer = await transactions.end(client.name, client.producer, transaction.asked, bumps_epoch=new_client)
+        transaction.told = self.disk.powered
+        if self.disk.powered:
+            client.becomes(producer)
+            self.clients.acknowledged += 1
+
+    def _write(self, client: TransactionalClient, transaction: Transaction, index: int) -> None:
+        sequence = client.sequences.get(index, 0)
+        batch = self.batch(producer=client.producer, sequence=sequence, attributes=TRANSACTIONAL)
+        client.sequences[index] = batches.read_header(batch).last_sequence + 1
+        appended = self.append((STREAM, index), batch)
+        expect(not appended.duplicate, f"{client.name}: a new batch was taken for a duplicate")
+        if not transaction.batches:
+            client.done.append(transaction)
+        transaction.batches.append((index, bytes(batch)))
+
+    async def _commit_in(self, client: TransactionalClient, transaction: Transaction) -> None:
+        await self.broker.transactions.add_offsets(client.name, client.producer, client.group)
+        [result] = await self.broker.groups.commit_transactional_offsets(
+            client.group, *client.producer, [OffsetToCommit(STREAM, 0, transaction.number)]
+        )
+        expect(result.error is None, f"{client.name}: {result}")

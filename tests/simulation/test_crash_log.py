@@ -1,0 +1,110 @@
+"""Thousands of power cuts: what a log acknowledged is kept, all else is whole or gone, and it always starts again.
+
+Each seed runs a few lives of a machine (see `log_machine.py`). A life ends by a power cut at some disk operation, also
+in the middle of recovery, or by a killed process, or by a clean stop. To repeat a failure: `run_seed(SEED)`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.log_machine import Clients, LogMachine
+from tests.simulation.loop import VirtualTime
+from tests.simulation.promises import Broken, expect
+from tests.simulation.world import Simulation
+from waystation.log import log as log_module
+from waystation.log.commit import GroupCommit
+from waystation.log.log import Log
+from waystation.world import World
+
+SEEDS = 160
+SOAK_SEEDS = 5_000
+GROUPS = 10
+
+
+class AcknowledgesTooEarly(GroupCommit):
+    """The deliberate bug: the flush is started, but nobody waits for it."""
+
+    async def durable(self, log: Log, offset: int) -> None:
+        self.join()
+
+
+def run_seed(seed: int, commit: Callable[[World], GroupCommit] = GroupCommit) -> Clients:
+    """Some lives of one machine and its clients; raises Broken if a promise is not kept."""
+    rng = random.Random(seed)
+    clients = Clients(rng)
+    disk = SimDisk(seed)
+    time = VirtualTime()
+    for life in range(rng.randint(2, 5)):
+        disk.fail_at(disk.operations + 1 + int(rng.choice((30, 200, 1_000)) * rng.random()))
+        try:
+            run_life(seed, life, disk, time, clients, commit)
+            disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
+        except PowerCut:
+            disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+    run_life(seed, 98, disk, time, clients, commit)
+    run_life(seed, 99, disk.process_crash(), time, clients, commit)
+    return clients
+
+
+def run_life(
+    seed: int, life: int, disk: SimDisk, time: VirtualTime, clients: Clients, commit: Callable[[World], GroupCommit]
+) -> None:
+    simulation = Simulation(seed * 100 + life, disk, time=time)
+
+    async def main() -> None:
+        machine = LogMachine(simulation.world, disk, clients, commit)
+        await machine.start()
+        await machine.work(clients.rng.choice((0.05, 0.5)))
+        await machine.stop()
+        expect(not disk.open_files, f"still open after a clean stop: {[*disk.open_files.values()]}")
+
+    simulation.run(main())
+
+
+@pytest.fixture(autouse=True)
+def _checkpoints_after_a_few_kilobytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "CHECKPOINT_BYTES", 2_000)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_nothing_acknowledged_is_lost_when_the_power_goes(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        _run_named(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_nothing_acknowledged_is_lost_when_the_power_goes_thousands_of_times(group: int) -> None:
+    for seed in range(SEEDS + group, SOAK_SEEDS, GROUPS):
+        _run_named(seed)
+
+
+def _run_named(seed: int) -> None:
+    try:
+        run_seed(seed)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+
+
+def test_acknowledging_before_the_flush_is_caught() -> None:
+    caught = 0
+    for seed in range(40):
+        try:
+            run_seed(seed, AcknowledgesTooEarly)
+        except* Broken:
+            caught += 1
+    assert caught > 10, f"only {caught} of 40 seeds have seen acknowledged records vanish"
+
+
+def test_one_seed_tells_one_story() -> None:
+    def story(seed: int) -> object:
+        clients = run_seed(seed)
+        return clients.acknowledged, clients.streams["stream-0"].promised, clients.tables["table"].promised
+
+    assert story(7) == story(7)
