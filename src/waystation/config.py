@@ -51,6 +51,8 @@ class Setting:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not self.low <= value <= self.high:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
+        if value is True and self.name == "unclean.leader.election.enable":
+            raise InvalidSetting(f"{self.name}=true is not offered: it loses acknowledged records")
         if self.choices and isinstance(value, str):
             parts = value.split(",") if self.kind == "list" else [value]
             if not all(part in self.choices for part in parts):
@@ -337,8 +339,6 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
         if setting is None:
             raise InvalidSetting(f"there is no topic setting {name!r}{_nearest(name, TOPIC_SETTINGS)}")
         parsed[name] = setting.parse(text)
-    if parsed.get("unclean.leader.election.enable") is True:
-        raise InvalidSetting("unclean.leader.election.enable=true is not offered: it loses acknowledged records")
     return parsed
 
 

@@ -93,6 +93,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
+        await self.topics.settle()
         await self.housekeeping.stop()
         await self.groups.close()
         await self.transactions.close()
@@ -107,6 +108,8 @@ class Broker:
 
     def _save_points(self, *, clean: bool) -> None:
         self._points.save({name: log.recovery_point for name, log in self.topics.logs()}, clean=clean)
+        for _, log in self.topics.logs():
+            log.saved_point = log.recovery_point
 
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes broker settings at run time; all of them or none. They survive a restart."""

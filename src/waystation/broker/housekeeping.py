@@ -72,6 +72,8 @@ class Housekeeping:
             await asyncio.sleep(0)
         if changed:
             await self._world.offload(lambda: self._points.save(points, clean=False))
+        for name, log in self._topics.logs():
+            log.saved_point = points.get(name, log.saved_point)
 
     async def retain(self) -> None:
         now = self._world.clock.now_ms()

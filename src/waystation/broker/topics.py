@@ -8,15 +8,25 @@ created again never meets its old files.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 from uuid import UUID
 
 from waystation.broker.partition import Partition
 from waystation.catalog import Catalog, TopicRow
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
-from waystation.errors import AlreadyExists, InvalidPartitions, InvalidTopicName, UnknownTopic, UnknownTopicId
+from waystation.errors import (
+    AlreadyExists,
+    InvalidPartitions,
+    InvalidTopicName,
+    NotAllowed,
+    StorageFailed,
+    UnknownTopic,
+    UnknownTopicId,
+)
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
@@ -24,6 +34,9 @@ from waystation.log.recovery import Trust, open_log
 from waystation.world import World
 
 logger = logging.getLogger("waystation.topics")
+
+T = TypeVar("T")
+Change = Callable[[dict[str, str]], Mapping[str, str]]
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000
@@ -108,7 +121,8 @@ class Topics:
         self._points = points
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
-        self._creating: set[str] = set()
+        self._turn = asyncio.Lock()
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._on_change: list[Callable[[], None]] = []
         self._on_delete: list[Callable[[list[str]], None]] = []
 
@@ -196,13 +210,25 @@ class Topics:
         return topic
 
     def _open(self, row: TopicRow) -> Topic:
-        folder = topic_folder(self._data, row)
-        topic = Topic(row, resolve_topic(row.overrides, self._settings), folder)
-        for index in range(row.partitions):
-            topic.partitions.append(self._open_partition(topic, index))
-        self._by_name[row.name] = topic
-        self._by_id[row.id] = topic
+        topic = self._prepare(row)
+        self._admit(topic)
         return topic
+
+    def _prepare(self, row: TopicRow) -> Topic:
+        """The topic with its logs open, not yet to be found. Blocks; may run on a thread."""
+        topic = Topic(row, resolve_topic(row.overrides, self._settings), topic_folder(self._data, row))
+        topic.partitions = self._open_partitions(topic, range(row.partitions))
+        return topic
+
+    def _admit(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    def _open_partitions(self, topic: Topic, indexes: range) -> list[Partition]:
+        try:
+            return [self._open_partition(topic, index) for index in indexes]
+        except OSError as error:
+            raise StorageFailed(f"cannot make the files of topic {topic.name!r}: {error.strerror or error}") from error
 
     def _open_partition(self, topic: Topic, index: int) -> Partition:
         points = self._points
@@ -219,22 +245,52 @@ class Topics:
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """One change at a time, and each to its end even when whoever asked for it has gone.
+
+        A change reads what there is, waits for the catalog, and then changes what there is: two at once would lose one
+        of them, and one that is cancelled while it waits would leave catalog and memory apart.
+        """
+
+        async def in_turn() -> T:
+            async with self._turn:
+                return await work
+
+        task = asyncio.ensure_future(in_turn())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Returns when no change is under way: before the broker stops."""
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
+
     async def create(self, name: str, partitions: int, overrides: Mapping[str, str] | None = None) -> Topic:
         """Creates a topic; it is durable and ready when this returns."""
+        own = dict(overrides or {})
+        self.check_new(name, partitions, own)  # before waiting for others: a bad request is refused at once
+        return await self._to_the_end(self._create(name, partitions, own))
+
+    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
+        """Raises what `create` would raise now."""
         check_name(name)
         check_partitions(partitions)
-        own = dict(overrides or {})
-        resolve_topic(own, self._settings)
-        if name in self._by_name or name in self._creating:
+        resolve_topic(overrides, self._settings)
+        if name in self._by_name:
             raise AlreadyExists(f"topic {name!r} exists already")
         self._check_collision(name)
-        self._creating.add(name)
+
+    async def _create(self, name: str, partitions: int, overrides: dict[str, str]) -> Topic:
+        self.check_new(name, partitions, overrides)
+        row = TopicRow(name, self._world.random.uuid(), partitions, overrides=overrides)
+        await self._world.offload(self._catalog.save_topic, row)
         try:
-            row = TopicRow(name, self._world.random.uuid(), partitions, overrides=own)
-            await self._world.offload(self._catalog.save_topic, row)
-            topic = self._open(row)
-        finally:
-            self._creating.discard(name)
+            topic = await self._world.offload(self._prepare, row)
+        except StorageFailed:
+            await self._world.offload(self._catalog.delete_topic, row.id)
+            raise
+        self._admit(topic)
         self._changed()
         return topic
 
@@ -249,9 +305,18 @@ class Topics:
                     f"topic {name!r} is too like the existing {other!r}: they differ only in '.' and '_'"
                 )
 
+    def _not_internal(self, name: str) -> Topic:
+        topic = self.get(name)
+        if topic.internal:
+            raise NotAllowed(f"topic {name!r} is the broker's own")
+        return topic
+
     async def delete(self, name: str) -> None:
         """Deletes a topic and its data."""
-        topic = self.get(name)
+        await self._to_the_end(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        topic = self._not_internal(name)
         del self._by_name[name]
         del self._by_id[topic.id]
         logs = [partition.log for partition in topic.partitions]
@@ -269,7 +334,10 @@ class Topics:
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Grows a topic to `total` partitions."""
-        topic = self.get(name)
+        return await self._to_the_end(self._add_partitions(name, total))
+
+    async def _add_partitions(self, name: str, total: int) -> Topic:
+        topic = self._not_internal(name)
         check_partitions(total)
         if total <= len(topic.partitions):
             raise InvalidPartitions(
@@ -277,17 +345,25 @@ class Topics:
             )
         row = TopicRow(topic.name, topic.id, total, topic.internal, topic.overrides)
         await self._world.offload(self._catalog.save_topic, row)
+        try:
+            added = await self._world.offload(self._open_partitions, topic, range(len(topic.partitions), total))
+        except StorageFailed:
+            await self._world.offload(self._catalog.save_topic, topic.row)
+            raise
         topic.row = row
-        for index in range(len(topic.partitions), total):
-            topic.partitions.append(self._open_partition(topic, index))
+        topic.partitions += added
         self._changed()
         return topic
 
-    async def alter(self, name: str, overrides: Mapping[str, str]) -> Topic:
-        """Replaces a topic's own settings; they take effect at once."""
+    async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
+        """Replaces a topic's own settings, by a map or by what `change` makes of the present ones."""
+        return await self._to_the_end(self._alter(name, change))
+
+    async def _alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
         topic = self.get(name)
+        overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
-        row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, dict(overrides))
+        row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, overrides)
         await self._world.offload(self._catalog.save_topic, row)
         topic.row = row
         self.refresh(topic)

@@ -1,4 +1,4 @@
-"""The catalog in one SQLite file, fsynced on every change.
+"""The catalog in one SQLite file, fsynced on every change (rollback journal: no other file stays beside it).
 
 `format` holds the version of the whole data folder. A newer one is refused before anything is touched; an older one is
 brought up step by step (`_UPGRADES`), each step in one transaction.
@@ -10,12 +10,13 @@ import base64
 import json
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
 from waystation.catalog.catalog import FORMAT_VERSION, TopicRow
-from waystation.errors import NewerFormat
+from waystation.errors import NewerFormat, StorageFailed
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
@@ -43,7 +44,6 @@ class SqliteCatalog:
             _refuse_newer(path)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         if self._version() is None:
             self._create(random)
@@ -69,6 +69,19 @@ class SqliteCatalog:
                 _UPGRADES[version](self._db)
                 self._db.execute("UPDATE format SET version = ?", (version + 1,))
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One transaction: all of it durable at the end, or none of it and StorageFailed."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise StorageFailed(f"the catalog cannot be written: {error}") from error
+
     def cluster_id(self) -> str:
         return str(self._db.execute("SELECT id FROM cluster").fetchone()[0])
 
@@ -80,7 +93,7 @@ class SqliteCatalog:
         ]
 
     def save_topic(self, row: TopicRow) -> None:
-        with self._lock:
+        with self._changing():
             self._db.execute(
                 "INSERT INTO topics (id, name, partitions, internal, overrides) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET partitions = excluded.partitions, overrides = excluded.overrides",
@@ -88,18 +101,16 @@ class SqliteCatalog:
             )
 
     def delete_topic(self, topic_id: UUID) -> None:
-        with self._lock:
+        with self._changing():
             self._db.execute("DELETE FROM topics WHERE id = ?", (str(topic_id),))
 
     def settings(self) -> dict[str, str]:
         return dict(self._db.execute("SELECT name, value FROM settings").fetchall())
 
     def save_settings(self, settings: dict[str, str]) -> None:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._changing():
             self._db.execute("DELETE FROM settings")
             self._db.executemany("INSERT INTO settings VALUES (?, ?)", list(settings.items()))
-            self._db.execute("COMMIT")
 
     def close(self) -> None:
         with self._lock:
@@ -107,8 +118,8 @@ class SqliteCatalog:
 
 
 def _refuse_newer(path: Path) -> None:
-    """Looks without touching: a read-only connection cannot even create a journal beside the file."""
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    """Looks without touching anything."""
+    db = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True)
     try:
         row = db.execute("SELECT version FROM format").fetchone()
     except sqlite3.OperationalError:

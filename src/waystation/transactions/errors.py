@@ -63,9 +63,3 @@ class KeepPreparedUnsupported(Invalid):
     """The producer asked to keep a prepared transaction (KIP-939), which this broker does not offer."""
 
     kafka_code: ClassVar[str | None] = "UNSUPPORTED_VERSION"
-
-
-class InvalidPattern(Invalid):
-    """A filter's regular expression does not parse, or uses more than the filter offers."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REGULAR_EXPRESSION"

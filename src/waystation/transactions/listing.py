@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from waystation.groups.pattern import Pattern
 from waystation.transactions.machine import PREPARED, State, Transaction
 
 _BY_LABEL = {state.label: state for state in State}
@@ -20,7 +21,7 @@ class Filter:
     min_duration_ms: int = -1
     """Only transactions that have been open for longer."""
     id_pattern: str = ""
-    """A regular expression that the whole transactional id has to match."""
+    """A regular expression, as for subscriptions, that the whole transactional id has to match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Listing:
 
 
 def select(transactions: Iterable[Transaction], wanted: Filter, now_ms: int) -> Listing:
+    """Raises InvalidPattern if the pattern is none."""
+    pattern = Pattern(wanted.id_pattern) if wanted.id_pattern else None
     states = {_BY_LABEL[label] for label in wanted.states if label in _BY_LABEL}
     unknown = tuple(sorted(label for label in wanted.states if label not in _BY_LABEL))
     chosen = [
@@ -39,6 +42,7 @@ def select(transactions: Iterable[Transaction], wanted: Filter, now_ms: int) -> 
         if (not wanted.states or txn.state in states)
         and (not wanted.producer_ids or txn.producer.producer_id in wanted.producer_ids)
         and (wanted.min_duration_ms < 0 or _open_for_longer(txn, wanted.min_duration_ms, now_ms))
+        and (pattern is None or pattern.matches(txn.transactional_id))
     ]
     return Listing(tuple(chosen), unknown)
 

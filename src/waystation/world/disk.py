@@ -8,6 +8,7 @@ Calls block. The loop may read and write (the page cache answers); syncing belon
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -132,6 +133,7 @@ class OsDisk:
 
     def __init__(self) -> None:
         self._locks: dict[str, int] = {}
+        self._durable_folders: set[str] = set()
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -160,16 +162,16 @@ class OsDisk:
             return []
 
     def make_folder(self, path: str) -> None:
-        if os.path.isdir(path):
+        if path in self._durable_folders:
             return
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.make_folder(parent)
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            return
+        # Also when it was there: whoever made it may have died before its name was durable.
         self.sync_folder(parent or ".")
+        self._durable_folders.add(path)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -181,6 +183,7 @@ class OsDisk:
             return
 
     def remove_tree(self, path: str) -> None:
+        self._durable_folders = {folder for folder in self._durable_folders if not f"{folder}/".startswith(f"{path}/")}
         shutil.rmtree(path, ignore_errors=True)
 
     def sync_folder(self, path: str) -> None:

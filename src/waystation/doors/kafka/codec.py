@@ -155,6 +155,8 @@ def _default(field: Any) -> object:
         return ()
     if "None" in kind:
         return None
+    if "kafka_type" not in field.metadata:
+        return _Shape(field.type).build({})  # a structure inside the structure
     return _NOTHING[field.metadata["kafka_type"]]
 
 

@@ -218,11 +218,15 @@ async def _apply_to_topic(call: Call, name: str, change: Change) -> None:
     if not name:
         raise Invalid("defaults for all topics are settings of the broker (log.*)")
     broker = call.broker
+
+    def changed(present: dict[str, str]) -> dict[str, str]:
+        new = change(present, TOPIC_SETTINGS, lambda setting: render(broker.settings.topic_default(setting)))
+        resolve_topic(new, broker.settings)
+        return new
+
     topic = broker.topics.get(name)
-    new = change(topic.overrides, TOPIC_SETTINGS, lambda setting: render(broker.settings.topic_default(setting)))
-    resolve_topic(new, broker.settings)
-    if not call.request.validate_only and new != topic.overrides:
-        await broker.topics.alter(name, new)
+    if changed(topic.overrides) != topic.overrides and not call.request.validate_only:
+        await broker.topics.alter(name, changed)
 
 
 async def _apply_to_broker(call: Call, change: Change) -> None:

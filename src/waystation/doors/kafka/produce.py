@@ -18,13 +18,15 @@ from waystation.doors.kafka.errors_map import code_of
 from waystation.doors.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
 from waystation.errors import InvalidRecord, WaystationError
 from waystation.log.log import Log
-from waystation.transactions.errors import InvalidTransactionState
+from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
+from waystation.transactions.machine import Producer
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.broker.partition import Partition
 
 ALL = -1
+ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on
 
 Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
@@ -47,9 +49,9 @@ def handle(broker: Broker, version: int, data: memoryview, answer: Answer) -> Aw
     return None
 
 
-def _outside_transaction(broker: Broker, request: ProduceRequest) -> dict[str, set[int]]:
+def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
     """Partitions that the producer writes to for the first time in its transaction (KIP-890: they join by that)."""
-    missing: dict[str, set[int]] = {}
+    missing: list[tuple[Producer, str, int]] = []
     for part in request.partitions:
         try:
             partition = _find(broker, part)
@@ -57,22 +59,19 @@ def _outside_transaction(broker: Broker, request: ProduceRequest) -> dict[str, s
             if header.transactional and not broker.transactions.check_produce(
                 request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
             ):
-                missing.setdefault(partition.topic.name, set()).add(part.index)
+                producer = Producer(header.producer_id, header.producer_epoch)
+                missing.append((producer, partition.topic.name, part.index))
         except WaystationError:
             continue  # found again, and answered, when it comes to appending
     return missing
 
 
 async def _join_and_append(
-    broker: Broker, request: ProduceRequest, missing: dict[str, set[int]], answer: Answer
+    broker: Broker, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
 ) -> None:
-    first = next(part for part in request.partitions if part.records is not None)
-    header = broker.publishing.check(_find(broker, first), first.records or memoryview(b""))
-    for topic, partitions in missing.items():
+    for producer, topic, index in missing:
         try:
-            await broker.transactions.add_implicitly(
-                request.transactional_id, header.producer_id, header.producer_epoch, topic, partitions
-            )
+            await broker.transactions.add_implicitly(request.transactional_id, *producer, topic, [index])
         except WaystationError as error:
             results = [_refused(part, code_of(error), str(error)) for part in request.partitions]
             answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
@@ -115,7 +114,8 @@ def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result
     if header.transactional and not broker.transactions.check_produce(
         request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
     ):
-        raise InvalidTransactionState(f"{partition.topic.name}-{part.index} is not part of the producer's transaction")
+        outside = f"{partition.topic.name}-{part.index} is not part of the producer's transaction"
+        raise TransactionAbortable(outside) if request.version >= ABORTABLE else InvalidTransactionState(outside)
     appended = broker.publishing.append(partition, part.records, header)
     result.base_offset = appended.base_offset
     result.append_time_ms = appended.append_time_ms

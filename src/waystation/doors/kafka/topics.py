@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.topics import check_name, check_partitions
-from waystation.config import resolve_topic
+from waystation.broker.topics import check_partitions
 from waystation.doors.kafka.config_entries import topic_entries
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import (
-    AlreadyExists,
     Invalid,
     InvalidPartitions,
     InvalidSetting,
@@ -122,11 +120,7 @@ async def _create(call: Call, wanted: Any) -> object:
     overrides = _overrides(wanted)
     topic_id = None
     if call.request.validate_only:
-        check_name(wanted.name)
-        if wanted.name in topics:
-            raise AlreadyExists(f"topic {wanted.name!r} exists already")
-        check_partitions(partitions)
-        resolve_topic(overrides, settings)
+        topics.check_new(wanted.name, partitions, overrides)
     else:
         topic_id = (await topics.create(wanted.name, partitions, overrides)).id
     make = call.make

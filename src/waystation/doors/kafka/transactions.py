@@ -1,7 +1,8 @@
 """Transactions through the Kafka door: producer ids, partitions and offsets that join, the end, and what operators ask.
 
 Translation only: the rules live in `waystation.transactions`. Old versions do not know some of the newer error codes;
-`_code` gives them the one that they do know.
+`_code` gives them the one that they do know. A disk that refuses is told as COORDINATOR_NOT_AVAILABLE, as Kafka does:
+every client repeats the request then, while a storage error makes some give up on a transaction that may be committed.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka.groups import milliseconds
 from waystation.doors.kafka.registry import Call, api
-from waystation.errors import WaystationError
+from waystation.errors import Invalid, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.log.log import Log
-from waystation.transactions.errors import InvalidTransactionState
+from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Filter
-from waystation.transactions.machine import Producer, State, TopicPartition
+from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
 
-NO_PRODUCER = Producer(-1, -1)
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 
 KNOWS_FENCED = {"init_producer_id": 4, "add_partitions_to_txn": 2, "add_offsets_to_txn": 2, "end_txn": 2}
 KNOWS_ABORTABLE = {"add_partitions_to_txn": 5, "add_offsets_to_txn": 4, "end_txn": 4, "txn_offset_commit": 4}
+"""From which version on clients know PRODUCER_FENCED and TRANSACTION_ABORTABLE; others never do."""
 NEVER = 2**15
 
 
 def _code(call: Call, error: BaseException | None) -> ErrorCode:
     """The error's code, or what this version has in its place."""
+    if isinstance(error, StorageFailed):
+        return ErrorCode.coordinator_not_available
     code = call.code(error)
     if code is ErrorCode.producer_fenced and call.version < KNOWS_FENCED.get(call.name, NEVER):
         return ErrorCode.invalid_producer_epoch
@@ -47,13 +51,12 @@ def _producer(request: Any) -> Producer:
 @api("init_producer_id", min_version=0, max_version=6)
 async def init_producer_id(call: Call) -> object:
     request = call.request
-    said = Producer(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
     producer, error = NO_PRODUCER, None
     try:
         producer = await call.broker.transactions.init_producer_id(
             request.transactional_id,
             milliseconds(request.transaction_timeout),
-            None if said.producer_id < 0 else said,
+            _expected(request),
             two_phase=getattr(request, "enable2_pc", False),
             keep_prepared=getattr(request, "keep_prepared_txn", False),
         )
@@ -68,6 +71,16 @@ async def init_producer_id(call: Call) -> object:
         ongoing_txn_producer_id=-1,
         ongoing_txn_producer_epoch=-1,
     )
+
+
+def _expected(request: Any) -> Producer | None:
+    """Who the producer says it is, when it goes on after an error (KIP-360; version 3 and up)."""
+    said = Producer(getattr(request, "producer_id", NO_PRODUCER_ID), getattr(request, "producer_epoch", NO_EPOCH))
+    if said == NO_PRODUCER:
+        return None
+    if NO_PRODUCER_ID in said:
+        raise Invalid("a producer id and an epoch go together")
+    return said
 
 
 # -- joining -------------------------------------------------------------------------------------------------------
@@ -116,9 +129,7 @@ async def _join(
     try:
         if verify:
             verified = transactions.verify_partitions(transactional_id, producer, wanted)
-            refused = _code(call, InvalidTransactionState("not part of the transaction"))
-            if call.version >= KNOWS_ABORTABLE[call.name]:
-                refused = ErrorCode.transaction_abortable
+            refused = _code(call, TransactionAbortable("not part of the transaction"))
             return {pair: ErrorCode.none if joined else refused for pair, joined in verified.items()}
         await transactions.add_partitions(transactional_id, producer, wanted)
     except WaystationError as error:
@@ -197,7 +208,7 @@ async def _commit_offsets(call: Call, offsets: list[OffsetToCommit]) -> list[Err
         if call.version >= 5:
             await transactions.add_offsets_implicitly(request.transactional_id, producer, request.group_id)
         elif not transactions.check_offsets(request.transactional_id, producer, request.group_id):
-            raise InvalidTransactionState("the group's offsets are not part of the transaction")
+            raise TransactionAbortable("the group's offsets are not part of the transaction")
         results = await call.broker.groups.commit_transactional_offsets(
             request.group_id,
             *producer,
@@ -234,28 +245,28 @@ async def end_txn(call: Call) -> object:
 
 
 @api("write_txn_markers", min_version=1, max_version=2)
-def write_txn_markers(call: Call) -> object:
-    """An operator's tool ends a transaction that hangs on a partition."""
-    markers = []
+async def write_txn_markers(call: Call) -> object:
+    """An operator's tool ends a transaction that hangs on a partition. Durable when it is answered."""
+    results = []
     for marker in call.request.markers:
-        topics = tuple(
-            call.make(
-                "WritableTxnMarkerTopicResult",
-                name=topic.name,
-                partitions=tuple(_write_marker(call, marker, topic.name, index) for index in topic.partition_indexes),
-            )
-            for topic in marker.topics
-        )
-        markers.append(call.make("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=topics))
-    return call.make("WriteTxnMarkersResponse", markers=tuple(markers))
+        topics = []
+        for topic in marker.topics:
+            partitions = [await _write_marker(call, marker, topic.name, index) for index in topic.partition_indexes]
+            topics.append(call.make("WritableTxnMarkerTopicResult", name=topic.name, partitions=tuple(partitions)))
+        results.append(call.make("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=tuple(topics)))
+    return call.make("WriteTxnMarkersResponse", markers=tuple(results))
 
 
-def _write_marker(call: Call, marker: Any, topic: str, index: int) -> object:
+async def _write_marker(call: Call, marker: Any, topic: str, index: int) -> object:
+    broker = call.broker
     error = None
     try:
-        call.broker.transactions.write_marker(
+        log = broker.topics.get(topic).partition(index).log
+        broker.transactions.write_marker(
             topic, index, _producer(marker), marker.transaction_result, marker.coordinator_epoch
         )
+        if broker.commit.waits:
+            await broker.commit.durable(log, log.end_offset)
     except WaystationError as failure:
         error = failure
     return call.make("WritableTxnMarkerPartitionResult", partition_index=index, error_code=_code(call, error))
@@ -284,7 +295,7 @@ def _described(call: Call, transactional_id: str) -> object:
         transactional_id=transactional_id,
         transaction_state=txn.state.label,
         transaction_timeout=txn.timeout_ms,
-        transaction_start_time=txn.started_ms if txn.state is State.ONGOING else -1,
+        transaction_start_time=-1 if txn.state is State.EMPTY else txn.started_ms,
         producer_id=txn.producer.producer_id,
         producer_epoch=txn.producer.epoch,
         topics=tuple(call.make("TopicData", topic=name, partitions=tuple(found)) for name, found in by_topic.items()),

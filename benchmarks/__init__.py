@@ -1,0 +1,6 @@
+"""Benchmarks: Waystation beside Apache Kafka and librdkafka's mock cluster, in one run and one table.
+
+Run as `python -m benchmarks` (or `make bench`); `docs/reference/benchmarks.md` says what every figure means.
+Nothing under `src/` imports this package, and it reaches the brokers only as their users do: through a command line,
+a socket and `/proc`.
+"""

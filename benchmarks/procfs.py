@@ -1,0 +1,58 @@
+"""What the kernel knows about a process tree: CPU time, resident memory, and how busy the rest of the machine is.
+
+All figures cover a process *and its descendants*, reaped ones included, because a broker may fork helpers and its
+users pay for those too. Pure reads of `/proc`; Linux only. Called by the scenarios.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class _Stat(NamedTuple):
+    parent: int
+    cpu_s: float
+
+
+def _read_stat(pid: str) -> _Stat | None:
+    try:
+        text = Path("/proc", pid, "stat").read_text()
+    except OSError:  # it ended while we were looking
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may itself hold spaces and brackets
+    return _Stat(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_PER_SECOND)
+
+
+def _tree(root: int) -> dict[int, _Stat]:
+    stats = {int(name): stat for name in os.listdir("/proc") if name.isdigit() and (stat := _read_stat(name))}
+    found = {root} & stats.keys()
+    while more := {pid for pid, stat in stats.items() if stat.parent in found} - found:
+        found |= more
+    return {pid: stats[pid] for pid in found}
+
+
+def cpu_seconds(root: int) -> float:
+    """User plus system time of the tree, with that of children it has already reaped."""
+    return sum(stat.cpu_s for stat in _tree(root).values())
+
+
+def resident_mib(root: int) -> float:
+    """Resident set of the tree in MiB; pages shared between two of its processes count twice."""
+    kib = 0
+    for pid in _tree(root):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc", str(pid), "status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    kib += int(line.split()[1])
+    return kib / 1024
+
+
+def machine_busy_seconds() -> float:
+    """CPU seconds that all processes of this machine together have used since boot."""
+    user, nice, system, _idle, _iowait, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / TICKS_PER_SECOND

@@ -1,0 +1,71 @@
+"""Where our broker spends its time under the produce and consume load: cProfile by function, or perf by symbol.
+
+The figures of a profiled broker are worthless, so none are printed. cProfile sees the event loop's thread only; perf
+sees all threads and the kernel, but shows the interpreter instead of Python functions. Called by `benchmarks.cli`.
+"""
+
+import io
+import pstats
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from benchmarks import jobs
+from benchmarks.peers import Running, Unavailable, Waystation, start
+from benchmarks.scenarios import Plan, create_topic
+
+LINES = 40
+
+
+def profile(tool: Literal["cprofile", "perf"], plan: Plan, work: Path) -> str:
+    """The report of one produce and one consume of the plan's 100 B messages."""
+    output = work / "profile"
+    peer = Waystation(profile=output if tool == "cprofile" else None)
+    broker, _, _ = start(peer, work, jobs.Probe("first"))
+    try:
+        if tool == "perf":
+            with _Perf(broker.pid, output):
+                _load(peer, broker, plan)
+        else:
+            _load(peer, broker, plan)
+        broker.stop()
+    finally:
+        broker.kill()
+    return _perf_report(output) if tool == "perf" else _cprofile_report(output)
+
+
+def _load(peer: Waystation, broker: Running, plan: Plan) -> None:
+    create_topic(peer, broker, "profile", 1)
+    jobs.run(jobs.Produce(broker.bootstrap, "profile", plan.messages, 100), jobs.Transfer)
+    jobs.run(jobs.Consume(broker.bootstrap, "profile", plan.messages), jobs.Transfer)
+
+
+def _cprofile_report(output: Path) -> str:
+    text = io.StringIO()
+    pstats.Stats(str(output), stream=text).sort_stats("tottime").print_stats(LINES)
+    return text.getvalue()
+
+
+class _Perf:
+    """perf, attached while the block runs."""
+
+    def __init__(self, pid: int, output: Path) -> None:
+        perf = shutil.which("perf")
+        if perf is None:
+            raise Unavailable("no `perf` on this machine")
+        self._command = [perf, "record", "-q", "-o", str(output), "-p", str(pid)]
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGINT)  # perf writes its file when it is interrupted
+        self._process.wait(60)
+
+
+def _perf_report(output: Path) -> str:
+    command = ["perf", "report", "--stdio", "-i", str(output), "--sort", "dso,symbol"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return "\n".join([line for line in lines if line and not line.startswith("#")][:LINES])
