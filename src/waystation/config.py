@@ -383,7 +383,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting(
             "group.initial.rebalance.delay.ms",
             "int",
-            50,
+            100,
             "How long a new group waits for more members to join.",
             low=0,
             high=2**31 - 1,

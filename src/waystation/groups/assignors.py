@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from waystation.groups.calls import TopicPartition
 
 Assignment = dict[str, frozenset[TopicPartition]]
 
 
-@dataclass(frozen=True, slots=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, frozen=True):
     """A member as an assignor sees it."""
 
     topics: frozenset[UUID]

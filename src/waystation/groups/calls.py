@@ -7,9 +7,10 @@ carries its `error` (None when it went well).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
+
+import msgspec
 
 from waystation.errors import WaystationError
 
@@ -37,8 +38,7 @@ class TopicView(Protocol):
 # -- the classic protocol ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: str
     """Empty: not a member yet."""
@@ -56,15 +56,13 @@ class JoinRequest:
     """The client understands a leader that need not assign (KIP-814; JoinGroup 9 and up)."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
+class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     generation_id: int
     protocol_type: str
@@ -75,8 +73,7 @@ class JoinAnswer:
     """For the leader, who assigns; empty for everybody else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequest:
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: str
     generation_id: int
@@ -86,21 +83,18 @@ class SyncRequest:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncAnswer(msgspec.Struct, frozen=True):
     protocol_type: str
     protocol_name: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LeavingMember:
+class LeavingMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveResult:
+class LeaveResult(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     error: WaystationError | None
@@ -109,8 +103,7 @@ class LeaveResult:
 # -- the consumer protocol (KIP-848) -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerBeat:
+class ConsumerBeat(msgspec.Struct, frozen=True, kw_only=True):
     """One heartbeat. None (or -1) means: as in my last one."""
 
     group_id: str
@@ -127,8 +120,7 @@ class ConsumerBeat:
     owned: frozenset[TopicPartition] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerBeatAnswer:
+class ConsumerBeatAnswer(msgspec.Struct, frozen=True):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
@@ -136,8 +128,7 @@ class ConsumerBeatAnswer:
     """None: nothing new."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMemberView:
+class ConsumerMemberView(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     rack_id: str | None
@@ -150,8 +141,7 @@ class ConsumerMemberView:
     target: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupView:
+class ConsumerGroupView(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     error: WaystationError | None
     state: str = ""
@@ -164,8 +154,7 @@ class ConsumerGroupView:
 # -- offsets -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetToCommit:
+class OffsetToCommit(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int
@@ -173,8 +162,7 @@ class OffsetToCommit:
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetResult:
+class OffsetResult(msgspec.Struct, frozen=True):
     """What became of one partition of a commit or a deletion."""
 
     topic: str
@@ -182,8 +170,7 @@ class OffsetResult:
     error: WaystationError | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffset:
+class FetchedOffset(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int = -1
@@ -196,8 +183,7 @@ class FetchedOffset:
 # -- administration ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GroupListing:
+class GroupListing(msgspec.Struct, frozen=True):
     group_id: str
     protocol_type: str
     state: str
@@ -205,8 +191,7 @@ class GroupListing:
     """`Classic` or `Consumer`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -215,8 +200,7 @@ class MemberView:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     error: WaystationError | None
     state: str = "Dead"
@@ -225,7 +209,6 @@ class GroupView:
     members: tuple[MemberView, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteResult:
+class DeleteResult(msgspec.Struct, frozen=True):
     group_id: str
     error: WaystationError | None

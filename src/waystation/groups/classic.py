@@ -12,19 +12,11 @@ answers, and the shell holds those back until it is durable); the only moves are
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from waystation.errors import WaystationError
-from waystation.groups.calls import (
-    JoinAnswer,
-    JoinedMember,
-    JoinRequest,
-    LeaveResult,
-    LeavingMember,
-    SyncAnswer,
-    SyncRequest,
-)
-from waystation.groups.classic_member import CONSUMER, Member, subscribed_topics
+from waystation.groups.calls import JoinAnswer, JoinRequest, LeaveResult, LeavingMember, SyncAnswer, SyncRequest
+from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
+from waystation.groups.classic_member import Member
 from waystation.groups.classic_roster import Roster
 from waystation.groups.classic_states import State, check_move
 from waystation.groups.deadlines import Deadlines
@@ -39,26 +31,6 @@ from waystation.groups.errors import (
     UnknownMember,
 )
 from waystation.groups.settings import GroupSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Write the group as it is now; the answers that follow wait for it to be durable."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerJoin:
-    member_id: str
-    answer: JoinAnswer | WaystationError
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSync:
-    member_id: str
-    answer: SyncAnswer | WaystationError
-
-
-Decision = Save | AnswerJoin | AnswerSync
 
 _JOIN = ("join", "")  # the join phase ends
 _SYNC = ("sync", "")  # the sync phase ends
@@ -168,23 +140,12 @@ class ClassicGroup:
             self._unsynced = self._unsynced - {old_id} | {new_id}
         self._update(member, join)
         self._touch(member, now_ms)
-        if self.state is State.STABLE and self._still_fits(before, member):
+        if self.state is State.STABLE and self.roster.still_fits(
+            before, member, self.protocol_type, self.protocol_name
+        ):
             member.awaits_join = False
             return [*decisions, Save(), AnswerJoin(new_id, self._take_over_answer(member, join, old_leader))]
         return [*decisions, *self._gather(now_ms)]
-
-    def _still_fits(self, before: bytes, member: Member) -> bool:
-        """Whether the generation still holds: the same protocol would be chosen, and for the same topics.
-
-        The metadata may differ for no good reason: a consumer that was restarted does not list what it owned.
-        """
-        if self.roster.vote() != self.protocol_name:
-            return False
-        after = member.metadata(self.protocol_name)
-        if before == after:
-            return True
-        topics = subscribed_topics(before) if self.protocol_type == CONSUMER else None
-        return topics is not None and topics == subscribed_topics(after)
 
     def _take_over_answer(self, member: Member, join: JoinRequest, old_leader: str | None) -> JoinAnswer:
         if join.can_skip_assignment:
@@ -194,7 +155,6 @@ class ClassicGroup:
 
     def _join_answer(self, member: Member, *, skip_assignment: bool = False, leader: str | None = None) -> JoinAnswer:
         leader = leader or self.roster.leader or ""
-        members = self.roster.members.values() if member.member_id == leader else ()
         return JoinAnswer(
             member_id=member.member_id,
             generation_id=self.generation_id,
@@ -202,7 +162,7 @@ class ClassicGroup:
             protocol_name=self.protocol_name or "",
             leader=leader,
             skip_assignment=skip_assignment,
-            members=tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol_name)) for m in members),
+            members=self.roster.joined(self.protocol_name) if member.member_id == leader else (),
         )
 
     @staticmethod
@@ -358,6 +318,8 @@ class ClassicGroup:
         """Does everything whose time has come."""
         decisions: list[Decision] = []
         for timer in self._timers.due(now_ms):
+            if timer in self._timers:
+                continue  # set again by what was done just before
             if timer == _JOIN and self.state is State.PREPARING:
                 decisions += self._join_time_is_up(now_ms)
             elif timer == _SYNC and self.state in (State.COMPLETING, State.STABLE):

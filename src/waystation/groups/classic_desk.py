@@ -22,7 +22,8 @@ from waystation.groups.calls import (
     SyncAnswer,
     SyncRequest,
 )
-from waystation.groups.classic import AnswerJoin, AnswerSync, ClassicGroup, Decision, Save
+from waystation.groups.classic import ClassicGroup
+from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import (
     CoordinatorUnavailable,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from waystation.groups.calls import JoinRequest
+from waystation.groups.calls import JoinedMember, JoinRequest
 from waystation.groups.classic_member import CONSUMER, Member, common_protocols, subscribed_topics, vote
 from waystation.groups.errors import FencedInstance, UnknownMember
 
@@ -92,6 +92,25 @@ class Roster:
 
     def vote(self) -> str:
         return vote(self.members.values(), self.members[self.leader or ""])
+
+    def joined(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """What the leader is told of everybody."""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol_name))
+            for member in self.members.values()
+        )
+
+    def still_fits(self, before: bytes, member: Member, protocol_type: str | None, protocol_name: str | None) -> bool:
+        """Whether the generation holds although the member came back: the same protocol would be chosen, for the same
+        topics. Its metadata may differ for no good reason: a consumer that was restarted does not list what it owned.
+        """
+        if self.vote() != protocol_name:
+            return False
+        after = member.metadata(protocol_name)
+        if before == after:
+            return True
+        topics = subscribed_topics(before) if protocol_type == CONSUMER else None
+        return topics is not None and topics == subscribed_topics(after)
 
     def size_bytes(self) -> int:
         return sum(member.size_bytes() for member in self.members.values())

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from waystation.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView, TopicPartition, TopicView
@@ -36,9 +37,11 @@ from waystation.groups.subscriptions import Subscriptions, sizes
 _MS_PER_MEMBER = 2
 """While a large group settles, its members are spread out to at most 500 heartbeats a second."""
 
+_QUIET_SHARE = 4
+"""The interval is this part of the quiet so far: from 250 ms to 5 s in 20 s, with a dozen heartbeats on the way."""
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+
+class Changes(msgspec.Struct, frozen=True):
     """What has to be written: the group's own record, and records of members (gone ones: tombstones)."""
 
     group: bool
@@ -67,6 +70,7 @@ class ConsumerGroup:
         self._timers: Deadlines[tuple[str, str]] = Deadlines()
         self._changed_group = False
         self._changed_members: set[str] = set()
+        self._restless_at_ms = 0  # when something last moved
 
     # -- what others may ask ---------------------------------------------------------------------------------
 
@@ -108,7 +112,7 @@ class ConsumerGroup:
             epoch=self.epoch,
             assignment_epoch=self.assignment_epoch,
             assignor=self._assignor(),
-            members=tuple(member.view() for member in self.members.values()),
+            members=tuple(member.view() for _, member in sorted(self.members.items())),
         )
 
     # -- heartbeats ------------------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ class ConsumerGroup:
         return ConsumerBeatAnswer(
             member.member_id,
             member.epoch,
-            self._interval_ms(),
+            self._interval_ms(now_ms),
             member.holding.assigned if news else None,
         )
 
@@ -246,6 +250,7 @@ class ConsumerGroup:
         holding = step(member.holding, member.target, self.assignment_epoch, owned, lambda part: part not in taken)
         if holding != member.holding:
             self._changed_members.add(member.member_id)
+            self._restless_at_ms = now_ms
             timer = ("rebalance", member.member_id)
             if holding.phase is Phase.REVOKING:
                 self._timers.set(timer, now_ms + member.rebalance_timeout_ms)
@@ -257,14 +262,21 @@ class ConsumerGroup:
     def _is_settled(self, member: ConsumerMember) -> bool:
         return member.holding.phase is Phase.STABLE and member.epoch == self.assignment_epoch
 
-    def _interval_ms(self) -> int:
+    def _interval_ms(self, now_ms: int) -> int:
+        """When members are to heartbeat next: soon while the group settles, then less and less often.
+
+        A change seldom comes alone (consumers are started one after the other), and each member hears of it only at
+        its next heartbeat. So the interval grows with the quiet since the last change, up to the configured one.
+        """
         settings = self.settings
-        if self.assignment_epoch == self.epoch and all(
+        settled = self.assignment_epoch == self.epoch and all(
             self._is_settled(member) or member.is_away for member in self.members.values()
-        ):
-            return settings.consumer_heartbeat_interval_ms
-        spread_ms = max(settings.consumer_settling_interval_ms, _MS_PER_MEMBER * len(self.members))
-        return min(settings.consumer_heartbeat_interval_ms, spread_ms)
+        )
+        if not settled:
+            self._restless_at_ms = now_ms
+        least_ms = max(settings.consumer_settling_interval_ms, _MS_PER_MEMBER * len(self.members))
+        quiet_ms = now_ms - self._restless_at_ms
+        return min(settings.consumer_heartbeat_interval_ms, max(least_ms, quiet_ms // _QUIET_SHARE))
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -320,6 +332,7 @@ class ConsumerGroup:
 
     def start_sessions(self, now_ms: int) -> None:
         """Everybody gets a full session from now; those that were revoking get their full time for that too."""
+        self._restless_at_ms = now_ms
         for member in self.members.values():
             self._timers.set(("session", member.member_id), now_ms + self.settings.consumer_session_timeout_ms)
             if member.holding.phase is Phase.REVOKING:

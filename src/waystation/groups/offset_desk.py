@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from waystation.errors import UnknownTopic, WaystationError
 from waystation.groups import records
 from waystation.groups.calls import FetchedOffset, OffsetResult, OffsetToCommit
-from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_member import CONSUMER
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import (
@@ -49,10 +48,11 @@ class OffsetDesk:
         retention_ms: int,
     ) -> list[OffsetResult]:
         """Raises if the caller may not commit for this group; otherwise each partition has its own result."""
-        self._admit(group_id, member_id, generation_id, instance_id, transactional=False)
+        group = self._admit(group_id, member_id, generation_id, instance_id, transactional=False)
         shard = self._shards.shard_of(group_id)
         entries, results = self._sort_out(offsets, retention_ms)
         if entries:
+            self._shards.adopt(group)
             shard.write([records.offset_record(group_id, *key, entry) for key, entry in entries])
             for key, entry in entries:
                 shard.offsets.commit(group_id, *key, entry)
@@ -74,10 +74,11 @@ class OffsetDesk:
         not outlive its offsets."""
         if producer_id < 0:
             raise InvalidGroupRequest("a transactional commit needs a producer id")
-        self._admit(group_id, member_id, generation_id, instance_id, transactional=True)
+        group = self._admit(group_id, member_id, generation_id, instance_id, transactional=True)
         shard = self._shards.shard_of(group_id)
         entries, results = self._sort_out(offsets, -1)
         if entries:
+            self._shards.adopt(group)
             batch = [records.offset_record(group_id, *key, entry) for key, entry in entries]
             shard.write(batch, producer_id=producer_id, producer_epoch=producer_epoch)
             for key, entry in entries:
@@ -163,15 +164,16 @@ class OffsetDesk:
 
     def _admit(
         self, group_id: str, member_id: str, generation_id: int, instance_id: str | None, *, transactional: bool
-    ) -> None:
+    ) -> Group:
+        """The group, if the caller may commit for it. A simple consumer makes its group by committing."""
         self._shards.check_group_id(group_id, may_be_empty=True)
         group = self._shards.find(group_id)
         if group is None:
             if generation_id >= 0:
                 raise UnknownGroup(f"there is no group {group_id!r}")
-            group = ClassicGroup(group_id, self._shards.settings)  # a simple consumer makes its group by committing
-            self._shards.adopt(group)
+            group = self._shards.classic(group_id)
         group.check_commit(member_id, instance_id, generation_id, self._shards.now_ms(), transactional=transactional)
+        return group
 
     def _sort_out(
         self, offsets: Sequence[OffsetToCommit], retention_ms: int

@@ -16,8 +16,9 @@ Pure; called by `ConsumerGroup` alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from waystation.groups.calls import TopicPartition
 
@@ -36,8 +37,7 @@ class Phase(Enum):
     WAITING = "waiting"  # something that it is to get is still with another member
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """What a member has. `assigned` and `revoking` are disjoint, and both are its own until it says otherwise."""
 
     epoch: int

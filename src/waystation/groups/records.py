@@ -25,7 +25,6 @@ A null value deletes. A key that this module does not know is left alone (`Unkno
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -48,31 +47,26 @@ Record = tuple[bytes, bytes | None]
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetKey:
+class OffsetKey(msgspec.Struct, frozen=True):
     group_id: str
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicKey:
+class ClassicKey(msgspec.Struct, frozen=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerKey:
+class ConsumerKey(msgspec.Struct, frozen=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMemberKey:
+class ConsumerMemberKey(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     version: int
 
 

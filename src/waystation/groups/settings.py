@@ -15,7 +15,7 @@ from waystation.config import BrokerSettings
 class GroupSettings:
     """What may vary between installations. Kafka's name stands behind each field that has one."""
 
-    initial_rebalance_delay_ms: int = 50
+    initial_rebalance_delay_ms: int = 100
     """group.initial.rebalance.delay.ms. A new group waits until this long passes without a new member, so that
     processes that start together share the first generation. Kafka's 3 s is what makes its groups feel slow; members
     that do come later only cost one more rebalance. A client needs two round trips to join (it is given a member id
@@ -41,11 +41,12 @@ class GroupSettings:
     """group.consumer.session.timeout.ms: a KIP-848 member silent for this long is removed."""
 
     consumer_heartbeat_interval_ms: int = 5_000
-    """group.consumer.heartbeat.interval.ms: what members of a settled group are told."""
+    """group.consumer.heartbeat.interval.ms: what members of a group at rest are told."""
 
     consumer_settling_interval_ms: int = 250
-    """What KIP-848 members are told while the group is not settled. A partition moves in three heartbeats (its old
-    owner hears of it, gives it up, the new one is given it), so at 5 s each a rebalance would take 10–15 s."""
+    """What KIP-848 members are told while the group is not settled; from there it grows to the interval above. A
+    partition moves in three heartbeats (its old owner hears of it, gives it up, the new one is given it), so at 5 s
+    each a rebalance would take 10–15 s."""
 
     offset_metadata_max_bytes: int = 4_096
     """offset.metadata.max.bytes: the text goes into every commit's record and stays in memory."""

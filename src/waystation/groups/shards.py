@@ -70,37 +70,36 @@ class GroupShards:
         return self.shard_of(group_id).groups.get(group_id)
 
     def classic(self, group_id: str) -> ClassicGroup:
-        """The classic group, made if there is none (`adopt` keeps it), or taken over from an empty KIP-848 one."""
-        shard = self.shard_of(group_id)
-        group = shard.groups.get(group_id)
+        """The classic group, or a new one if there is none, or only an empty KIP-848 group. `adopt` keeps it."""
+        group = self.find(group_id)
         if isinstance(group, ClassicGroup):
             return group
-        if group is not None:
-            if not group.is_empty:
-                raise InconsistentProtocol(f"group {group_id!r} has members that use the consumer protocol (KIP-848)")
-            shard.remove(group)
+        if group is not None and not group.is_empty:
+            raise InconsistentProtocol(f"group {group_id!r} has members that use the consumer protocol (KIP-848)")
         return ClassicGroup(group_id, self._settings)
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        """The KIP-848 group, made if there is none (`adopt` keeps it), or taken over from an empty classic one."""
-        shard = self.shard_of(group_id)
-        group = shard.groups.get(group_id)
+        """The KIP-848 group, or a new one if there is none, or only an empty classic group. `adopt` keeps it."""
+        group = self.find(group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        if group is not None:
-            if not group.is_empty:
-                raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
-            shard.remove(group)
+        if group is not None and not group.is_empty:
+            raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
         return ConsumerGroup(group_id, self._settings)
 
     def adopt(self, group: Group) -> None:
-        """Keeps a group that was just made; TooManyGroups if there is no room for another."""
-        groups = self.shard_of(group.group_id).groups
-        if group.group_id not in groups:
-            self.check_room()
-            groups[group.group_id] = group
+        """Keeps a group that was just made, in the place of an empty one of the other protocol if there is one."""
+        shard = self.shard_of(group.group_id)
+        present = shard.groups.get(group.group_id)
+        if present is group:
+            return
+        if present is None:
+            self._check_room()
+        else:
+            shard.remove(present)
+        shard.groups[group.group_id] = group
 
-    def check_room(self) -> None:
+    def _check_room(self) -> None:
         if sum(len(shard.groups) for shard in self._shards) >= self._settings.max_groups:
             raise TooManyGroups(f"this broker keeps at most {self._settings.max_groups} groups; delete unused ones")
 

@@ -1,0 +1,95 @@
+"""Asking the Kafka door in any version, without a socket: requests and answers go through their bytes.
+
+A request is given with the fields of the newest version; those that a version does not have are left out, as a client
+of that time would. Only tests of groups use this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import types
+import typing
+from datetime import timedelta
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial._implicit_defaults import get_tagged_field_default
+from kio.static.constants import EntityType
+
+from tests.groups.kit import Stage
+from waystation.doors.kafka import codec, consumer_groups, groups, offsets
+from waystation.doors.kafka.registry import APIS, Call, Listener
+
+FAMILIES = (groups, offsets, consumer_groups)
+
+VERSIONS = {
+    api.name: range(api.min_version, api.max_version + 1)
+    for api in APIS.values()
+    if inspect.getmodule(api.handler) in FAMILIES
+}
+"""What the three family files register."""
+
+
+def versions(name: str) -> list[int]:
+    return list(VERSIONS[name])
+
+
+async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
+    """The decoded response to a request."""
+    module, _, class_name = schema_name_map[name][version][EntityType.request].partition(":")
+    request_class = getattr(__import__(module, fromlist=[class_name]), class_name)
+    buffer = BytesIO()
+    entity_writer(request_class)(buffer, _build(request_class, fields))
+    broker: Any = SimpleNamespace(groups=stage.coordinator, node_id=1, world=stage.world)
+    request = codec.decode_request(name, version, buffer.getvalue())
+    call = Call(name, version, request, broker, "app", "127.0.0.1", Listener("localhost", 9092))
+    api = APIS[codec.API_KEYS[name]]
+    data = codec.encode_response(name, version, await api.handler(call))
+    module, _, class_name = schema_name_map[name][version][EntityType.response].partition(":")
+    response_class = getattr(__import__(module, fromlist=[class_name]), class_name)
+    response, size = entity_reader(response_class)(data, 0)
+    assert size == len(data)
+    return response
+
+
+def _build(entity: Any, given: dict[str, Any]) -> Any:
+    hints = typing.get_type_hints(entity, vars(sys.modules[entity.__module__]))
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(entity):
+        if field.name in given:
+            values[field.name] = _value(hints[field.name], given[field.name])
+        elif field.default is dataclasses.MISSING:
+            values[field.name] = _default(field)
+    return entity(**values)
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if isinstance(value, timedelta) or value is None:
+        return value
+    nested = _nested(hint)
+    if nested is not None:
+        return tuple(_build(nested, one) for one in value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _nested(hint: Any) -> Any:
+    """The entity class of a tuple of entities."""
+    for part in (hint, *(typing.get_args(hint) if isinstance(hint, types.UnionType) else ())):
+        arguments = typing.get_args(part)
+        if typing.get_origin(part) is tuple and dataclasses.is_dataclass(arguments[0]):
+            return arguments[0]
+    return None
+
+
+def _default(field: Any) -> Any:
+    kind = str(field.type)
+    if kind.startswith("tuple") or "tuple" in kind:
+        return ()
+    if field.type in (bool, "bool"):
+        return False
+    return None if "None" in kind else get_tagged_field_default(field)
