@@ -89,6 +89,7 @@ class SimDisk:
         self._locks: dict[str, bytes] = {}
         self._boot = f"boot-{self._rng.getrandbits(64):016x}"
         self._used = 0
+        self._durable_folders: set[str] = set()
         self._cut_at = -1
         self._faults: list[Fault] = []
         self.capacity = capacity
@@ -186,19 +187,20 @@ class SimDisk:
 
     def make_folder(self, path: str) -> None:
         self.look("open", path)
-        if isinstance(self._find(path), FolderNode):
+        if path in self._durable_folders or path == "/":
             return
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.make_folder(parent)
         folder, name = self._place_of(path)
-        if name in folder.entries:
-            return
-        self._change("mkdir", path, (folder, name, FolderNode()))
+        if name not in folder.entries:
+            self._change("mkdir", path, (folder, name, FolderNode()))
         self.sync_folder(parent)
+        self._durable_folders.add(path)
 
     def rename(self, source: str, target: str) -> None:
         self.look("open", source)
+        self._forget_folders(source)
         old_folder, old_name = self._place_of(source)
         new_folder, new_name = self._place_of(target)
         node = old_folder.entries.get(old_name)
@@ -227,10 +229,14 @@ class SimDisk:
             self._change("remove", path, (folder, name, None))
             self._unlinked(node)
 
+    def _forget_folders(self, path: str) -> None:
+        self._durable_folders = {f for f in self._durable_folders if not f"{f}/".startswith(f"{path}/")}
+
     def remove_tree(self, path: str) -> None:
         node = self._find(path)
         if not isinstance(node, FolderNode):
             return
+        self._forget_folders(path)
         for name in sorted(node.entries):
             child = f"{path}/{name}"
             if isinstance(node.entries[name], FolderNode):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import Header, Record
 from waystation.log.compression import compress
@@ -29,8 +30,14 @@ class DedupWindow:
         if found is not None:
             for data, header in log.batches_from(found[0]):
                 if not header.control:
-                    for record in batches.records_of(data, header):
-                        self._note(record, record.timestamp)
+                    self._read(data, header)
+
+    def _read(self, data: bytes, header: Header) -> None:
+        try:
+            for record in batches.records_of(data, header):
+                self._note(record, record.timestamp)
+        except (InvalidRecord, TooLarge):
+            return  # from before the topic was opened up; it can have no ids
 
     def __len__(self) -> int:
         return len(self._seen)

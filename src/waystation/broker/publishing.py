@@ -13,7 +13,7 @@ from waystation.broker.partition import Partition
 from waystation.config import TopicSettings
 from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
 from waystation.log import batch as batches
-from waystation.log.batch import Header
+from waystation.log.batch import LOG_APPEND_TIME, Header
 from waystation.log.compression import CODEC_MASK, CODEC_NAMES, compress
 from waystation.log.log import Appended, Log
 from waystation.world import World
@@ -29,11 +29,7 @@ class Publishing:
     def check(self, partition: Partition, batch: bytearray | memoryview) -> Header:
         """Everything that can be known of a batch before it is appended; raises if it will not be taken."""
         settings = partition.topic.settings
-        if len(batch) > settings.max_message_bytes:
-            raise TooLarge(
-                f"a batch of {len(batch)} bytes for topic {partition.topic.name!r}, which takes at most"
-                f" {settings.max_message_bytes} (max.message.bytes)"
-            )
+        _check_size(partition, batch)
         header = batches.check_batch(batch)
         if header.control:
             raise InvalidRecord("control records are the broker's alone")
@@ -41,6 +37,8 @@ class Publishing:
             raise InvalidRecord(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
         if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
             raise InvalidRecord("a batch with a producer id needs its epoch and its sequence")
+        if header.attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("the broker's own time is the broker's alone to set (attribute bit 3)")
         if not settings.log_append_time:
             self._check_times(header, settings)
         if partition.topic.internal:
@@ -66,6 +64,7 @@ class Publishing:
         if settings.compression_type != "producer" and header.codec != CODEC_NAMES[settings.compression_type]:
             batch = self._recompress(batch, header, CODEC_NAMES[settings.compression_type])
             header = batches.read_header(batch)
+            _check_size(partition, batch)
         appended = partition.append(batch, header)
         if window is not None and not appended.duplicate:
             window.remember(batch, header, self._clock.now_ms())
@@ -89,3 +88,12 @@ class Publishing:
             window = self._windows[log] = DedupWindow(log, window_ms, self._clock.now_ms())
         window.window_ms = window_ms
         return window
+
+
+def _check_size(partition: Partition, batch: bytearray | memoryview) -> None:
+    limit = partition.topic.settings.max_message_bytes
+    if len(batch) > limit:
+        raise TooLarge(
+            f"a batch of {len(batch)} bytes for topic {partition.topic.name!r}, which takes at most"
+            f" {limit} (max.message.bytes)"
+        )

@@ -26,16 +26,28 @@ class AbortedTransactions:
     def __init__(self) -> None:
         self._entries: list[Aborted] = []
         self._ends: list[int] = []
+        self._lowest: list[int] = []  # the smallest first offset of an entry and all behind it
 
     def add(self, aborted: Aborted) -> None:
         if self._ends and aborted.last_offset <= self._ends[-1]:
             return  # read again after a crash: known already
         self._entries.append(aborted)
         self._ends.append(aborted.last_offset)
+        self._lowest.append(aborted.first_offset)
+        i = len(self._lowest) - 2
+        while i >= 0 and self._lowest[i] > aborted.first_offset:
+            self._lowest[i] = aborted.first_offset
+            i -= 1
 
     def overlapping(self, first: int, end: int) -> list[Aborted]:
         """Those with a record in [first, end)."""
-        return [entry for entry in self._entries[bisect_left(self._ends, first) :] if entry.first_offset < end]
+        found = []
+        for i in range(bisect_left(self._ends, first), len(self._entries)):
+            if self._lowest[i] >= end:
+                break  # so a reader at the beginning of a long log does not go through all of it
+            if self._entries[i].first_offset < end:
+                found.append(self._entries[i])
+        return found
 
     def between(self, first: int, end: int) -> list[Aborted]:
         """Those whose marker is in [first, end): what one segment's file holds."""
@@ -45,12 +57,7 @@ class AbortedTransactions:
         keep = bisect_left(self._ends, offset)
         del self._entries[:keep]
         del self._ends[:keep]
-
-    def cut(self, offset: int) -> None:
-        """Forgets markers at or after `offset`."""
-        keep = bisect_left(self._ends, offset)
-        del self._entries[keep:]
-        del self._ends[keep:]
+        del self._lowest[:keep]
 
     @staticmethod
     def encode(entries: list[Aborted]) -> bytes:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from waystation.errors import CorruptBatch, InvalidRecord, UnsupportedFormat
-from waystation.log.compression import CODEC_MASK, compress, decompress
+from waystation.log.compression import CODEC_MASK, MAX_DECOMPRESSED_BYTES, NONE, ZSTD, compress, decompress
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,6 +35,8 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
 NO_PRODUCER = -1
+SMALLEST_RECORD = 7
+"""Bytes of a record with nothing in it: length, attributes, two deltas, no key, no value, no headers."""
 
 _PREFIX = struct.Struct(">qi")
 _CRC = struct.Struct(">I")
@@ -121,6 +123,11 @@ def check_batch(data: Buffer) -> Header:
         raise CorruptBatch("the batch's CRC-32C does not match its content")
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise InvalidRecord("record count and last offset delta cannot be negative")
+    if header.codec > ZSTD:
+        raise InvalidRecord(f"unknown compression codec {header.codec}")
+    room = len(data) - HEADER_SIZE if header.codec == NONE else MAX_DECOMPRESSED_BYTES
+    if header.record_count * SMALLEST_RECORD > room:
+        raise InvalidRecord(f"{header.record_count} records cannot fit in {room} bytes")
     return header
 
 
@@ -204,6 +211,8 @@ def _parse_record(body: bytes, position: int, header: Header, fixed: int | None)
             found.append((name.decode(), content))
         headers = tuple(found)
     timestamp = header.base_timestamp + timestamp_delta if fixed is None else fixed
+    if not 0 <= offset_delta <= header.last_offset_delta or not -(2**63) <= timestamp < 2**63:
+        raise InvalidRecord("a record's offset or timestamp is outside what its batch says")
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers), position
 
 
@@ -230,6 +239,8 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
         position += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if result >= 2**64:
+                raise InvalidRecord("a number in a record has more than 64 bits")
             return (result >> 1) ^ -(result & 1), position
         shift += 7
         if shift > 63:

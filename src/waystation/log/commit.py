@@ -9,18 +9,22 @@ upper tiers keep their appends in memory until then and write them between the s
 the moment of a power cut: a committed offset on the disk covers only data that is on the disk, and a finished
 transaction on the disk has all its markers there.
 
-A sync that fails condemns its log, not the round: only those who wait for that log see the failure.
+A sync that fails condemns its log and the tiers above it, which may speak of what it lost; other logs go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable
 from typing import Literal
 
+from waystation.errors import StorageFailed
 from waystation.log.log import Log, SyncJob
 from waystation.world import World
+
+logger = logging.getLogger("waystation.commit")
 
 FlushMode = Literal["commit", "interval", "os"]
 
@@ -32,11 +36,12 @@ class GroupCommit:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._dirty: tuple[set[Log], ...] = tuple(set() for _ in TIERS)
+        self._dirty: tuple[dict[Log, None], ...] = tuple({} for _ in TIERS)  # as sets, but in the order of writing
         self._next: asyncio.Future[None] | None = None
         self._running: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._failed_tier = TIERS[-1]  # a tier above this one is never written again: what it says might not be true
         self.mode: FlushMode = "commit"
         self.interval_ms = 1_000
         self.rounds = 0
@@ -56,11 +61,20 @@ class GroupCommit:
             await self._task
         self._task = None
 
+    def configure(self, mode: FlushMode, interval_ms: int) -> None:
+        """When to flush; may change at run time."""
+        self.mode = mode
+        self.interval_ms = interval_ms
+        self._wake.set()  # the flusher may be waiting in the old way
+
     def written(self, log: Log) -> None:
         """The log has something to sync. Called by the log on every append."""
-        self._dirty[log.tier].add(log)
-        if self.mode != "commit" and log.tier > 0:
-            self._wake.set()  # what is kept in memory is written soon, also when nobody waits
+        self._dirty[log.tier][log] = None
+        if log.stalled is not None:
+            self.join()  # there may be room now
+        if self.mode != "commit" and log.tier:
+            # Nobody will wait for a round: hand it to the page cache now, so that a crash of the process loses nothing.
+            asyncio.get_running_loop().call_soon(lambda: log.write_pending(log.pending_count))
 
     def join(self) -> asyncio.Future[None]:
         """The end of the next round: everything appended before this call has then been synced, or has failed."""
@@ -75,6 +89,8 @@ class GroupCommit:
         while log.durable_offset < offset:
             log.check_usable()
             await asyncio.shield(self.join())
+            if log.stalled is not None and log.durable_offset < offset:
+                raise log.stalled
 
     @property
     def waits(self) -> bool:
@@ -84,7 +100,7 @@ class GroupCommit:
     async def quiesce(self, logs: Iterable[Log]) -> None:
         """Returns when no round is using the logs; they are forgotten. Before closing or deleting them."""
         for log in logs:
-            self._dirty[log.tier].discard(log)
+            self._dirty[log.tier].pop(log, None)
         if self._running is not None:
             await asyncio.shield(self._running)
 
@@ -99,31 +115,38 @@ class GroupCommit:
             self._wake.clear()
             waiters, self._next = self._next, None
             self._running = loop.create_future()
+            taken = [tuple(tier) for tier in self._dirty]
+            for tier in self._dirty:
+                tier.clear()
             try:
-                await self._round()
+                await self._round(taken)
+            except Exception as error:
+                # A mistake of ours: without this, whoever waits for these logs would wait for ever.
+                logger.exception("a commit round failed")
+                for log in (log for tier in taken for log in tier):
+                    log.fail(StorageFailed(f"{log.folder}: the commit failed: {error}"))
             finally:
                 self._running.set_result(None)
                 self._running = None
                 if waiters is not None and not waiters.done():
                     waiters.set_result(None)
 
-    async def _round(self) -> None:
+    async def _round(self, taken: list[tuple[Log, ...]]) -> None:
         self.rounds += 1
-        taken = [tuple(tier) for tier in self._dirty]
-        for tier in self._dirty:
-            tier.clear()
         # The upper tiers' appends are counted before the first sync starts: what comes later may depend on data that
         # this round does not sync, and waits for the next.
         marks = {log: log.pending_count for tier in taken[1:] for log in tier}
-        for logs in taken:
-            if not logs:
+        for tier, logs in enumerate(taken):
+            if tier > self._failed_tier:
+                for log in logs:
+                    log.fail(StorageFailed(f"{log.folder}: a log that it depends on has failed; restart the broker"))
                 continue
             jobs: list[SyncJob] = []
             for log in logs:
                 if log in marks:
                     log.write_pending(marks[log])
                     if log.pending_count:
-                        self.written(log)
+                        self._dirty[log.tier][log] = None
                         if self._next is not None:
                             self._wake.set()
                 job = log.take_sync()
@@ -134,6 +157,8 @@ class GroupCommit:
                 await self._world.offload(_sync_all, jobs)
                 for job in jobs:
                     job.log.synced(job)
+                    if job.error is not None:
+                        self._failed_tier = min(self._failed_tier, tier)
 
 
 def _sync_all(jobs: list[SyncJob]) -> None:

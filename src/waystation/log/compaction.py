@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from waystation.errors import WaystationError
+from waystation.errors import CorruptBatch, InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
 from waystation.log.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, Header, Record
@@ -34,7 +34,7 @@ class Plan:
 
     segments: list[Segment]
     dirty_from: int
-    aborted: list[Aborted]
+    aborted: dict[int, list[Aborted]]  # by producer id
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -43,25 +43,31 @@ class Plan:
 def due(log: Log, now_ms: int) -> Plan | None:
     """A plan, if enough of the log has not been compacted yet."""
     settings = log.settings
+    if not settings.compacts or log.failure is not None:
+        return None
     stable = log.stable_offset
     segments: list[Segment] = []
     for segment, following in pairwise(log.segments):
+        if segment.base_offset >= log.saved_point.segment:
+            break  # a crash now would be recovered from a position in this file
         too_fresh = segment.latest_timestamp() > now_ms - settings.min_compaction_lag_ms
         if following.base_offset > stable or log.uses(segment) or (settings.min_compaction_lag_ms and too_fresh):
             break
         segments.append(segment)
     clean = sum(segment.size for segment in segments if segment.last_offset < log.cleaned_offset)
     dirty = sum(segment.size for segment in segments) - clean
-    if dirty == 0 or not settings.compacts:
+    if dirty == 0:
         return None
     overdue = any(
-        segment.latest_timestamp() < now_ms - settings.max_compaction_lag_ms
+        (segment.earliest_timestamp() or 0) < now_ms - settings.max_compaction_lag_ms
         for segment in segments
         if segment.last_offset >= log.cleaned_offset
     )
     if dirty / (clean + dirty) < settings.min_cleanable_dirty_ratio and not overdue:
         return None
-    aborted = log.aborted.overlapping(log.start_offset, segments[-1].last_offset + 1)
+    aborted: dict[int, list[Aborted]] = {}
+    for entry in log.aborted.overlapping(segments[0].base_offset, segments[-1].last_offset + 1):
+        aborted.setdefault(entry.producer_id, []).append(entry)
     return Plan(segments, log.cleaned_offset, aborted, now_ms, settings.delete_retention_ms, settings.segment_bytes)
 
 
@@ -69,10 +75,13 @@ async def compact(log: Log, plan: Plan) -> int:
     """Carries out a plan; returns the bytes that were freed."""
     before = sum(segment.size for segment in plan.segments)
     newest, until = await log.world.offload(_newest_offsets, log, plan)
+    if not await log.remember_producers(until):
+        return 0
     made: list[Segment] = []
     for group in _groups(plan, until):
         segment = await log.world.offload(_rewrite, log, plan, group, newest)
         _swap_in(log, group, segment)
+        await log.world.offload(log.world.disk.sync_folder, log.folder)
         made.append(segment)
     log.cleaned_offset = max(log.cleaned_offset, until)
     return before - sum(segment.size for segment in made)
@@ -105,7 +114,7 @@ def _newest_offsets(log: Log, plan: Plan) -> tuple[dict[bytes, int], int]:
             for data, header in _batches(log, segment):
                 if header.control or _is_aborted(plan, header):
                     continue
-                for record in batches.records_of(data, header):
+                for record in _records(data, header):
                     if record.key is not None:
                         newest[record.key] = record.offset
         until = segment.last_offset + 1
@@ -117,21 +126,33 @@ def _newest_offsets(log: Log, plan: Plan) -> tuple[dict[bytes, int], int]:
 def _batches(log: Log, segment: Segment) -> Iterator[tuple[bytes, Header]]:
     """A segment's batches, read through a handle of this thread's own."""
     reader = Segment(log.world.disk, log.folder, segment.base_offset)
-    reader.size = segment.size
+    reader.restore_sealed(segment.size, segment.last_offset)
+    end = 0
     try:
         for position, header in reader.walk(0, 1024 * 1024):
             data = reader.file.read(header.size, position)
             if not batches.intact(data, 0, header):
-                raise WaystationError(f"{segment.path()} is corrupt at position {position}: not compacted")
+                break
             yield data, header
+            end = position + header.size
+        if end < reader.size:
+            raise CorruptBatch(f"{segment.path()} is corrupt at position {end}: not compacted")
     finally:
         reader.close()
 
 
+def _records(data: bytes, header: Header) -> list[Record]:
+    """A batch's records; none if it does not open. It is then as its producer sent it, and stays so."""
+    try:
+        return list(batches.records_of(data, header))
+    except (InvalidRecord, TooLarge):
+        return []
+
+
 def _is_aborted(plan: Plan, header: Header) -> bool:
     return header.transactional and any(
-        entry.producer_id == header.producer_id and entry.first_offset <= header.base_offset <= entry.last_offset
-        for entry in plan.aborted
+        entry.first_offset <= header.base_offset <= entry.last_offset
+        for entry in plan.aborted.get(header.producer_id, ())
     )
 
 
@@ -140,24 +161,28 @@ def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int
     base, end = group[0].base_offset, group[-1].base_offset
     disk = log.world.disk
     temporary = f"{log.folder}/{base}-{end}{CLEANED}"
+    made = log.new_segment(base)
+    made.begin_empty()
     file = disk.open(temporary, create=True)
-    position = 0
     try:
         file.truncate(0)
         for segment in group:
             for data, header in _batches(log, segment):
                 kept = _filter(plan, data, header, newest)
                 if kept is not None:
-                    file.write([kept], position)
-                    position += len(kept)
+                    file.write([kept], made.size)
+                    made.take(made.size, batches.read_header(kept))
+                    made.size += len(kept)
         file.sync()
+    except OSError:
+        disk.remove(temporary)  # a full disk needs the room
+        raise
     finally:
         file.close()
     disk.rename(temporary, f"{log.folder}/{base}-{end}{SWAP}")
     disk.sync_folder(log.folder)
-    segment = log.new_segment(base)
-    segment.restore_sealed(position, group[-1].last_offset)
-    return segment
+    made.restore_sealed(made.size, group[-1].last_offset)
+    return made
 
 
 def _swap_in(log: Log, group: list[Segment], segment: Segment) -> None:
@@ -165,8 +190,8 @@ def _swap_in(log: Log, group: list[Segment], segment: Segment) -> None:
     for old in group:
         old.close()
     finish_swap(log.world, log.folder, group[0].base_offset, group[-1].base_offset)
-    log.adopt([s for s in log.segments if s not in group] + [segment])
-    log.adopt(sorted(log.segments, key=lambda s: s.base_offset))
+    log.adopt(sorted([*(s for s in log.segments if s not in group), segment], key=lambda s: s.base_offset))
+    segment.write_indexes()
 
 
 def _filter(plan: Plan, data: bytes, header: Header, newest: dict[bytes, int]) -> bytes | bytearray | None:
@@ -176,7 +201,9 @@ def _filter(plan: Plan, data: bytes, header: Header, newest: dict[bytes, int]) -
     if _is_aborted(plan, header):
         return None
     horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
-    everything = list(batches.records_of(data, header))
+    everything = _records(data, header)
+    if not everything and header.record_count:
+        return data
     expired = horizon is not None and horizon <= plan.now_ms
     kept = [record for record in everything if _stays(record, newest, expired)]
     if not kept:

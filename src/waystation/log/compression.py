@@ -25,6 +25,10 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE = 16
 _CHUNK = struct.Struct(">I")
 
+_LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; of 64 KiB; header checksum
+_LZ4_BLOCK = 64 * 1024
+_LZ4_SIZE = struct.Struct("<I")
+
 
 def decompress(codec: int, data: bytes | memoryview, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """The plain bytes; InvalidRecord if they do not decompress, TooLarge if they are more than `limit`."""
@@ -51,10 +55,26 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == SNAPPY:
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        return _lz4_frame(data)
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=3))
     raise InvalidRecord(f"unknown compression codec {codec}")
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    """An LZ4 frame of independent blocks: Java's client refuses frames whose blocks refer to each other."""
+    import cramjam
+
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK):
+        chunk = data[start : start + _LZ4_BLOCK]
+        packed = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        if len(packed) < len(chunk):
+            parts += (_LZ4_SIZE.pack(len(packed)), packed)
+        else:
+            parts += (_LZ4_SIZE.pack(len(chunk) | 0x80000000), chunk)  # stored as it is
+    parts.append(_LZ4_SIZE.pack(0))
+    return b"".join(parts)
 
 
 def _gunzip(data: bytes | memoryview, limit: int) -> bytes:

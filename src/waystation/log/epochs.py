@@ -1,8 +1,9 @@
 """Leader epochs of a log: which epoch wrote from which offset on.
 
-An epoch begins when a partition gets a new leader, and on a single broker after every crash: then records that were
-read but not yet on the disk may be gone, and a consumer that asks where its epoch ended (KIP-320) learns it instead of
-reading on in another history. The file `leader-epoch-checkpoint` is Kafka's: version, count, then "epoch offset" lines.
+An epoch begins when a partition gets a new leader, and on a single broker after the machine went down: then records
+that were read but not yet on the disk may be gone, and a consumer that asks where its epoch ended (KIP-320) learns it
+instead of reading on in another history. The file `leader-epoch-checkpoint` is Kafka's: version, count, then
+"epoch offset" lines.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class Epochs:
         self.entries = list(zip(numbers[0::2], numbers[1::2], strict=False))
 
     def save(self) -> None:
-        """Durable when it returns; blocks."""
-        lines = ["0", str(len(self.entries)), *(f"{epoch} {start}" for epoch, start in self.entries)]
-        self._disk.replace_file(self._path, ("\n".join(lines) + "\n").encode())
-        self.changed = False
+        """Durable when it returns; blocks, and may run on a thread."""
+        self.changed = False  # first: the loop may change them again while this is written
+        entries = list(self.entries)
+        lines = ["0", str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
+        try:
+            self._disk.replace_file(self._path, ("\n".join(lines) + "\n").encode())
+        except OSError:
+            self.changed = True
+            raise
 
     @property
     def latest(self) -> int:

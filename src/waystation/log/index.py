@@ -43,16 +43,6 @@ class OffsetIndex:
         i = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[i] if i >= 0 else 0
 
-    def after(self, position: int) -> list[int]:
-        """The indexed positions behind `position`: where whole batches are known to start."""
-        return list(self.positions[bisect_right(self.positions, position) :])
-
-    def cut(self, position: int) -> None:
-        """Forgets batches at or after `position`."""
-        keep = bisect_left(self.positions, position)
-        del self.offsets[keep:]
-        del self.positions[keep:]
-
     def to_bytes(self) -> bytes:
         mixed = array("I", bytes(self.ENTRY_SIZE * len(self.offsets)))
         mixed[0::2] = self.offsets
@@ -78,7 +68,10 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """An entry (timestamp, relative offset) says: up to this offset, no record has a later timestamp than this."""
+    """An entry (timestamp, relative offset) says: up to this offset, no record has a later timestamp than this.
+
+    Transaction markers are no records here. An entry is true by itself, so the beginning of a time index is one too.
+    """
 
     __slots__ = ("offsets", "timestamps")
 
@@ -94,15 +87,16 @@ class TimeIndex:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
+    def close(self, timestamp: int, relative_offset: int) -> None:
+        """Says the same of everything up to `relative_offset`: whoever reads the file knows how far it reaches."""
+        if not self.offsets or (timestamp >= self.timestamps[-1] and relative_offset > self.offsets[-1]):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
     def floor(self, timestamp: int) -> int:
         """A relative offset at or before the first record with a timestamp of at least `timestamp`."""
         i = bisect_left(self.timestamps, timestamp) - 1
         return self.offsets[i] if i >= 0 else 0
-
-    def cut(self, relative_offset: int) -> None:
-        keep = bisect_left(self.offsets, relative_offset)
-        del self.offsets[keep:]
-        del self.timestamps[keep:]
 
     def to_bytes(self) -> bytes:
         return b"".join(map(_TIME_ENTRY.pack, self.timestamps, self.offsets))

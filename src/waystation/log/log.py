@@ -13,24 +13,29 @@ Used by the broker's partitions and coordinators, on the loop's thread only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from waystation.config import TopicSettings
-from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
+from waystation.errors import StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
+from waystation.log.derived import Derived, Files
 from waystation.log.epochs import Epochs
 from waystation.log.producers import Producers
+from waystation.log.reading import SegmentReader
 from waystation.log.segment import Segment, file_name
 from waystation.world import World
 
 logger = logging.getLogger("waystation.log")
 
 START_FILE = "log-start"
+PENDING_WHILE_STALLED = 10_000
+"""Batches that an upper tier keeps in memory for a disk without room."""
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """After this much new data, indexes and producer state are written down, so that a crash costs little to recover."""
 
@@ -62,19 +67,29 @@ class SyncJob:
     segments: list[Segment]
     folder: str | None
     point: RecoveryPoint
+    files: Files | None
     error: OSError | None = field(default=None)
+    unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
 
     def run(self) -> None:
         for segment in self.segments:
             segment.file.sync()
         if self.folder is not None:
             self.log.world.disk.sync_folder(self.folder)
+        try:
+            self._save()
+        except OSError as error:
+            self.unsaved = error
+
+    def _save(self) -> None:
         if self.log.epochs.changed:
             self.log.epochs.save()
+        if self.files is not None:
+            self.files.save()
 
 
-class Log:
-    """Opened by `recovery.open_log`."""
+class Log(SegmentReader):
+    """Opened by `recovery.open_log`. What readers call is in `reading.py`."""
 
     def __init__(
         self,
@@ -85,30 +100,29 @@ class Log:
         tier: int = 0,
         on_write: Callable[[Log], None] | None = None,
     ) -> None:
+        super().__init__(folder)
         self.world = world
-        self.folder = folder
         self.settings = settings
         self.tier = tier
         self.on_write = on_write
         self.on_readable: Callable[[], None] | None = None
-        self.segments: list[Segment] = []
-        self._bases: list[int] = []
-        self.start_offset = 0
         self.end_offset = 0
-        self.written_offset = 0  # tier 0: always the end; upper tiers: what the commit has written
         self.durable_offset = 0
         self.epoch = 0
         self.epochs = Epochs(world.disk, folder)
         self.producers = Producers()
-        self.aborted = AbortedTransactions()
         self.recovery_point = RecoveryPoint(0, 0, 0)
+        self.saved_point = RecoveryPoint(0, 0, 0)  # what the next start would begin with: compaction stays behind it
         self.appended_bytes = 0  # since start: lets a waiting reader see growth without reading
-        self.failure: StorageFailed | None = None
+        self.failure: WaystationError | None = None
+        self.stalled: StorageFailed | None = None  # upper tiers: the disk is full, what is in memory waits for room
         self._pending: list[tuple[bytearray | memoryview, Header]] = []
         self._dirty: list[Segment] = []
         self._syncing: list[Segment] = []
         self._names_changed = False
+        self.derived = Derived(world.disk, folder)
         self._checkpointed_size = 0
+        self.moving_start = asyncio.Lock()
         self.cleaned_offset = 0  # compaction has seen everything before this
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -126,7 +140,9 @@ class Log:
     def stable_offset(self) -> int:
         """read_committed readers see records before this offset: no transaction before it is open."""
         first_open = self.producers.first_open_offset
-        return self.written_offset if first_open is None else min(first_open, self.written_offset)
+        if first_open is None:
+            return self.written_offset
+        return min(max(first_open, self.start_offset), self.written_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -146,11 +162,15 @@ class Log:
         """Appends a checked batch, giving it its offset in place. Nothing has changed if it raises."""
         if self.failure is not None:
             raise self.failure
+        if self.stalled is not None and len(self._pending) >= PENDING_WHILE_STALLED:
+            self._tell_commit()  # it tries again
+            raise self.stalled
         control = header.control
         if header.producer_id >= 0 and not control:
             stored = self.producers.check(header)
             if stored is not None:
-                return Appended(stored.base_offset, stored.last_offset, -1, duplicate=True)
+                append_time = stored.timestamp if self.settings.log_append_time else -1
+                return Appended(stored.base_offset, stored.last_offset, append_time, duplicate=True)
         append_time = -1
         now = self.world.clock.now_ms()
         if self.settings.log_append_time and not control:
@@ -169,9 +189,8 @@ class Log:
             self.written_offset = header.last_offset + 1
         self.end_offset = header.last_offset + 1
         if header.producer_id >= 0:
-            self.apply(batch, header)
-        if self.on_write is not None:
-            self.on_write(self)
+            self.apply(batch, header, now)
+        self._tell_commit()
         if self.on_readable is not None and not self.tier:
             self.on_readable()
         return Appended(base, header.last_offset, append_time)
@@ -190,30 +209,40 @@ class Log:
         if header.leader_epoch > self.epochs.latest:
             self.epochs.note(header.leader_epoch, header.base_offset)
 
-    def apply(self, batch: bytearray | memoryview | bytes, header: Header) -> None:
+    def _tell_commit(self) -> None:
+        if self.on_write is not None:
+            self.on_write(self)
+
+    def apply(self, batch: bytearray | memoryview | bytes, header: Header, now_ms: int) -> None:
         """Takes a batch of a producer with an id into the producers' state and the transaction index."""
         if not header.control:
-            self.producers.record(header)
+            self.producers.record(header, now_ms)
             return
         commits = batches.marker_commits(batch, header)
         if commits is None:
             return
-        start = self.producers.end_transaction(header, 0)
+        start = self.producers.end_transaction(header, 0, now_ms)
         if start is not None and not commits:
             self.aborted.add(Aborted(header.producer_id, start, header.last_offset))
 
     def write_pending(self, count: int) -> None:
-        """Writes the first `count` batches that wait in memory; the commit calls it between two syncs."""
+        """Writes the first `count` batches that wait in memory; the commit calls it between two syncs.
+
+        What the disk refuses stays in memory, in order, and is tried again: it has its offsets already.
+        """
+        written = 0
+        self.stalled = None
         for batch, header in self._pending[:count]:
             try:
                 self._write(batch, header)
             except StorageFailed as failure:
-                # They were given offsets in order: one that cannot be written would leave a hole.
-                self.fail(failure)
-                return
+                self.stalled = failure
+                logger.warning("waiting for the disk, %d batches are kept in memory: %s", len(self._pending), failure)
+                break
             self.written_offset = header.last_offset + 1
-        del self._pending[:count]
-        if count and self.on_readable is not None:
+            written += 1
+        del self._pending[:written]
+        if written and self.on_readable is not None:
             self.on_readable()
 
     # -- segments ---------------------------------------------------------------------------------------------------
@@ -224,51 +253,78 @@ class Log:
             return False
         if active.size + size > self.settings.segment_bytes or header.last_offset - active.base_offset > 2**31 - 1:
             return True
-        began = active.created_ms if active.first_timestamp is None else active.first_timestamp
-        return header.max_timestamp - began > self.settings.segment_ms and header.max_timestamp >= 0
+        began = active.first_timestamp
+        if began is None or began < 0 or header.max_timestamp < 0:  # without timestamps, by the clock
+            return self.world.clock.now_ms() - active.created_ms > self._segment_ms
+        return header.max_timestamp - began > self._segment_ms
+
+    @property
+    def _segment_ms(self) -> int:
+        """Records of a compacted topic must be in a sealed segment before they can be compacted in time."""
+        settings = self.settings
+        return min(settings.segment_ms, settings.max_compaction_lag_ms) if settings.compacts else settings.segment_ms
 
     def roll(self, base_offset: int) -> None:
         """Seals the active segment and starts the next."""
         previous = self.active if self.segments else None
         segment = self.new_segment(base_offset)
         segment.create(self.world.clock.now_ms())
-        if previous is not None:
-            previous.seal()
-            if not self._dirty or self._dirty[-1] is not previous:
-                self._dirty.append(previous)  # its new, true length is to be durable too
-            self._write_derived(previous)
-        self.segments.append(segment)
-        self._bases.append(base_offset)
+        try:
+            if previous is not None:
+                previous.seal()
+                if not self._dirty or self._dirty[-1] is not previous:
+                    self._dirty.append(previous)  # its new, true length is to be durable too
+                self._write_derived(previous)
+        except OSError:
+            segment.close()
+            raise
+        self.adopt([*self.segments, segment])
         self._names_changed = True
         self._checkpointed_size = 0
 
     def new_segment(self, base_offset: int) -> Segment:
-        return Segment(
+        segment = Segment(
             self.world.disk, self.folder, base_offset, index_interval_bytes=self.settings.index_interval_bytes
         )
-
-    def adopt(self, segments: list[Segment]) -> None:
-        """Takes these as the log's segments (recovery, compaction)."""
-        self.segments = segments
-        self._bases = [segment.base_offset for segment in segments]
+        segment.created_ms = self.world.clock.now_ms()  # for all we know; matters where records have no timestamps
+        return segment
 
     def _write_derived(self, segment: Segment) -> None:
-        segment.write_indexes()
-        disk = self.world.disk
-        aborted = self.aborted.between(segment.base_offset, self.end_offset)
-        if aborted:
-            disk.replace_file(segment.path("txnindex"), AbortedTransactions.encode(aborted))
-        if self.producers.by_id or self.producers.changed:
-            disk.replace_file(
-                f"{self.folder}/{file_name(self.end_offset, 'snapshot')}", self.producers.snapshot(self.end_offset)
-            )
-            self.producers.changed = False
-            self._drop_snapshots(keep=2)
+        """Writes the indexes, and hands the rest to the next sync: the loop does not wait for the disk."""
+        try:
+            segment.write_indexes()
+        except OSError as error:  # a full disk: they are made anew when they are needed
+            logger.warning("%s: its indexes cannot be written: %s", segment.path(), error.strerror or error)
+        self._take_snapshot()
 
-    def _drop_snapshots(self, keep: int) -> None:
-        names = [name for name in self.world.disk.list(self.folder) if name.endswith(".snapshot")]
-        for name in names[:-keep]:
-            self.world.disk.remove(f"{self.folder}/{name}")
+    def _take_snapshot(self) -> None:
+        derived = self.derived
+        if derived.noted_offset == self.end_offset and not self.producers.changed:
+            return
+        ends = [*self._bases[1:], self.end_offset]
+        for i in range(bisect_right(ends, derived.noted_offset), len(ends)):
+            aborted = self.aborted.between(self._bases[i], ends[i])
+            content = AbortedTransactions.encode(aborted) if aborted else None
+            derived.note(file_name(self._bases[i], "txnindex"), content)
+        name = file_name(self.end_offset, "snapshot")
+        derived.note_snapshot(self.end_offset, name, self.producers.snapshot(self.end_offset))
+        self.producers.changed = False
+
+    async def remember_producers(self, offset: int) -> bool:
+        """Makes sure of a snapshot behind `offset`, so that what is before it can go; False: not now."""
+        if self.derived.saved_offset >= offset:
+            return True
+        self._take_snapshot()
+        files = self.derived.take()
+        if files is None:
+            return False
+        saved = False
+        try:
+            await self.world.offload(files.save)
+            saved = True
+        finally:
+            self.derived.done(files, saved=saved)
+        return self.derived.saved_offset >= offset
 
     def checkpoint(self) -> None:
         """Writes indexes and producer state down if much was appended since the last time."""
@@ -276,12 +332,13 @@ class Log:
         if self.failure is None and not self._pending and active.size - self._checkpointed_size > CHECKPOINT_BYTES:
             self._write_derived(active)
             self._checkpointed_size = active.size
+            self._tell_commit()
 
     # -- durability -------------------------------------------------------------------------------------------------
 
     def take_sync(self) -> SyncJob | None:
         """What a commit round must sync of this log; None if there is nothing or the log has failed."""
-        if self.failure is not None or not (self._dirty or self._names_changed):
+        if self.failure is not None or not (self._dirty or self._names_changed or self.derived.waits):
             return None
         active = self.active
         job = SyncJob(
@@ -289,6 +346,7 @@ class Log:
             self._dirty,
             self.folder if self._names_changed else None,
             RecoveryPoint(self.written_offset, active.base_offset, active.size),
+            self.derived.take(),
         )
         self._syncing = self._dirty
         self._dirty = []
@@ -298,16 +356,30 @@ class Log:
     def synced(self, job: SyncJob) -> None:
         """The job has run."""
         self._syncing = []
+        if job.files is not None:
+            self.derived.done(job.files, saved=job.error is None and job.unsaved is None)
         if job.error is not None:
             self.fail(StorageFailed(f"{self.folder}: the disk failed to sync: {job.error.strerror or job.error}"))
             return
-        self.recovery_point = job.point
         self.durable_offset = job.point.offset
+        if job.unsaved is None:
+            self.recovery_point = job.point
+        else:
+            logger.warning("%s: cannot be noted now: %s", self.folder, job.unsaved.strerror or job.unsaved)
 
-    def fail(self, failure: StorageFailed) -> None:
+    @property
+    def sealed_unsynced(self) -> bool:
+        """Whether a segment that is complete has not been synced yet: without that it can never be removed."""
+        return any(segment is not self.active for segment in self._dirty)
+
+    def fail(self, failure: WaystationError) -> None:
         if self.failure is None:
             self.failure = failure
             logger.error("log failed, no more writes until restart: %s", failure)
+
+    def retire(self, reason: WaystationError) -> None:
+        """The log is being deleted: whoever still waits for it is told so."""
+        self.failure = reason
 
     def uses(self, segment: Segment) -> bool:
         """Whether a sync of the segment is due or under way, so that it must not be closed."""
@@ -316,125 +388,44 @@ class Log:
     def close(self, *, clean: bool) -> None:
         """Closes the files; `clean` leaves everything durable, so that the next start reads nothing again."""
         if clean and self.failure is None:
-            self.write_pending(len(self._pending))
-            self.active.seal()
-            if self.active.size != self._checkpointed_size or self.producers.changed:
-                self._write_derived(self.active)
-            if self.active not in self._dirty:
-                self._dirty.append(self.active)
-            job = self.take_sync()
-            if job is not None:
-                job.run()
-                self.synced(job)
+            try:
+                self._close_clean()
+            except OSError as error:
+                self.fail(StorageFailed(f"{self.folder}: cannot be closed cleanly: {error.strerror or error}"))
         for segment in self.segments:
             segment.close()
 
-    # -- read -------------------------------------------------------------------------------------------------------
-
-    def _segment_at(self, offset: int) -> int:
-        return max(0, bisect_right(self._bases, offset) - 1)
-
-    def read(self, offset: int, max_bytes: int, before_offset: int | None = None) -> bytes:
-        """Stored bytes from the batch that holds `offset` on: at least one batch, else about `max_bytes`.
-
-        May end in the middle of a batch, as Kafka's fetch does; never reaches `before_offset`. Empty at the end of the
-        log. OffsetOutOfRange outside the log, CorruptBatch where the batch is not intact.
-        """
-        limit = self.written_offset if before_offset is None else min(before_offset, self.written_offset)
-        if offset < self.start_offset or offset > max(self.written_offset, self.start_offset):
-            raise OffsetOutOfRange(f"offset {offset} is outside {self.start_offset}..{self.written_offset}")
-        if offset >= limit:
-            return b""
-        for i in range(self._segment_at(offset), len(self.segments)):
-            segment = self.segments[i]
-            found = segment.find(offset)
-            if found is None:
-                self._explain_gap(segment, offset)
-                continue
-            position, header = found
-            if header.base_offset >= limit:
-                return b""
-            size = max(max_bytes, header.size)
-            if limit < self.written_offset and segment.last_offset >= limit:
-                end = segment.find(limit)
-                if end is not None:
-                    size = min(size, end[0] - position)
-            try:
-                data = segment.read(position, size)
-                return data if data else segment.read(position, header.size)
-            except CorruptBatch as error:
-                logger.error(
-                    "corrupt batch: %s (offset %d); see `waystation log skip-corrupt`", error, header.base_offset
-                )
-                raise
-        return b""
-
-    def _explain_gap(self, segment: Segment, offset: int) -> None:
-        """A segment that should hold the offset but cannot be walked to it is corrupt, not empty."""
-        if offset <= segment.last_offset:
-            position = 0
-            for at, header in segment.walk(segment.index.floor(offset - segment.base_offset)):
-                position = at + header.size
-            if position < segment.size:
-                logger.error(
-                    "corrupt batch: %s at position %d; see `waystation log skip-corrupt`", segment.path(), position
-                )
-                raise CorruptBatch(f"{segment.path()} is corrupt at position {position}")
-
-    def batches_from(self, offset: int) -> Iterator[tuple[bytes, Header]]:
-        """Whole batches with their headers, from the one that holds `offset` to the end of what is written."""
-        end = self.written_offset
-        while offset < end:
-            data = self.read(max(offset, self.start_offset), 1024 * 1024)
-            if not data:
-                return
-            for position, header in batches.scan(data):
-                yield data[position : position + header.size], header
-                offset = header.last_offset + 1
-
-    def aborted_in(self, first: int, data: bytes) -> list[Aborted]:
-        """The aborted transactions that overlap bytes read from `first` on."""
-        if not data:
-            return []
-        end = first
-        for _, header in batches.scan(data):
-            end = header.last_offset + 1
-        return self.aborted.overlapping(first, end)
-
-    # -- times ------------------------------------------------------------------------------------------------------
-
-    def find_time(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that is not older than `timestamp`; None if all are."""
-        for segment in self.segments:
-            if segment.latest_timestamp() < timestamp or segment.last_offset < self.start_offset:
-                continue
-            start = segment.base_offset + segment.times.floor(timestamp)
-            for position, header in segment.walk(segment.index.floor(start - segment.base_offset)):
-                if header.max_timestamp < timestamp or header.control:
-                    continue
-                for record in batches.records_of(segment.read(position, header.size), header):
-                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                        return record.offset, record.timestamp
-        return None
-
-    def find_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the record with the latest timestamp; None in an empty log."""
-        best = max(self.segments, key=lambda segment: segment.latest_timestamp())
-        latest = best.latest_timestamp()
-        return None if latest < 0 else self.find_time(latest)
+    def _close_clean(self) -> None:
+        self.write_pending(len(self._pending))
+        self.active.seal()
+        if self.active.size != self._checkpointed_size or self.producers.changed:
+            self._write_derived(self.active)
+        if self.active not in self._dirty:
+            self._dirty.append(self.active)
+        job = self.take_sync()
+        if job is not None:
+            job.run()
+            self.synced(job)
 
     # -- start of the log -------------------------------------------------------------------------------------------
 
-    def advance_start(self, offset: int) -> list[Segment]:
+    def advance_start(self, offset: int, *, even_without_snapshot: bool = False) -> list[Segment]:
         """Moves the start up to `offset` and gives the segments that nobody needs any more, to be removed.
 
-        The caller saves the start (`save_start`) before it removes them: a crash in between never brings them back.
+        The caller has a snapshot of their producers on the disk, and saves the start (`save_start`) before it removes
+        them: a crash in between never brings them back.
         """
         self.start_offset = max(self.start_offset, min(offset, self.written_offset))
+        removable = self.start_offset if even_without_snapshot else min(self.start_offset, self.derived.saved_offset)
         gone: list[Segment] = []
-        while len(self.segments) > 1 and self._bases[1] <= self.start_offset and not self.uses(self.segments[0]):
-            gone.append(self.segments.pop(0))
-            del self._bases[0]
+        while len(self.segments) - len(gone) > 1 and self.segments[len(gone) + 1].base_offset <= removable:
+            segment = self.segments[len(gone)]
+            if segment in self._syncing:
+                break
+            if segment in self._dirty:
+                self._dirty.remove(segment)  # nobody will miss it
+            gone.append(segment)
+        self.adopt(self.segments[len(gone) :])
         self.aborted.drop_before(self.start_offset)
         self.epochs.drop_before(self.start_offset)
         return gone

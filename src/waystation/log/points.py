@@ -30,28 +30,41 @@ class RecoveryPoints:
         self._path = f"{folder}/{FILE}"
         self.clean = False
         self.same_boot = False
+        self._boot = ""
         self._points: dict[str, tuple[int, int, int]] = {}
 
     def load(self) -> None:
         data = self._disk.read_file(self._path)
         if data is None or len(data) < 4 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
+            self.same_boot = True  # not known: then nothing that stands behind a damaged batch may be cut away
             return
         content = msgspec.json.decode(data[4:], type=_Content)
         self.clean = content.clean
-        boot = self._disk.boot_id()
-        self.same_boot = bool(boot) and content.boot == boot
+        self._boot = content.boot
+        self.same_boot = bool(content.boot) and content.boot == self._disk.boot_id()
         self._points = content.points
 
     def of(self, name: str) -> RecoveryPoint | None:
         point = self._points.get(name)
         return None if point is None else RecoveryPoint(*point)
 
+    def forget(self, name: str) -> None:
+        """The log's files were rewritten: the next start reads its last segment from the beginning.
+
+        The offset is kept, so that none is given twice. Durable when it returns; blocks.
+        """
+        if name in self._points:
+            offset, segment, _ = self._points[name]
+            self._points[name] = (offset, segment, -1)
+            self._write(_Content(self.clean, self._boot, self._points))
+
     def save(self, points: dict[str, RecoveryPoint], *, clean: bool) -> None:
         """Durable when it returns; blocks."""
-        content = _Content(
-            clean, self._disk.boot_id(), {name: (p.offset, p.segment, p.position) for name, p in points.items()}
-        )
+        self._boot = self._disk.boot_id()
+        self._points = {name: (point.offset, point.segment, point.position) for name, point in points.items()}
+        self.clean = clean
+        self._write(_Content(clean, self._boot, self._points))
+
+    def _write(self, content: _Content) -> None:
         body = msgspec.json.encode(content)
         self._disk.replace_file(self._path, crc32c(body).to_bytes(4, "big") + body)
-        self._points = content.points
-        self.clean = clean

@@ -37,7 +37,8 @@ class ProducerState(msgspec.Struct, array_like=True):
     batches: list[StoredBatch]
     transaction_start: int | None = None  # first offset of the open transaction
     coordinator_epoch: int = -1
-    last_timestamp: int = -1
+    last_timestamp: int = -1  # of its records
+    seen_ms: int = 0  # when it last wrote, by the broker's clock
 
     @property
     def last_sequence(self) -> int:
@@ -88,7 +89,7 @@ class Producers:
             )
         return None
 
-    def record(self, header: Header) -> None:
+    def record(self, header: Header, now_ms: int) -> None:
         """A data batch of a producer with an id was appended (or is read again at recovery)."""
         self.changed = True
         producer_id = header.producer_id
@@ -111,11 +112,12 @@ class Producers:
             if len(state.batches) > REMEMBERED_BATCHES:
                 del state.batches[0]
         state.last_timestamp = header.max_timestamp
+        state.seen_ms = now_ms
         if header.transactional and state.transaction_start is None:
             state.transaction_start = header.base_offset
             self.open[producer_id] = header.base_offset
 
-    def end_transaction(self, header: Header, coordinator_epoch: int) -> int | None:
+    def end_transaction(self, header: Header, coordinator_epoch: int, now_ms: int) -> int | None:
         """A marker was appended. Returns where the transaction that it ends began, None if none was open."""
         self.changed = True
         state = self.by_id.get(header.producer_id)
@@ -128,6 +130,7 @@ class Producers:
         state.transaction_start = None
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = header.max_timestamp
+        state.seen_ms = now_ms
         self.open.pop(header.producer_id, None)
         return start
 
@@ -137,11 +140,14 @@ class Producers:
         return min(self.open.values()) if self.open else None
 
     def expire(self, before_ms: int) -> None:
-        """Forgets producers without an open transaction whose last batch is older than `before_ms`."""
+        """Forgets producers without an open transaction that have not written since `before_ms`.
+
+        By the broker's clock, not by their records: who imports records of last year is not idle.
+        """
         stale = [
             state.producer_id
             for state in self.by_id.values()
-            if state.transaction_start is None and state.last_timestamp < before_ms
+            if state.transaction_start is None and state.seen_ms < before_ms
         ]
         for producer_id in stale:
             del self.by_id[producer_id]

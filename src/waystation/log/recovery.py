@@ -6,9 +6,9 @@ every batch is checked. Where that ends early there are two stories, and they ar
 - The machine went down: bytes that were not yet synced may be missing or torn. Nothing from the first bad batch on was
   ever acknowledged as durable, so the log ends there. If whole batches stand behind it, the tail is kept beside the
   segment as `….log.cut-POSITION`, for a person to look at.
-- Only the process died: the kernel kept every byte, so a bad batch with good ones behind it is damage, not an
-  unfinished write. It stays, readers get CORRUPT_MESSAGE at that offset, and nothing behind it is lost. A bad batch at
-  the very end is an unfinished write and is cut.
+- Only the process died (or the broker stopped cleanly, or nothing is known): the kernel kept every byte, so a bad batch
+  with good ones behind it is damage, not an unfinished write. It stays, readers get CORRUPT_MESSAGE at that offset, and
+  nothing behind it is lost. A bad batch at the very end is an unfinished write and is cut.
 
 Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
 """
@@ -45,6 +45,11 @@ class Trust:
     clean: bool
     same_boot: bool
 
+    @property
+    def nothing_lost(self) -> bool:
+        """Whether all that was ever written is still there, be it good or bad."""
+        return self.same_boot or self.clean
+
 
 def open_log(
     world: World,
@@ -61,61 +66,83 @@ def open_log(
     if not names:
         world.disk.make_folder(folder)
     names = _finish_swaps(world, folder, names)
-    log.start_offset = int(world.disk.read_file(f"{folder}/{START_FILE}") or b"0")
-    bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+    log.start_offset = _saved_start(world, folder)
+    bases = segment_bases(names)
     log.epochs.load()
-    if not bases:
-        log.roll(log.start_offset)
-        _begin_at(log, log.start_offset)
-        return log
-    if trust.clean and trust.point is not None and _take_clean(log, bases, trust.point):
-        clean = True
+    if bases:
+        _open_segments(log, bases, names, trust)
     else:
-        clean = False
-        _check_tail(log, bases, trust)
-    log.start_offset = max(log.start_offset, log.segments[0].base_offset)
-    log.end_offset = max(log.end_offset, log.start_offset)
-    log.written_offset = log.end_offset
-    if log.active.base_offset + 2**31 <= log.end_offset or log.active.last_offset + 1 > log.end_offset:
-        log.roll(log.end_offset)
-    _restore_producers(log, names)
-    log.epoch = max(0, log.epochs.latest)
-    if not clean:
-        _sync_everything(log)
-        if log.end_offset > log.start_offset:
-            log.epoch += 1
+        log.roll(log.start_offset)
+        log.end_offset = log.written_offset = log.start_offset
+        log.epoch = max(0, log.epochs.latest)
     log.durable_offset = log.end_offset
     log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+    for segment in log.segments:
+        segment.close()  # opened again on first use
     return log
 
 
-def _begin_at(log: Log, offset: int) -> None:
-    log.start_offset = log.end_offset = log.written_offset = log.durable_offset = offset
-    log.recovery_point = RecoveryPoint(offset, offset, 0)
+def segment_bases(names: list[str]) -> list[int]:
+    """The base offsets of the segments among a folder's files."""
+    return sorted(int(name[:-4]) for name in names if len(name) == 24 and name.endswith(".log") and name[:20].isdigit())
+
+
+def _saved_start(world: World, folder: str) -> int:
+    text = world.disk.read_file(f"{folder}/{START_FILE}") or b"0"
+    if not text.isdigit():
+        logger.error("damaged, taken as 0: %s/%s", folder, START_FILE)
+        return 0
+    return int(text)
+
+
+def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> None:
+    last_epoch = log.epochs.latest
+    checked: list[Segment] | None = None
+    if not (trust.clean and trust.point is not None and _take_clean(log, bases, trust.point)):
+        checked = _check_tail(log, bases, trust)
+    log.start_offset = max(log.start_offset, log.segments[0].base_offset)
+    log.end_offset = max(log.end_offset, log.start_offset)
+    log.written_offset = log.end_offset
+    _restore_producers(log, names)
     log.epoch = max(0, log.epochs.latest)
+    if log.active.base_offset + 2**31 <= log.end_offset:
+        log.roll(log.end_offset)  # offsets in its index have 32 bits
+    if checked is None:
+        return
+    if not trust.nothing_lost and (log.end_offset > 0 or last_epoch >= 0):
+        # Durable before it is used: an epoch that a second power cut took back would stand for two histories.
+        log.epoch = max(log.epoch, last_epoch) + 1
+        log.epochs.note(log.epoch, log.end_offset)
+        log.epochs.save()
+    _sync_checked(log, checked)
 
 
 def _finish_swaps(world: World, folder: str, names: list[str]) -> list[str]:
     """Compaction leaves `BASE-END.swap` while it replaces segments BASE..END: finish that, or undo a half-made one."""
     disk = world.disk
+    logs = {name.removesuffix(".log") for name in names if name.endswith(".log")}
     for name in names:
-        if name.endswith(CLEANED):
+        stem, _, suffix = name.partition(".")
+        if name.endswith((CLEANED, ".new")) or (suffix in ("index", "timeindex", "txnindex") and stem not in logs):
             disk.remove(f"{folder}/{name}")
         elif name.endswith(SWAP):
             base, _, end = name.removesuffix(SWAP).partition("-")
             finish_swap(world, folder, int(base), int(end))
+            disk.sync_folder(folder)
     return disk.list(folder)
 
 
 def finish_swap(world: World, folder: str, base: int, end: int) -> None:
-    """Puts a compacted file in the place of the segments that it was made from; may be repeated after a crash."""
+    """Puts a compacted file in the place of the segments that it was made from; may be repeated after a crash.
+
+    The caller syncs the folder. The transaction indexes go too: of aborted transactions, compaction leaves nothing.
+    """
     disk = world.disk
     for name in disk.list(folder):
         stem, _, suffix = name.partition(".")
-        if suffix in ("log", "index", "timeindex") and base <= int(stem) <= end:
+        if suffix in ("index", "timeindex", "txnindex", "log") and base <= int(stem) <= end:
             disk.remove(f"{folder}/{name}")
     disk.rename(f"{folder}/{base}-{end}{SWAP}", f"{folder}/{file_name(base, 'log')}")
-    disk.sync_folder(folder)
 
 
 # -- after a clean stop ---------------------------------------------------------------------------------------------
@@ -129,7 +156,7 @@ def _take_clean(log: Log, bases: list[int], point: RecoveryPoint) -> bool:
     if log.world.disk.size(active.path()) != point.position:
         return False
     log.adopt([*_sealed(log, bases), active])
-    active.restore(point.position)
+    active.restore(point.position, point.offset)
     log.end_offset = point.offset
     return True
 
@@ -146,59 +173,76 @@ def _sealed(log: Log, bases: list[int]) -> list[Segment]:
 # -- after a crash --------------------------------------------------------------------------------------------------
 
 
-def _check_tail(log: Log, bases: list[int], trust: Trust) -> None:
-    """Reads every batch behind the recovery point and settles where the log ends."""
+def _check_tail(log: Log, bases: list[int], trust: Trust) -> list[Segment]:
+    """Reads every batch behind the recovery point and settles where the log ends. Returns the segments it read."""
     point = trust.point if trust.point is not None and trust.point.segment in bases else None
     first_checked = bases.index(point.segment) if point is not None else 0
-    segments = _sealed(log, bases[: first_checked + 1])
-    log.end_offset = point.offset if point is not None else bases[0]
+    checked: list[Segment] = []
     for i, base in enumerate(bases[first_checked:], first_checked):
         segment = log.new_segment(base)
-        start = point.position if point is not None and base == point.segment else 0
+        following = bases[i + 1] if i + 1 < len(bases) else None
+        start = 0
         log.end_offset = max(log.end_offset, base)
-        whole = _check_segment(log, segment, start, trust)
-        segments.append(segment)
-        if not whole and not trust.same_boot:
+        if (
+            point is not None
+            and base == point.segment
+            and 0 <= point.position <= (log.world.disk.size(segment.path()) or 0)
+        ):
+            start, log.end_offset = point.position, point.offset
+        _check_segment(log, segment, start, following, trust)
+        checked.append(segment)
+        if not trust.nothing_lost and following is not None and following > max(log.end_offset, log.start_offset):
             for later in bases[i + 1 :]:
-                logger.warning("removed a segment behind a torn batch: %s", log.new_segment(later).path())
-                log.new_segment(later).remove()
+                _put_aside(log.new_segment(later))
             break
-    log.adopt(segments)
+    log.adopt([*_sealed(log, bases[: first_checked + 1]), *checked])
+    if trust.point is not None and log.end_offset < trust.point.offset:
+        logger.error(
+            "%s: ends at %d, but was on the disk up to %d; those records are gone, their offsets are not given again",
+            log.active.path(), log.end_offset, trust.point.offset,
+        )  # fmt: skip
+        log.end_offset = trust.point.offset
     log.epochs.cut(log.end_offset)
+    return checked
 
 
-def _check_segment(log: Log, segment: Segment, start: int, trust: Trust) -> bool:
-    """Checks the batches from `start` on. False if the segment was cut because of a bad one."""
-    disk = log.world.disk
-    size = disk.size(segment.path()) or 0
-    end = min(start, size)
-    damage: int | None = None
+def _check_segment(log: Log, segment: Segment, start: int, following: int | None, trust: Trust) -> None:
+    """Checks the batches from `start` on; cuts what an unfinished write left, keeps what is damage."""
+    size = segment.disk.size(segment.path()) or 0
+    end = start
+    resumes: list[int] = []
+    damaged = False
     while end < size:
         checked = _check_chunk(segment, end, size, log)
         if checked > end:
             end = checked
             continue
-        if _blank(segment, end, size):
+        if blank(segment, end, size):
+            segment.file.truncate(end)
             break
         good = next_good_batch(segment, end + 1, size, log.end_offset)
-        if good is not None and trust.same_boot:
-            damage = end if damage is None else damage
-            logger.error("corrupt batch: %s at position %d; readers get an error there", segment.path(), end)
+        if not trust.nothing_lost or (good is None and (following is None or following <= log.end_offset)):
+            _cut(segment, end, size, keep_tail=good is not None)
+            break
+        logger.error("corrupt batch: %s at position %d; readers get an error there", segment.path(), end)
+        damaged = True
+        if good is None:  # the last of its segment, and others follow: it was whole once
+            end, log.end_offset = size, following or log.end_offset
+        else:
             end = good
-            continue
-        _cut(segment, end, size, keep_tail=good is not None)
-        segment.restore(end)
-        segment.verified = (start, end)
-        return False
-    if end < size:
-        segment.file.truncate(end)
-    segment.size = end
-    if damage is None:
-        segment.restore(end)
-        segment.verified = (start, end)
-    else:
-        segment.restore_sealed(end, log.end_offset - 1)  # cannot be walked through: take what the check has seen
-    return True
+            resumes.append(good)
+    segment.restore(end, log.end_offset, resumes)
+    segment.verified = (0, 0) if damaged else (start, end)
+
+
+def _put_aside(segment: Segment) -> None:
+    """A segment behind a torn batch: nothing in it was acknowledged as durable. Kept for a person, as a cut tail is."""
+    size = segment.disk.size(segment.path()) or 0
+    segment.size = size
+    if not blank(segment, 0, size):
+        logger.warning("cut %d bytes behind an unfinished write: %s", size, segment.path())
+        segment.disk.rename(segment.path(), f"{segment.path()}.cut-0")
+    segment.remove()
 
 
 def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
@@ -207,13 +251,14 @@ def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
     if len(data) < HEADER_SIZE:
         return position
     first = batches.read_header(data)
-    if not _plausible(first, size - position):
+    if not plausible(first, size - position):
         return position
     if first.size > len(data):
         data = segment.file.read(first.size, position)
     end = 0
+    beyond = segment.base_offset + 2**31  # what its index could not say
     for at, header in batches.scan(data):
-        if not batches.intact(data, at, header) or header.base_offset < log.end_offset:
+        if not batches.intact(data, at, header) or not log.end_offset <= header.base_offset < beyond:
             break
         end = at + header.size
         log.end_offset = header.last_offset + 1
@@ -221,11 +266,11 @@ def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
     return position + end
 
 
-def _plausible(header: Header, room: int) -> bool:
+def plausible(header: Header, room: int) -> bool:
     return header.magic == MAGIC and header.length >= HEADER_SIZE - PREFIX_SIZE and header.size <= room
 
 
-def _blank(segment: Segment, position: int, size: int) -> bool:
+def blank(segment: Segment, position: int, size: int) -> bool:
     """Whether only zeros follow: room that was allocated ahead and never used."""
     while position < size:
         data = segment.file.read(min(1024 * 1024, size - position), position)
@@ -249,7 +294,7 @@ def next_good_batch(segment: Segment, position: int, size: int, after_offset: in
                 header = batches.read_header(data, start)
                 where = position + start
                 if (
-                    _plausible(header, size - where)
+                    plausible(header, size - where)
                     and after_offset <= header.base_offset < after_offset + 2**31
                     and batches.intact(segment.file.read(header.size, where), 0, header)
                 ):
@@ -269,11 +314,10 @@ def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None
     segment.file.truncate(position)
 
 
-def _sync_everything(log: Log) -> None:
+def _sync_checked(log: Log, checked: list[Segment]) -> None:
     """What recovery found may only be in the page cache; from here on it counts as durable, so make it so."""
-    for segment in log.segments:
-        if segment.last_offset >= log.recovery_point.offset or segment is log.active:
-            segment.file.sync()
+    for segment in checked if log.active in checked else [*checked, log.active]:
+        segment.file.sync()
     log.world.disk.sync_folder(log.folder)
 
 
@@ -282,6 +326,7 @@ def _sync_everything(log: Log) -> None:
 
 def _restore_producers(log: Log, names: list[str]) -> None:
     offset = _newest_snapshot(log, names)
+    now_ms = log.world.clock.now_ms()
     for segment in log.segments:
         for entry in AbortedTransactions.decode(log.world.disk.read_file(segment.path("txnindex")) or b""):
             if entry.last_offset < offset:
@@ -294,11 +339,9 @@ def _restore_producers(log: Log, names: list[str]) -> None:
         for position, header in segment.walk(segment.index.floor(max(0, offset - segment.base_offset))):
             if header.base_offset < offset or header.producer_id < 0:
                 continue
-            if not header.control:
-                log.producers.record(header)
-                continue
             try:
-                log.apply(segment.read(position, header.size), header)
+                data = segment.read(position, header.size) if header.control else b""
+                log.apply(data, header, now_ms)
             except CorruptBatch as error:
                 logger.error("corrupt marker: %s", error)
 
@@ -314,6 +357,7 @@ def _newest_snapshot(log: Log, names: list[str]) -> int:
         restored = Producers.restore(disk.read_file(path) or b"")
         if restored is not None and restored[0] <= log.end_offset:
             log.producers = restored[1]
+            log.derived.restored(restored[0])
             return restored[0]
         disk.remove(path)
     return log.start_offset if not log.segments else log.segments[0].base_offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from waystation.errors import StorageFailed
 from waystation.log.log import Log
 from waystation.log.segment import Segment
 
@@ -20,9 +21,10 @@ def expired_until(log: Log, now_ms: int) -> int:
         return until
     if settings.retention_ms >= 0:
         for i, segment in enumerate(log.segments):
-            if segment.size == 0 or segment.latest_timestamp() > now_ms - settings.retention_ms:
+            last = i + 1 == len(log.segments)
+            if (last and segment.size == 0) or _age_ms(segment, now_ms) <= settings.retention_ms:
                 break
-            until = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else log.written_offset
+            until = max(until, log.written_offset if last else log.segments[i + 1].base_offset)
     if settings.retention_bytes >= 0:
         excess = log.size_bytes - settings.retention_bytes
         for segment, following in pairwise(log.segments):
@@ -33,13 +35,25 @@ def expired_until(log: Log, now_ms: int) -> int:
     return until
 
 
+def _age_ms(segment: Segment, now_ms: int) -> int:
+    """Of the newest record. Compaction may have left nothing; then it is as old as can be."""
+    if segment.size == 0:
+        return now_ms
+    latest = segment.latest_timestamp()
+    return now_ms - (latest if latest >= 0 else segment.created_ms)
+
+
 async def enforce(log: Log, now_ms: int) -> int:
     """Removes what retention says; returns how many segments went."""
     until = expired_until(log, now_ms)
-    if until <= log.start_offset or log.failure is not None:
+    below_start = len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
+    if log.failure is not None or not (until > log.start_offset or below_start):
         return 0
     if until > log.active.base_offset and not log.pending_count:
-        log.roll(log.end_offset)
+        try:
+            log.roll(log.end_offset)
+        except OSError:
+            until = log.active.base_offset  # a full disk: what is before it can go all the same
         if log.on_write is not None:
             log.on_write(log)
     return await remove_before(log, until)
@@ -47,13 +61,37 @@ async def enforce(log: Log, now_ms: int) -> int:
 
 async def remove_before(log: Log, offset: int) -> int:
     """Moves the log's start to `offset`, durably, and removes the segments that are wholly below it."""
-    gone = log.advance_start(offset)
-    await log.world.offload(_save_and_remove, log, gone)
+    async with log.moving_start:  # one after another: the last to be saved must be the furthest
+        return await _remove_before(log, min(offset, log.written_offset))
+
+
+async def _remove_before(log: Log, offset: int) -> int:
+    full = False
+    try:
+        await log.remember_producers(max((s.base_offset for s in log.segments if s.base_offset <= offset), default=0))
+    except OSError:
+        full = True  # to have room again matters more than to know the producers after a crash in the next moments
+    gone = log.advance_start(offset, even_without_snapshot=full)
+    try:
+        await log.world.offload(_save_and_remove, log, gone)
+    except OSError as error:
+        raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
     return len(gone)
 
 
 def _save_and_remove(log: Log, gone: list[Segment]) -> None:
-    log.save_start()
+    try:
+        log.save_start()
+    except OSError:
+        if not gone:
+            raise
+        _remove(log, gone)  # a full disk has no room to note that there will be room
+        log.save_start()
+    else:
+        _remove(log, gone)
+
+
+def _remove(log: Log, gone: list[Segment]) -> None:
     for segment in gone:
         segment.remove()
     if gone:

@@ -10,18 +10,15 @@ them on a read. Reads outside it check before they hand anything out, so rot on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from waystation.errors import CorruptBatch
-from waystation.log.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, Buffer, Header, intact, read_header, scan
+from waystation.log.batch import CONTROL, HEADER_SIZE, MAGIC, PREFIX_SIZE, Buffer, Header, intact, read_header, scan
 from waystation.log.index import OffsetIndex, TimeIndex, write_whole
 from waystation.world.disk import Disk, File
 
-SCAN_CHUNK = 1024 * 1024
 FIRST_ALLOCATION = 64 * 1024
 LARGEST_ALLOCATION = 8 * 1024 * 1024
-MAX_POSITION = 2**32 - 1
-"""Positions in the index are unsigned 32-bit; segment.bytes stays far below."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -62,11 +59,20 @@ class Segment:
         return self._file
 
     def create(self, now_ms: int) -> None:
-        self._file = self.disk.open(self.path(), create=True)
-        self._file.truncate(0)  # a file of this name can only be left from an unfinished roll
+        file = self.disk.open(self.path(), create=True)
+        try:
+            file.truncate(0)  # a file of this name can only be left from an unfinished roll
+        except OSError:
+            file.close()
+            raise
+        self._file = file
+        self.begin_empty()
+        self.created_ms = now_ms
+
+    def begin_empty(self) -> None:
+        """There is nothing in it yet, so its indexes need not be looked for."""
         self._index = OffsetIndex()
         self._times = TimeIndex()
-        self.created_ms = now_ms
 
     def close(self) -> None:
         if self._file is not None:
@@ -75,14 +81,15 @@ class Segment:
 
     def seal(self) -> None:
         """The segment will not grow any more: give back the room that was allocated ahead."""
-        if self._allocated > self.size:
+        if self.file.size() > self.size:
             self.file.truncate(self.size)
-            self._allocated = self.size
+        self._allocated = self.size
 
     def write_indexes(self) -> None:
-        write_whole(self.disk, self.path("index"), self.index.to_bytes())
-        self.times.add(self.max_timestamp, max(0, self.max_timestamp_offset - self.base_offset))
+        if self.size:
+            self.times.close(self.max_timestamp, max(0, self.last_offset - self.base_offset))
         write_whole(self.disk, self.path("timeindex"), self.times.to_bytes())
+        write_whole(self.disk, self.path("index"), self.index.to_bytes())
 
     def remove(self) -> None:
         """Removes the files; indexes first, so that an index never stands without its log."""
@@ -104,24 +111,27 @@ class Segment:
             self._load_indexes()
         return self._times  # type: ignore[return-value]
 
-    def _load_indexes(self) -> None:
-        """From the files where they fit the segment, else by walking it."""
-        offsets = OffsetIndex.from_bytes(self.disk.read_file(self.path("index")) or b"")
+    def _load_indexes(self, resumes: Sequence[int] = ()) -> None:
+        """From the files as far as they fit the segment; what they do not cover is read."""
+        was_open = self._file is not None
+        index = OffsetIndex.from_bytes(self.disk.read_file(self.path("index")) or b"")
         times = TimeIndex.from_bytes(self.disk.read_file(self.path("timeindex")) or b"")
-        if (
-            offsets is None
-            or times is None
-            or (self.size and not (len(offsets) and len(times)))
-            or not self._fits(offsets)
-        ):
-            self.rebuild(0)
-        else:
-            self._index, self._times = offsets, times
+        if index is None or times is None or not self._fit(index, times):
+            # Of a history that a power cut undid, or torn. In the way of a later start, too: they might fit by chance.
+            self.disk.remove(self.path("index"))
+            self.disk.remove(self.path("timeindex"))
+            index, times = OffsetIndex(), TimeIndex()
+        self._index, self._times = index, times
+        self._complete(index, times, resumes)
+        if not was_open:
+            self.close()  # of a thousand segments that are asked for their times, few are read
 
-    def _fits(self, index: OffsetIndex) -> bool:
-        """Whether the index's last entry points at the batch that it says."""
+    def _fit(self, index: OffsetIndex, times: TimeIndex) -> bool:
+        """Whether the last entries speak of what is there."""
+        if len(times) and self.base_offset + times.offsets[-1] > self.last_offset:
+            return False
         if not len(index):
-            return True
+            return not len(times)
         position, relative = index.positions[-1], index.offsets[-1]
         data = self.file.read(HEADER_SIZE, position) if position < self.size else b""
         if len(data) < HEADER_SIZE:
@@ -129,29 +139,37 @@ class Segment:
         header = read_header(data)
         return header.magic == MAGIC and header.base_offset - self.base_offset == relative
 
-    def restore(self, size: int) -> None:
-        """Takes the segment as `size` bytes long: indexes from their files up to there, the rest by walking it."""
+    def _complete(self, index: OffsetIndex, times: TimeIndex, resumes: Sequence[int]) -> None:
+        """Walks what the indexes do not cover. `resumes`: where batches start again behind damage."""
+        covered = times.offsets[-1] if len(times) else -1
+        self.max_timestamp = times.timestamps[-1] if len(times) else -1
+        self.max_timestamp_offset = self.base_offset + max(0, covered)
+        indexed = index.positions[-1] if len(index) else -1
+        reached = index.floor(covered)
+        for start in (reached, *resumes):
+            if start < reached:
+                continue  # the damage before it does not keep us from walking on
+            self._since_index_entry = self._index_interval_bytes + 1
+            for position, header in self.walk(start):
+                if position > indexed:
+                    self._index_batch(position, header)
+                elif position == indexed:
+                    self._since_index_entry = header.size
+                self._note(header)
+                reached = position + header.size
+        if reached < self.size:
+            self._since_index_entry = self._index_interval_bytes + 1  # what is appended can be found behind the damage
+        if self.size >= HEADER_SIZE:
+            first = read_header(self.file.read(HEADER_SIZE, 0))
+            self.first_timestamp = first.base_timestamp if first.magic == MAGIC else None
+
+    def restore(self, size: int, end_offset: int, resumes: Sequence[int] = ()) -> None:
+        """Takes the segment, to be appended to, as `size` bytes that end before `end_offset`."""
         self.size = size
-        self._allocated = self.file.size()
+        self.last_offset = max(end_offset, self.base_offset) - 1
         self.verified = (0, 0)
-        index, times = self.index, self.times
-        index.cut(size)
-        start = index.positions[-1] if len(index) else 0
-        times.cut(index.offsets[-1] + 1 if len(index) else 0)
-        self.last_offset = self.base_offset - 1
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-        if len(times):
-            self.max_timestamp = times.timestamps[-1]
-            self.max_timestamp_offset = self.base_offset + times.offsets[-1]
-        indexed = len(index) > 0
-        for position, header in self.walk(start):
-            if indexed and position == start:
-                self._since_index_entry = header.size
-            else:
-                self._index_batch(position, header)
-            self._note(header)
-        if size:
-            self.first_timestamp = read_header(self.file.read(HEADER_SIZE, 0)).base_timestamp
+        self._allocated = self.file.size()
+        self._load_indexes(resumes)
 
     def restore_sealed(self, size: int, last_offset: int) -> None:
         """Takes a segment that is followed by others as it is; nothing is read until somebody asks."""
@@ -159,23 +177,21 @@ class Segment:
         self.last_offset = last_offset
 
     def latest_timestamp(self) -> int:
-        """The largest timestamp in the segment, -1 if it has none."""
-        times = self.times
-        if self.max_timestamp < 0 and len(times):
-            self.max_timestamp = times.timestamps[-1]
-            self.max_timestamp_offset = self.base_offset + times.offsets[-1]
+        """The largest timestamp of a record in the segment, -1 if there is none."""
+        if self._times is None:
+            self._load_indexes()
         return self.max_timestamp
 
-    def rebuild(self, position: int) -> None:
-        """Makes the indexes anew from `position` on; they are right before it."""
-        if position == 0:
-            self._index, self._times = OffsetIndex(), TimeIndex()
-            self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-            self.last_offset = self.base_offset - 1
-        self._since_index_entry = self._index_interval_bytes + 1
-        for at, header in self.walk(position):
-            self._index_batch(at, header)
-            self._note(header)
+    def earliest_timestamp(self) -> int | None:
+        """The first batch's base timestamp."""
+        if self._times is None:
+            self._load_indexes()
+        return self.first_timestamp
+
+    def take(self, position: int, header: Header) -> None:
+        """A batch was written at `position`, behind all others."""
+        self._index_batch(position, header)
+        self._note(header)
 
     def _index_batch(self, position: int, header: Header) -> None:
         if self._since_index_entry > self._index_interval_bytes:
@@ -186,10 +202,12 @@ class Segment:
         self._since_index_entry += header.size
 
     def _note(self, header: Header) -> None:
-        self.last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp > self.max_timestamp:
+        last_offset = header.base_offset + header.last_offset_delta
+        if last_offset > self.last_offset:
+            self.last_offset = last_offset
+        if header.max_timestamp > self.max_timestamp and not header.attributes & CONTROL:
             self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = self.last_offset
+            self.max_timestamp_offset = last_offset
         if self.first_timestamp is None:
             self.first_timestamp = header.base_timestamp
 
@@ -202,8 +220,7 @@ class Segment:
         if end > self._allocated:
             self._allocate(end)
         self.file.write([batch], position)
-        self._index_batch(position, header)
-        self._note(header)
+        self.take(position, header)
         if self.verified[1] == position:
             self.verified = (self.verified[0], end)
         self.size = end
@@ -228,24 +245,23 @@ class Segment:
         return None
 
     def walk(self, position: int, chunk: int = 64 * 1024) -> Iterator[tuple[int, Header]]:
-        """Positions and headers from `position` to the end or to the first thing that is no batch."""
+        """Positions and headers from `position` to the end or to the first thing that is no batch of this segment.
+
+        The CRC does not cover a batch's offset: that it goes up and stays in the segment is all that can be checked.
+        """
+        lowest, highest = self.base_offset, self.last_offset
         while position + HEADER_SIZE <= self.size:
-            data = self.file.read(min(chunk, self.size - position), position)
             start = position
-            for at, header in scan(data):
+            data = self.file.read(min(chunk, self.size - position), position)
+            for at, header in _headers(data, self.size - position):
+                last = header.base_offset + header.last_offset_delta
+                if header.base_offset < lowest or last > highest or header.last_offset_delta < -1:
+                    return
                 yield start + at, header
+                lowest = last + 1
                 position = start + at + header.size
-            if position != start:
-                continue
-            # Not one whole batch in the chunk: a large one (only its header is needed), or the end of what is readable.
-            if len(data) < HEADER_SIZE:
+            if position == start:
                 return
-            header = read_header(data)
-            after = position + header.length + PREFIX_SIZE
-            if header.magic != MAGIC or header.length < HEADER_SIZE - PREFIX_SIZE or after > self.size:
-                return
-            yield position, header
-            position = after
 
     def read(self, position: int, size: int) -> bytes:
         """Bytes as stored, CRC-checked unless this process knows them; CorruptBatch if the first batch is bad."""
@@ -277,9 +293,13 @@ class Segment:
             self.verified = (position, position + end)
         return data[:end]
 
-    def truncate(self, size: int) -> None:
-        """Cuts the segment: what was behind `size` is gone, also from the indexes."""
-        self.file.truncate(size)
-        low, high = self.verified
-        self.restore(size)
-        self.verified = (min(low, size), min(high, size))
+
+def _headers(data: bytes, room: int) -> Iterator[tuple[int, Header]]:
+    """The whole batches in `data`; where the first is larger than that, it alone, since only its header is needed."""
+    at = -1
+    for at, header in scan(data):
+        yield at, header
+    if at < 0 and len(data) >= HEADER_SIZE:
+        header = read_header(data)
+        if header.magic == MAGIC and HEADER_SIZE - PREFIX_SIZE <= header.length <= room - PREFIX_SIZE:
+            yield 0, header

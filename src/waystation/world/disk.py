@@ -174,6 +174,8 @@ class OsDisk:
         self._durable_folders.add(path)
 
     def rename(self, source: str, target: str) -> None:
+        if source in self._durable_folders:
+            self._forget_folders(source)
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
@@ -183,8 +185,14 @@ class OsDisk:
             return
 
     def remove_tree(self, path: str) -> None:
-        self._durable_folders = {folder for folder in self._durable_folders if not f"{folder}/".startswith(f"{path}/")}
+        self._forget_folders(path)
         shutil.rmtree(path, ignore_errors=True)
+
+    def _forget_folders(self, path: str) -> None:
+        """A folder that is gone from its place must be made again when it is asked for."""
+        if self._durable_folders:
+            gone = {folder for folder in self._durable_folders if f"{folder}/".startswith(f"{path}/")}
+            self._durable_folders -= gone
 
     def sync_folder(self, path: str) -> None:
         fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)

@@ -1,0 +1,84 @@
+"""Files that spare recovery from reading the whole log: snapshots of the producers' state, transaction indexes.
+
+What they say follows from the log, so losing them costs time; but before a part of the log is removed (retention,
+compaction), a snapshot that covers it must be on the disk, or the producers that wrote it would be forgotten.
+
+A snapshot also says that all transactions that were aborted before it are in the transaction indexes. So the files are
+saved in the order in which they were noted, one set at a time, on a thread; the log notes them on the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waystation.world.disk import Disk
+
+SNAPSHOTS = 2
+"""Kept: should the newest be damaged, the one before it spares most of the reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A set to be saved."""
+
+    disk: Disk
+    folder: str
+    contents: dict[str, bytes | None]  # by name; None: there is no such file any more
+    snapshot_offset: int
+
+    def save(self) -> None:
+        """Durable when it returns; blocks."""
+        for name, content in self.contents.items():
+            path = f"{self.folder}/{name}"
+            if content is None:
+                self.disk.remove(path)
+            else:
+                self.disk.replace_file(path, content)
+        for name in [name for name in self.disk.list(self.folder) if name.endswith(".snapshot")][:-SNAPSHOTS]:
+            self.disk.remove(f"{self.folder}/{name}")
+
+
+class Derived:
+    """One log's. For the loop's thread."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._waiting: dict[str, bytes | None] = {}
+        self._saving = False
+        self.noted_offset = -1  # of the newest snapshot
+        self.saved_offset = -1  # of the newest that is on the disk
+
+    def note(self, name: str, content: bytes | None) -> None:
+        self._waiting.pop(name, None)  # the order is that of the newest contents
+        self._waiting[name] = content
+
+    def note_snapshot(self, offset: int, name: str, content: bytes) -> None:
+        self.note(name, content)
+        self.noted_offset = offset
+
+    def restored(self, snapshot_offset: int) -> None:
+        """Recovery has found this one on the disk."""
+        self.noted_offset = self.saved_offset = snapshot_offset
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a set to be saved, and nobody saves one."""
+        return bool(self._waiting) and not self._saving
+
+    def take(self) -> Files | None:
+        """What is to be saved now; None if nothing is, or while another set is being saved."""
+        if not self.waits:
+            return None
+        self._saving = True
+        files = Files(self._disk, self._folder, self._waiting, self.noted_offset)
+        self._waiting = {}
+        return files
+
+    def done(self, files: Files, *, saved: bool) -> None:
+        """The set that was taken is saved, or has to wait for another time."""
+        self._saving = False
+        if saved:
+            self.saved_offset = files.snapshot_offset
+        else:
+            self._waiting = {**files.contents, **self._waiting}

@@ -1,0 +1,183 @@
+"""The reading half of a log: records by offset, by time, and the aborted transactions among them.
+
+Bytes are handed out as they are stored. Nothing before `start_offset` or from `written_offset` on is ever shown, and a
+place that cannot be read is an error there, never a silent gap.
+
+`Log` is this plus appending; nobody else builds one. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from waystation.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageFailed, TooLarge
+from waystation.log import batch as batches
+from waystation.log.aborted import Aborted, AbortedTransactions
+from waystation.log.batch import Header
+from waystation.log.segment import Segment
+
+logger = logging.getLogger("waystation.log")
+
+
+class SegmentReader:
+    """Segments in order, and what may be seen of them."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.segments: list[Segment] = []
+        self.start_offset = 0
+        self.written_offset = 0  # tier 0: always the end; upper tiers: what the commit has written
+        self.aborted = AbortedTransactions()
+        self._bases: list[int] = []
+        self._last_read: Segment | None = None
+
+    def adopt(self, segments: list[Segment]) -> None:
+        """Takes these as the log's segments."""
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+
+    def uses(self, segment: Segment) -> bool:
+        """Whether somebody else needs the segment's file to stay open."""
+        raise NotImplementedError
+
+    # -- by offset --------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, before_offset: int | None = None) -> bytes:
+        """Stored bytes from the batch that holds `offset` on: at least one batch, else about `max_bytes`.
+
+        May end in the middle of a batch, as Kafka's fetch does; never reaches `before_offset`. Empty at the end of the
+        log. OffsetOutOfRange outside the log, CorruptBatch where the batch is not intact.
+        """
+        limit = self.written_offset if before_offset is None else min(before_offset, self.written_offset)
+        if offset < self.start_offset or offset > max(self.written_offset, self.start_offset):
+            raise OffsetOutOfRange(f"offset {offset} is outside {self.start_offset}..{self.written_offset}")
+        if offset >= limit:
+            return b""
+        try:
+            for i in range(max(0, bisect_right(self._bases, offset) - 1), len(self.segments)):
+                data = self._read_from(self.segments[i], offset, max_bytes, limit)
+                if data is not None:
+                    return data
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return b""
+
+    def _unreadable(self, error: OSError) -> StorageFailed:
+        return StorageFailed(f"{self.folder}: cannot read: {error.strerror or error}")
+
+    def _read_from(self, segment: Segment, offset: int, max_bytes: int, limit: int) -> bytes | None:
+        """What `read` gives if it is in this segment; None if it can only be in a later one."""
+        self._turn_to(segment)
+        found = segment.find(offset)
+        if found is None:
+            self._explain_gap(segment, offset)
+            return None
+        position, header = found
+        size = max(max_bytes, header.size)
+        if segment.last_offset >= limit:
+            end = segment.find(limit)
+            if end is not None:
+                size = min(size, end[0] - position)
+        if size <= 0:
+            return b""
+        try:
+            return segment.read(position, size) or segment.read(position, header.size)
+        except CorruptBatch as error:
+            logger.error("corrupt batch: %s (offset %d); see `waystation log skip-corrupt`", error, header.base_offset)
+            raise
+
+    def _turn_to(self, segment: Segment) -> None:
+        """Keeps one sealed segment's file open, so that reading through a long log does not use up the handles."""
+        last = self._last_read
+        if last is not segment:
+            if last is not None and last is not self.segments[-1] and not self.uses(last):
+                last.close()
+            self._last_read = segment
+
+    def _explain_gap(self, segment: Segment, offset: int) -> None:
+        """A segment that should hold the offset but cannot be walked to it is corrupt, not empty."""
+        if offset <= segment.last_offset:
+            position = segment.index.floor(offset - segment.base_offset)
+            for at, header in segment.walk(position):
+                position = at + header.size
+            if position < segment.size:
+                logger.error(
+                    "corrupt batch: %s at position %d; see `waystation log skip-corrupt`", segment.path(), position
+                )
+                raise CorruptBatch(f"{segment.path()} is corrupt at position {position}")
+
+    def batches_from(self, offset: int) -> Iterator[tuple[bytes, Header]]:
+        """Whole batches with their headers, from the one that holds `offset` to the end of what is written."""
+        end = self.written_offset
+        while offset < end:
+            data = self.read(max(offset, self.start_offset), 1024 * 1024)
+            if not data:
+                return
+            for position, header in batches.scan(data):
+                yield data[position : position + header.size], header
+                offset = header.last_offset + 1
+
+    def aborted_in(self, first: int, data: bytes) -> list[Aborted]:
+        """The aborted transactions that overlap bytes read from `first` on."""
+        if not data:
+            return []
+        end = first
+        for _, header in batches.scan(data):
+            end = header.last_offset + 1
+        return self.aborted.overlapping(first, end)
+
+    # -- by time ----------------------------------------------------------------------------------------------------
+
+    def find_time(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is not older than `timestamp`; None if all are."""
+        try:
+            return self._find_time(timestamp)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _find_time(self, timestamp: int) -> tuple[int, int] | None:
+        for segment in self.segments:
+            if segment.latest_timestamp() < timestamp or segment.last_offset < self.start_offset:
+                continue
+            self._turn_to(segment)
+            for position, header in segment.walk(segment.index.floor(segment.times.floor(timestamp))):
+                if header.max_timestamp < timestamp or header.control or header.last_offset < self.start_offset:
+                    continue
+                found = self._first_not_older(segment.read(position, header.size), header, timestamp)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_not_older(self, data: bytes, header: Header, timestamp: int) -> tuple[int, int] | None:
+        try:
+            for record in batches.records_of(data, header):
+                if record.timestamp >= timestamp and record.offset >= self.start_offset:
+                    return record.offset, record.timestamp
+        except (InvalidRecord, TooLarge):
+            # Its checksum is right, so it is what a producer sent; what is inside is between it and its consumers.
+            return max(header.base_offset, self.start_offset), header.max_timestamp
+        return None
+
+    def find_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the record with the latest timestamp; None in an empty log."""
+        segments = [segment for segment in self.segments if segment.last_offset >= self.start_offset]
+        latest = max((segment.latest_timestamp() for segment in segments), default=-1)
+        found = self.find_time(latest) if latest >= 0 else None
+        if found is not None or latest < 0:
+            return found
+        # The latest was below the log's start, in a segment that is still there: look at what is left.
+        for data, header in self.batches_from(self.start_offset):
+            if not header.control and (found is None or header.max_timestamp > found[1]):
+                found = self._latest_in(data, header, found)
+        return found
+
+    def _latest_in(self, data: bytes, header: Header, best: tuple[int, int] | None) -> tuple[int, int] | None:
+        try:
+            for record in batches.records_of(data, header):
+                if record.offset >= self.start_offset and (best is None or record.timestamp > best[1]):
+                    best = record.offset, record.timestamp
+        except (InvalidRecord, TooLarge):
+            return max(header.base_offset, self.start_offset), header.max_timestamp
+        return best
