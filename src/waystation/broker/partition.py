@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.errors import OffsetOutOfRange
+from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
 from waystation.log import retention
 from waystation.log.batch import Header
 from waystation.log.log import Appended, Log
@@ -30,6 +30,15 @@ class Partition:
 
     def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
         return self.log.append(batch, header)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuses a client that knows another leader epoch than the present one; -1: it does not say."""
+        present = self.log.epoch
+        if epoch < 0 or epoch == present:
+            return
+        if epoch < present:
+            raise FencedLeaderEpoch(f"leader epoch {epoch} is over, it is now {present}; refresh metadata")
+        raise UnknownLeaderEpoch(f"leader epoch {epoch} has not begun, it is now {present}")
 
     def wake(self) -> None:
         """Something changed that a waiting reader may want to know: new records, or the end of the partition."""

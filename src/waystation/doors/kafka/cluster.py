@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from waystation.doors.kafka.api_versions import FEATURES
 from waystation.doors.kafka.registry import Call, api
 from waystation.doors.kafka.topics import check_replicas
-from waystation.errors import FencedLeaderEpoch, Invalid, UnknownLeaderEpoch, WaystationError
+from waystation.errors import Invalid, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -113,10 +113,9 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     error: WaystationError | None = None
     epoch = end = UNKNOWN
     try:
-        log = call.broker.topics.get(topic).partition(asked.partition).log
-        if asked.current_leader_epoch not in (UNKNOWN, log.epoch):
-            wrong = FencedLeaderEpoch if asked.current_leader_epoch < log.epoch else UnknownLeaderEpoch
-            raise wrong(f"{topic}-{asked.partition} is in epoch {log.epoch}, not {asked.current_leader_epoch}")
+        partition = call.broker.topics.get(topic).partition(asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+        log = partition.log
         if asked.leader_epoch == log.epoch:
             epoch, end = log.epoch, log.end_offset  # also when nothing was written in it yet
         else:

@@ -15,7 +15,7 @@ from waystation.doors.kafka import fetch_codec
 from waystation.doors.kafka.errors_map import code_of
 from waystation.doors.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionAnswer
 from waystation.doors.kafka.fetch_sessions import Session, SessionError, Sessions
-from waystation.errors import FencedLeaderEpoch, UnknownLeaderEpoch, WaystationError
+from waystation.errors import WaystationError
 from waystation.log.log import Log
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Fetch:
     def _read_partition(self, wanted: FetchPartition, answer: PartitionAnswer, room: int, *, first: bool) -> None:
         partition = self._find(wanted)
         log = partition.log
-        _check_epoch(log, wanted)
+        partition.check_epoch(wanted.leader_epoch)
         answer.high_watermark = log.high_watermark
         answer.stable_offset = log.stable_offset
         answer.start_offset = log.start_offset
@@ -175,11 +175,3 @@ class _Fetch:
             if self._request.session_epoch != 0:
                 answers = news
         self._answer(fetch_codec.encode(self._request.version, answers, session_id=session_id))
-
-
-def _check_epoch(log: Log, wanted: FetchPartition) -> None:
-    if wanted.leader_epoch < 0 or wanted.leader_epoch == log.epoch:
-        return
-    if wanted.leader_epoch < log.epoch:
-        raise FencedLeaderEpoch(f"leader epoch {wanted.leader_epoch} is over, it is now {log.epoch}")
-    raise UnknownLeaderEpoch(f"leader epoch {wanted.leader_epoch} has not begun, it is now {log.epoch}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka.registry import Call, api
-from waystation.errors import FencedLeaderEpoch, UnknownLeaderEpoch, WaystationError
+from waystation.errors import WaystationError
 from waystation.log.log import Log
 
 LATEST = -1
@@ -37,8 +37,9 @@ def _answer(call: Call, topic: str, wanted: object, committed: bool) -> object:
     offset, at = -1, -1
     epoch = -1
     try:
-        log = call.broker.topics.get(topic).partition(index).log
-        _check_epoch(log, leader_epoch)
+        partition = call.broker.topics.get(topic).partition(index)
+        partition.check_epoch(leader_epoch)
+        log = partition.log
         offset, at = _find(log, timestamp, committed)
         epoch = log.epoch if offset >= 0 else -1
     except WaystationError as failure:
@@ -65,11 +66,3 @@ def _find(log: Log, timestamp: int, committed: bool) -> tuple[int, int]:
     if found is None or (committed and found[0] >= log.stable_offset):
         return -1, -1
     return found
-
-
-def _check_epoch(log: Log, leader_epoch: int) -> None:
-    if leader_epoch < 0 or leader_epoch == log.epoch:
-        return
-    if leader_epoch < log.epoch:
-        raise FencedLeaderEpoch(f"leader epoch {leader_epoch} is over, it is now {log.epoch}")
-    raise UnknownLeaderEpoch(f"leader epoch {leader_epoch} has not begun, it is now {log.epoch}")
