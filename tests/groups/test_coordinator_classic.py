@@ -151,17 +151,20 @@ def test_a_group_that_emptied_stays_empty_after_a_restart() -> None:
     play(story)
 
 
-def test_when_the_log_cannot_be_written_members_are_told_to_try_again_and_can() -> None:
+def test_a_full_disk_keeps_nobody_from_joining_and_reading() -> None:
     async def story(stage: Stage) -> None:
         answer = await join(stage)
         log = stage.log_of("g")
         log.failure = StorageFailed("disk full")
-        with pytest.raises(CoordinatorUnavailable):
-            await stage.coordinator.sync(sync_request(answer, g=b"x"))
+        synced = await stage.coordinator.sync(sync_request(answer, **{answer.member_id: b"x"}))
+        assert synced.assignment == b"x"
+        assert state_of(stage) == "Stable"
         log.failure = None
         again = await join(stage, member_id=answer.member_id)
         await settle(stage, [again])
-        assert state_of(stage) == "Stable"
+        reborn = await stage.restart()
+        assert state_of(reborn) == "Stable"
+        await reborn.coordinator.close()
 
     play(story)
 

@@ -56,6 +56,8 @@ class Housekeeping:
             await asyncio.sleep(self._settings.integer(setting) / 1000)
             try:
                 await job()
+            except OSError as error:
+                logger.warning("background job failed, will be tried again: %s error=%s", setting, error)
             except Exception:
                 logger.exception("background job failed: %s", setting)
 

@@ -8,6 +8,7 @@ the client may be about to reconnect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -187,25 +188,26 @@ class ClassicDesk:
         finally:
             waiting.forget(key, future)
         if durably:
-            await self._shards.shard_of(group.group_id).durable()
+            # Who is in a group is known as long as the broker lives. A full disk must not keep readers from reading.
+            with contextlib.suppress(CoordinatorUnavailable):
+                await self._shards.shard_of(group.group_id).durable()
         if isinstance(answer, WaystationError):
             raise answer
         return answer
 
     def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision]) -> None:
         saved = False
-        failed: WaystationError | None = None
         for decision in decisions:
             if isinstance(decision, Save):
-                failed = self._save(group)
+                self._save(group)
                 saved = True
             elif isinstance(decision, AnswerJoin):
-                self._joins.answer((group.group_id, decision.member_id), failed or decision.answer, durably=saved)
+                self._joins.answer((group.group_id, decision.member_id), decision.answer, durably=saved)
             elif isinstance(decision, AnswerSync):
-                self._syncs.answer((group.group_id, decision.member_id), failed or decision.answer, durably=saved)
+                self._syncs.answer((group.group_id, decision.member_id), decision.answer, durably=saved)
         self._alarm.set(group.group_id, group.next_deadline_ms())
 
-    def _save(self, group: ClassicGroup) -> WaystationError | None:
+    def _save(self, group: ClassicGroup) -> None:
         log.info(
             "group.saved group=%s state=%s generation=%d members=%d",
             group.group_id,
@@ -213,8 +215,5 @@ class ClassicDesk:
             group.generation_id,
             len(group.roster),
         )
-        try:
+        with contextlib.suppress(CoordinatorUnavailable):  # told by the shard; the next change is saved as a whole
             self._shards.shard_of(group.group_id).save_classic(group, self._shards.wall_ms())
-        except CoordinatorUnavailable as error:
-            return error
-        return None

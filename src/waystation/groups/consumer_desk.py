@@ -1,7 +1,8 @@
 """Where KIP-848 members come to: one heartbeat says everything.
 
-The shell of `ConsumerGroup`: it checks requests, writes what changed, and answers when that is durable. A heartbeat
-that changes nothing, which is nearly every one, touches no disk.
+The shell of `ConsumerGroup`: it checks requests, writes what changed, and answers when that is durable, or when the
+disk refuses: then it is written with the next change. A heartbeat that changes nothing, which is nearly every one,
+touches no disk.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class ConsumerDesk:
         group = self._group(beat)
         answer = group.heartbeat(beat, self._shards.topics, self._shards.now_ms())
         self._shards.adopt(group)
-        if self._save(group):
-            try:
+        try:
+            if self._save(group):
                 await self._shards.shard_of(group.group_id).durable()
-            except CoordinatorUnavailable:
-                group.mark_changed()
-                raise
+        except CoordinatorUnavailable:
+            # Who is in a group is known as long as the broker lives. A full disk must not keep readers from reading.
+            group.mark_changed()
+            self._alarm.set(group.group_id, group.next_deadline_ms())
         return answer
 
     def tick(self, group: ConsumerGroup) -> None:
