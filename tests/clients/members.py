@@ -73,7 +73,7 @@ class Member:
         self._commit(self.owned)
 
     def close(self) -> None:
-        """Commit, then leave the group: in the revoke callback of `close()` a commit can come too late (FINDINGS.md)."""
+        """Commit, then leave the group: in the callback of `close()` a commit can come too late (see FINDINGS.md)."""
         wait_for(self._commit_or_step, f"{self.name} committed", retry_on=(KafkaException,))
         self.client.close()
 

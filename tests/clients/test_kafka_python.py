@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFencedError
 
 from tests.clients import kit
 from tests.clients.stage import NewTopicCall
 from tests.support.names import unique
-from tests.support.waiting import DEADLINE_S, NotInTime
+from tests.support.waiting import DEADLINE_S, NotInTime, wait_for
 
 GENERATIONS: list[tuple[int, int] | None] = [(2, 1), (2, 4), (3, 0), None]
 """Which broker the client believes to talk to: an older one makes it use older versions of every request."""
+
+POLL_MS = 3000
+"""Longer than a join takes: a poll that ends in the middle of one leaves this client without an assignment for good
+(FINDINGS.md). Records end a poll at once."""
 
 Open = Callable[..., Any]
 
@@ -60,9 +65,31 @@ def take(client: Any, count: int) -> list[Any]:
     while len(got) < count:
         if time.monotonic() > deadline:
             raise NotInTime(f"{len(got)} of {count} records came")
-        for records in client.poll(timeout_ms=100).values():
+        for records in client.poll(timeout_ms=POLL_MS).values():
             got += records
     return got
+
+
+class Polling:
+    """A member that is polled in a thread of its own, as an application does; its joins wait for each other."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self.owned: set[int] = set()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._stopped.set()
+        self._thread.join(DEADLINE_S)
+        self._client.close()
+
+    def _poll(self) -> None:
+        while not self._stopped.is_set():
+            self._client.poll(timeout_ms=POLL_MS)
+            self.owned = {place.partition for place in self._client.assignment()}
 
 
 def all_committed(open_consumer: Open, topic: str, count: int) -> list[bytes]:
@@ -145,35 +172,30 @@ def test_seek_times_and_positions(new_topic: NewTopicCall, open_producer: Open, 
 
 def test_members_share_and_take_over(bootstrap: str, new_topic: NewTopicCall, open_consumer: Open) -> None:
     topic, group = new_topic(partitions=4), unique("g")
-    kit.produce(bootstrap, topic, kit.numbered(10), partition=1)
+    writer = kit.producer(bootstrap)
 
-    class Journal(ConsumerRebalanceListener):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.took: list[set[int]] = []
+    def fed(condition: Callable[[], bool]) -> Callable[[], bool]:
+        """Messages end the members' polls, so that they see what changed."""
 
-        def on_partitions_revoked(self, revoked: Any) -> None:
-            pass
+        def check() -> bool:
+            for partition in range(4):
+                writer.produce(topic, b"x", partition=partition)
+            kit.flush(writer)
+            return condition()
 
-        def on_partitions_assigned(self, assigned: Any) -> None:
-            self.took.append({place.partition for place in assigned})
+        return check
 
-    first, journal = open_consumer(group_id=group), Journal()
-    first.subscribe([topic], listener=journal)
-    deadline = time.monotonic() + DEADLINE_S
-    while len(first.assignment()) != 4:
-        assert time.monotonic() < deadline, "never assigned"
-        first.poll(timeout_ms=50)
-    assert journal.took[-1] == {0, 1, 2, 3}
-    second = open_consumer(group_id=group)
-    second.subscribe([topic])
-    while not (len(first.assignment()) == len(second.assignment()) == 2):
-        assert time.monotonic() < deadline, "never shared"
-        first.poll(timeout_ms=50)
-        second.poll(timeout_ms=50)
+    first = Polling(open_consumer(topic, group_id=group))
+    wait_for(fed(lambda: first.owned == {0, 1, 2, 3}), "one member owns everything", every_s=0.1)
+    second = Polling(open_consumer(topic, group_id=group))
+
+    def shared() -> bool:
+        return len(first.owned) == len(second.owned) == 2 and first.owned | second.owned == {0, 1, 2, 3}
+
+    wait_for(fed(shared), "two members share", every_s=0.1)
     second.close()
-    while len(first.assignment()) != 4:
-        assert time.monotonic() < deadline, "never taken over"
-        first.poll(timeout_ms=50)
+    wait_for(fed(lambda: first.owned == {0, 1, 2, 3}), "the first takes over", every_s=0.1)
+    first.close()
 
 
 def test_missing_topic_is_created_when_a_consumer_asks_for_it(
@@ -184,7 +206,7 @@ def test_missing_topic_is_created_when_a_consumer_asks_for_it(
     deadline = time.monotonic() + DEADLINE_S
     while not reader.assignment():
         assert time.monotonic() < deadline, "never assigned"
-        reader.poll(timeout_ms=100)
+        reader.poll(timeout_ms=POLL_MS)
     open_producer().send(topic, b"first").get(DEADLINE_S)
     assert [record.value for record in take(reader, 1)] == [b"first"]
 
