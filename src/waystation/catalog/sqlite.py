@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import UUID
 
 from waystation.catalog.catalog import FORMAT_VERSION, TopicRow
-from waystation.errors import NewerFormat, StorageFailed
+from waystation.errors import Corrupt, NewerFormat, StorageFailed
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
@@ -42,12 +42,21 @@ class SqliteCatalog:
         path = Path(folder) / FILE
         if path.exists():
             _refuse_newer(path)
+        else:
+            _refuse_orphans(path.parent)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA synchronous=FULL")
-        if self._version() is None:
-            self._create(random)
-        self._upgrade()
+        try:
+            version = self._version()
+            _refuse(path, version)  # again: a crashed change of the newer version may have hidden it the first time
+            if version is None:
+                _refuse_orphans(path.parent)
+                self._create(random)
+            self._upgrade()
+        except BaseException:
+            self._db.close()
+            raise
 
     def _version(self) -> int | None:
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'format'").fetchone():
@@ -124,10 +133,26 @@ def _refuse_newer(path: Path) -> None:
         row = db.execute("SELECT version FROM format").fetchone()
     except sqlite3.OperationalError:
         return  # an unfinished first start
+    except sqlite3.DatabaseError as error:
+        raise Corrupt(f"{path} is damaged ({error}); it was left untouched. Put it back from a backup.") from error
     finally:
         db.close()
-    if row is not None and row[0] > FORMAT_VERSION:
+    _refuse(path, None if row is None else int(row[0]))
+
+
+def _refuse(path: Path, version: int | None) -> None:
+    if version is not None and version > FORMAT_VERSION:
         raise NewerFormat(
-            f"{path.parent} was written by a newer version of Waystation (format {row[0]}, this one knows"
+            f"{path.parent} was written by a newer version of Waystation (format {version}, this one knows"
             f" {FORMAT_VERSION}); it was left untouched. Upgrade Waystation to use it."
+        )
+
+
+def _refuse_orphans(folder: Path) -> None:
+    """A new catalog would know none of the topics in the folder, and what no catalog knows is removed at start."""
+    topics = folder / "topics"
+    if topics.is_dir() and any(topics.iterdir()):
+        raise Corrupt(
+            f"{folder} holds the files of topics, but its {FILE} is gone; nothing was touched."
+            f" Put {FILE} back from a backup, or move {topics} away to begin anew."
         )

@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from waystation.errors import StorageFailed
-from waystation.log.log import Log, SyncJob
+from waystation.log.log import Log
+from waystation.log.sync import SyncJob
 from waystation.world import World
 
 logger = logging.getLogger("waystation.commit")

@@ -17,18 +17,20 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
-from waystation.log.derived import Derived, Files
+from waystation.log.derived import Derived
 from waystation.log.epochs import Epochs
 from waystation.log.producers import Producers
 from waystation.log.reading import SegmentReader
 from waystation.log.segment import Segment, file_name
+from waystation.log.sync import RecoveryPoint as RecoveryPoint
+from waystation.log.sync import SyncJob as SyncJob
 from waystation.world import World
 
 logger = logging.getLogger("waystation.log")
@@ -48,44 +50,6 @@ class Appended:
     last_offset: int
     append_time_ms: int  # -1 unless the topic uses the broker's time
     duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryPoint:
-    """Everything before `offset` is known to be on the disk, intact; it ends at `position` of segment `segment`."""
-
-    offset: int
-    segment: int
-    position: int
-
-
-@dataclass(slots=True)
-class SyncJob:
-    """One log's share of a commit round; `run` blocks and may run on a thread."""
-
-    log: Log
-    segments: list[Segment]
-    folder: str | None
-    point: RecoveryPoint
-    files: Files | None
-    error: OSError | None = field(default=None)
-    unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
-
-    def run(self) -> None:
-        for segment in self.segments:
-            segment.file.sync()
-        if self.folder is not None:
-            self.log.world.disk.sync_folder(self.folder)
-        try:
-            self._save()
-        except OSError as error:
-            self.unsaved = error
-
-    def _save(self) -> None:
-        if self.log.epochs.changed:
-            self.log.epochs.save()
-        if self.files is not None:
-            self.files.save()
 
 
 class Log(SegmentReader):
@@ -121,6 +85,8 @@ class Log(SegmentReader):
         self._syncing: list[Segment] = []
         self._names_changed = False
         self.derived = Derived(world.disk, folder)
+        self._jitter_ms = 0
+        self._seen_bytes = 0  # appended at the last checkpoint
         self._checkpointed_size = 0
         self.moving_start = asyncio.Lock()
         self.cleaned_offset = 0  # compaction has seen everything before this
@@ -230,6 +196,8 @@ class Log(SegmentReader):
 
         What the disk refuses stays in memory, in order, and is tried again: it has its offsets already.
         """
+        if self.failure is not None:
+            return
         written = 0
         self.stalled = None
         for batch, header in self._pending[:count]:
@@ -262,7 +230,8 @@ class Log(SegmentReader):
     def _segment_ms(self) -> int:
         """Records of a compacted topic must be in a sealed segment before they can be compacted in time."""
         settings = self.settings
-        return min(settings.segment_ms, settings.max_compaction_lag_ms) if settings.compacts else settings.segment_ms
+        longest = settings.segment_ms - self._jitter_ms
+        return min(longest, settings.max_compaction_lag_ms) if settings.compacts else longest
 
     def roll(self, base_offset: int) -> None:
         """Seals the active segment and starts the next."""
@@ -279,6 +248,8 @@ class Log(SegmentReader):
             segment.close()
             raise
         self.adopt([*self.segments, segment])
+        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        self._jitter_ms = self.world.random.below(jitter_ms) if jitter_ms else 0
         self._names_changed = True
         self._checkpointed_size = 0
 
@@ -327,8 +298,11 @@ class Log(SegmentReader):
         return self.derived.saved_offset >= offset
 
     def checkpoint(self) -> None:
-        """Writes indexes and producer state down if much was appended since the last time."""
+        """Writes indexes and producer state down if much was appended since the last time; if nothing, lets go."""
         active = self.active
+        if self._seen_bytes == self.appended_bytes and not self.uses(active):
+            active.close()  # opened again on first use: a thousand idle partitions hold no handles
+        self._seen_bytes = self.appended_bytes
         if self.failure is None and not self._pending and active.size - self._checkpointed_size > CHECKPOINT_BYTES:
             self._write_derived(active)
             self._checkpointed_size = active.size
@@ -424,6 +398,7 @@ class Log(SegmentReader):
                 break
             if segment in self._dirty:
                 self._dirty.remove(segment)  # nobody will miss it
+            segment.close()  # here, not on the thread that removes it: a handle is closed once
             gone.append(segment)
         self.adopt(self.segments[len(gone) :])
         self.aborted.drop_before(self.start_offset)

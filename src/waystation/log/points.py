@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from crc32c import crc32c
 
-from waystation.log.log import RecoveryPoint
+from waystation.log.sync import RecoveryPoint
 from waystation.world.disk import Disk
 
 FILE = "recovery-points"

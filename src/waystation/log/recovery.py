@@ -16,7 +16,8 @@ Then producer state and the transaction index are brought up to date from the ne
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,9 +26,10 @@ from waystation.errors import CorruptBatch
 from waystation.log import batch as batches
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, Header
-from waystation.log.log import START_FILE, Log, RecoveryPoint
+from waystation.log.log import START_FILE, Log
 from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
+from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 
 logger = logging.getLogger("waystation.recovery")
@@ -113,8 +115,10 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
         # Durable before it is used: an epoch that a second power cut took back would stand for two histories.
         log.epoch = max(log.epoch, last_epoch) + 1
         log.epochs.note(log.epoch, log.end_offset)
-        log.epochs.save()
-    _sync_checked(log, checked)
+        with _unless_full(log.folder):
+            log.epochs.save()
+    if not (trust.nothing_lost and trust.point is not None and trust.point.offset == log.end_offset):
+        _sync_checked(log, checked)
 
 
 def _finish_swaps(world: World, folder: str, names: list[str]) -> list[str]:
@@ -233,6 +237,9 @@ def _check_segment(log: Log, segment: Segment, start: int, following: int | None
             resumes.append(good)
     segment.restore(end, log.end_offset, resumes)
     segment.verified = (0, 0) if damaged else (start, end)
+    if damaged:
+        with _unless_full(segment.path()):
+            segment.write_indexes()  # the next start will not look for the way around it
 
 
 def _put_aside(segment: Segment) -> None:
@@ -297,11 +304,23 @@ def next_good_batch(segment: Segment, position: int, size: int, after_offset: in
                     plausible(header, size - where)
                     and after_offset <= header.base_offset < after_offset + 2**31
                     and batches.intact(segment.file.read(header.size, where), 0, header)
+                    and _followed(segment, where + header.size, size, header.last_offset + 1)
                 ):
                     return where
             at = data.find(b"\x02", at + 1)
         position += window
     return None
+
+
+def _followed(segment: Segment, position: int, size: int, offset: int) -> bool:
+    """Whether `position` looks like the end of a batch: one that stands in a record's value has other neighbours."""
+    data = segment.file.read(min(HEADER_SIZE, size - position), position)
+    if not data.strip(b"\0") or int.from_bytes(data[:8], "big") == offset:
+        return True
+    if len(data) < HEADER_SIZE:
+        return False
+    header = batches.read_header(data)
+    return header.magic == MAGIC and offset <= header.base_offset < offset + 2**31
 
 
 def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None:
@@ -310,7 +329,8 @@ def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None
     )
     if keep_tail:
         tail = segment.file.read(size - position, position)
-        segment.disk.replace_file(f"{segment.path()}.cut-{position}", tail)
+        with _unless_full(segment.path()):
+            segment.disk.replace_file(f"{segment.path()}.cut-{position}", tail)
     segment.file.truncate(position)
 
 
@@ -319,6 +339,15 @@ def _sync_checked(log: Log, checked: list[Segment]) -> None:
     for segment in checked if log.active in checked else [*checked, log.active]:
         segment.file.sync()
     log.world.disk.sync_folder(log.folder)
+
+
+@contextmanager
+def _unless_full(what: str) -> Iterator[None]:
+    """For what is good to have but no reason not to start: a broker on a full disk still serves its readers."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning("%s: recovery could not write all it wanted: %s", what, error.strerror or error)
 
 
 # -- producers and transactions ---------------------------------------------------------------------------------------

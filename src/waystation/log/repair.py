@@ -13,7 +13,7 @@ from waystation.config import TopicSettings
 from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE
 from waystation.log.log import Log
-from waystation.log.recovery import CLEANED, blank, next_good_batch, plausible
+from waystation.log.recovery import CLEANED, blank, next_good_batch, plausible, segment_bases
 from waystation.log.segment import Segment
 from waystation.world import World
 
@@ -33,7 +33,7 @@ class Damage:
 def find(world: World, folder: str) -> list[Damage]:
     """Reads the whole log and tells what is damaged. Changes nothing."""
     log = Log(world, folder, TopicSettings())
-    bases = sorted(int(name[:-4]) for name in world.disk.list(folder) if name.endswith(".log"))
+    bases = segment_bases(world.disk.list(folder))
     return [damage for base in bases for damage in _find_in(log.new_segment(base))]
 
 
@@ -45,7 +45,7 @@ def _find_in(segment: Segment) -> list[Damage]:
     offset = segment.base_offset
     try:
         while position < size:
-            header = _good_batch(segment, position, size)
+            header = _good_batch(segment, position, size, offset)
             if header is not None:
                 offset = header.last_offset + 1
                 position += header.size
@@ -62,12 +62,12 @@ def _find_in(segment: Segment) -> list[Damage]:
     return found
 
 
-def _good_batch(segment: Segment, position: int, size: int) -> batches.Header | None:
+def _good_batch(segment: Segment, position: int, size: int, offset: int) -> batches.Header | None:
     data = segment.file.read(HEADER_SIZE, position)
     if len(data) < HEADER_SIZE:
         return None
     header = batches.read_header(data)
-    if not plausible(header, size - position):
+    if not plausible(header, size - position) or not offset <= header.base_offset < offset + 2**31:
         return None
     return header if batches.intact(segment.file.read(header.size, position), 0, header) else None
 

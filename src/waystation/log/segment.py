@@ -116,8 +116,8 @@ class Segment:
         was_open = self._file is not None
         index = OffsetIndex.from_bytes(self.disk.read_file(self.path("index")) or b"")
         times = TimeIndex.from_bytes(self.disk.read_file(self.path("timeindex")) or b"")
-        if index is None or times is None or not self._fit(index, times):
-            # Of a history that a power cut undid, or torn. In the way of a later start, too: they might fit by chance.
+        if resumes or index is None or times is None or not self._fit(index, times):
+            # Without a way around damage, torn, or of a history that a power cut undid. Later they might fit by chance.
             self.disk.remove(self.path("index"))
             self.disk.remove(self.path("timeindex"))
             index, times = OffsetIndex(), TimeIndex()
@@ -273,10 +273,14 @@ class Segment:
         return self._checked(data, position)
 
     def _checked(self, data: bytes, position: int) -> bytes:
+        """The intact beginning of `data`. CRCs do not cover base offsets, so those must ascend within the segment."""
         end = 0
+        offset = self.base_offset
         for at, header in scan(data):
-            if not intact(data, at, header):
+            in_place = offset <= header.base_offset and header.last_offset <= self.last_offset
+            if not (in_place and intact(data, at, header)):
                 break
+            offset = header.last_offset + 1
             end = at + header.size
         if end == 0 and len(data) >= HEADER_SIZE:
             header = read_header(data)

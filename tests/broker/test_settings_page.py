@@ -1,0 +1,35 @@
+"""The settings page says what the code does."""
+
+from __future__ import annotations
+
+import re
+
+from tests.broker.settings_page import PAGE, page
+from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, TopicSettings
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text() == page(), "run `python -m tests.broker.settings_page`"
+
+
+def test_every_setting_is_on_the_page_once_in_its_table() -> None:
+    topics, brokers = page().split("## Broker settings")
+    for text, table in ((topics, TOPIC_SETTINGS), (brokers, BROKER_SETTINGS)):
+        assert sorted(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)) == sorted(table)
+
+
+def test_a_setting_that_the_code_does_not_read_is_said_to_be_for_compatibility() -> None:
+    read = set(TopicSettings.__struct_fields__)
+    idle = {name for name, setting in TOPIC_SETTINGS.items() if setting.field not in read}
+    assert {name for name in idle if not TOPIC_SETTINGS[name].doc.startswith("Accepted")} == set()
+
+
+def test_topic_settings_default_to_what_the_table_says() -> None:
+    defaults = TopicSettings()
+    for setting in TOPIC_SETTINGS.values():
+        if setting.field in TopicSettings.__struct_fields__:
+            assert getattr(defaults, setting.field) == setting.default, setting.name
+
+
+def test_the_page_ends_with_its_limits() -> None:
+    assert re.findall(r"^## (.+)$", page(), re.MULTILINE)[-1] == "Limits"

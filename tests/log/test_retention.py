@@ -1,0 +1,190 @@
+"""Old records go: by age, by size, by request; whole segments, oldest first, and never by mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.log.kit import DAY_MS, NOW_MS, Home, run
+from tests.simulation.disk import Fault, SimDisk
+from waystation.errors import StorageFailed
+from waystation.log import retention
+from waystation.world import ThreadOffload, World
+
+
+def enforce(home: Home) -> int:
+    return run(retention.enforce(home.log, home.clock.ms))
+
+
+def logs(home: Home) -> list[int]:
+    return [int(name[:-4]) for name in home.names if name.endswith(".log")]
+
+
+def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    for i in range(4):
+        home.put(b"v", at=NOW_MS + i * 1_000)
+    home.clock.ms = NOW_MS + DAY_MS
+    assert enforce(home) == 0
+    home.clock.ms += 1
+    assert enforce(home) == 1
+    assert logs(home) == [1, 2, 3]
+    home.clock.ms += 1_999
+    assert enforce(home) == 1
+    assert (home.log.start_offset, [r.offset for r in home.records(2)]) == (2, [2, 3])
+
+
+def test_the_segment_in_use_goes_too_when_all_of_it_is_old(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_ms=DAY_MS)
+    home.fill(5)
+    home.clock.ms += DAY_MS + 1
+    assert enforce(home) == 1
+    assert (home.log.start_offset, home.log.end_offset) == (5, 5)
+    assert logs(home) == [5]
+    assert home.put(b"next").base_offset == 5
+    home.restart()
+    assert home.values(5) == [b"next"]
+
+
+def test_an_empty_log_is_left_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_ms=0, retention_bytes=0)
+    home.clock.ms += DAY_MS
+    assert enforce(home) == 0
+    assert logs(home) == [0]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_nothing_goes_without_a_limit_or_a_policy_to_delete(tmp_path: Path, policy: str) -> None:
+    home = Home(tmp_path, segment_bytes=1, cleanup_policy=policy, retention_ms=-1 if policy == "delete" else 1)
+    home.fill(4)
+    home.clock.ms += 10_000 * DAY_MS
+    assert enforce(home) == 0
+
+
+def test_the_oldest_go_until_the_log_fits(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1)
+    home.fill(5)
+    size = home.log.size_bytes // 5
+    for limit, left in ((5 * size, 5), (4 * size + 1, 5), (4 * size, 4), (2 * size, 2), (0, 1)):
+        home.log.settings = type(home.settings)(segment_bytes=1, retention_ms=-1, retention_bytes=limit)
+        enforce(home)
+        assert len(logs(home)) == left, limit
+    assert home.values(4) == home.values(home.log.start_offset)
+
+
+def test_records_without_a_time_are_as_old_as_the_broker_knows_them(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    home.put(b"v", at=-1)
+    home.put(b"w", at=-1)
+    assert enforce(home) == 0
+    home.clock.ms += 5 * DAY_MS
+    home.restart()
+    assert enforce(home) == 0
+    home.clock.ms += DAY_MS + 1
+    assert enforce(home) == 2
+
+
+def test_a_time_index_that_lost_its_end_does_not_make_records_old(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=2_000, index_interval_bytes=0, retention_ms=DAY_MS)
+    for i in range(40):
+        home.put(b"v" * 100, at=NOW_MS - 2 * DAY_MS + i * 100_000)
+    home.put(b"fresh", at=NOW_MS)
+    home.put(b"v" * 2_000, at=NOW_MS)
+    home.stop()
+    for path in home.path("").glob("*.timeindex"):
+        path.write_bytes(path.read_bytes()[:24])
+    home.open()
+    enforce(home)
+    assert b"fresh" in home.values(home.log.start_offset)
+
+
+def test_a_segment_that_compaction_emptied_does_not_stop_the_clock(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, cleanup_policy="compact,delete", retention_ms=DAY_MS)
+    home.fill(4)
+    home.stop()
+    home.segment(1).write_bytes(b"")
+    home.open()
+    home.clock.ms += DAY_MS + 1
+    assert enforce(home) == 4
+    assert home.log.start_offset == 4
+
+
+def test_what_could_not_go_now_goes_the_next_time(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    home.fill(3)
+    job = home.log.take_sync()  # a flush has the files in its hands
+    assert job is not None
+    assert run(retention.remove_before(home.log, 2)) == 0
+    assert (home.log.start_offset, logs(home)) == (2, [0, 1, 2])
+    job.run()
+    home.log.synced(job)
+    assert enforce(home) == 2
+    assert logs(home) == [2]
+
+
+def test_a_moved_start_survives_and_never_goes_back(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.fill(10)
+    run(retention.remove_before(home.log, 6))
+    run(retention.remove_before(home.log, 3))
+    assert home.log.start_offset == 6
+    for again in (home.kill_and_open, home.restart, home.reboot_and_open):
+        again()
+        assert home.log.start_offset == 6
+        assert [record.offset for record in home.records(6)] == [6, 7, 8, 9]
+
+
+def test_two_at_once_leave_the_further_start(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.fill(50)
+    home.log.world = World(home.clock, home.world.random, home.disk, ThreadOffload())
+
+    async def both() -> None:
+        await asyncio.gather(*(retention.remove_before(home.log, offset) for offset in range(40, 0, -1)))
+
+    run(both())
+    home.log.world.offload.close()
+    assert home.path("log-start").read_text() == "40"
+
+
+def test_a_damaged_start_is_taken_as_the_first_record(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1)
+    home.fill(5)
+    run(retention.remove_before(home.log, 2))
+    home.stop()
+    home.path("log-start").write_bytes(b"\x00\xff")
+    home.open()
+    assert home.log.start_offset == 2
+
+
+def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk, segment_bytes=1, retention_ms=DAY_MS)
+    home.fill(4)
+    home.sync()
+    home.clock.ms += DAY_MS + 1
+    disk.inject(Fault("write", "", errno.ENOSPC, times=2))  # the snapshot and the first attempt at the start
+    home.log.derived.saved_offset = -1
+    assert run(retention.enforce(home.log, home.clock.ms)) == 4
+    assert logs(home) == [4]
+
+
+def test_a_start_that_cannot_be_saved_is_an_error() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk)
+    home.fill(4)
+    home.sync()
+    disk.inject(Fault("write", "log-start", errno.EIO, times=5))
+    with pytest.raises(StorageFailed):
+        run(retention.remove_before(home.log, 2))
+
+
+def test_retention_leaves_a_failed_log_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=0)
+    home.fill(3)
+    home.log.fail(StorageFailed("the disk is broken"))
+    home.clock.ms += 10
+    assert enforce(home) == 0
