@@ -60,7 +60,12 @@ class Broker:
         states = self.topics.ensure_internal(
             TRANSACTIONS_TOPIC, self.settings.integer("transaction.state.log.num.partitions")
         )
-        self._save_points(clean=False)
+        try:
+            self._save_points(clean=False)
+        except OSError as error:
+            # A full disk: readers shall be served all the same. Without the file, a crash is recovered with more care.
+            logger.warning("recovery points cannot be written, starting without: %s", error)
+            self._points.discard()
         self.commit.start()
         clock = self.world.clock
         offset_logs = [PartitionStateLog(partition, self.commit, clock) for partition in offsets.partitions]
@@ -101,7 +106,10 @@ class Broker:
         for _, log in self.topics.logs():
             log.close(clean=True)
         failed = any(log.failure is not None for _, log in self.topics.logs())
-        self._save_points(clean=not failed)
+        try:
+            self._save_points(clean=not failed)
+        except OSError as error:
+            logger.warning("recovery points cannot be written; the next start checks all logs: %s", error)
         self.catalog.close()
         self.world.disk.unlock(f"{self.root}/{LOCK_FILE}")
         self.world.offload.close()

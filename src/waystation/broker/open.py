@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from waystation.broker.broker import LOCK_FILE, Broker
@@ -21,12 +21,13 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
     """
     world = world or real_world()
     root = _lock(world, path)
-    try:
-        broker = Broker(world, root, settings, SqliteCatalog(root, world.random))
+    with ExitStack() as undo:
+        undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
+        catalog = SqliteCatalog(root, world.random)
+        undo.callback(catalog.close)
+        broker = Broker(world, root, settings, catalog)
         await broker.start()
-    except BaseException:
-        world.disk.unlock(f"{root}/{LOCK_FILE}")
-        raise
+        undo.pop_all()
     return broker
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from waystation.broker.partition import Partition
+from waystation.errors import CorruptBatch
 from waystation.log import batch as batches
+from waystation.log.batch import Header
 from waystation.log.commit import GroupCommit
 from waystation.log.state import StateBatch
 from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.state")
 
 
 class PartitionStateLog:
@@ -47,21 +52,36 @@ class PartitionStateLog:
             await self._commit.durable(log, log.end_offset)
 
     def replay(self) -> Iterator[StateBatch]:
-        for data, header in self._partition.log.batches_from(0):
-            if header.control:
-                commits = batches.marker_commits(data, header)
-                if commits is not None:
-                    outcome: Literal["commit", "abort"] = "commit" if commits else "abort"
-                    yield StateBatch(
-                        header.base_offset,
-                        header.producer_id,
-                        header.producer_epoch,
-                        True,
-                        outcome,
-                        (),
-                    )
-                continue
-            records = tuple((record.key or b"", record.value) for record in batches.records_of(data, header))
-            yield StateBatch(
-                header.base_offset, header.producer_id, header.producer_epoch, header.transactional, None, records
-            )
+        """A damaged batch is passed over, with a word in the log: a broker that does not start helps nobody."""
+        log = self._partition.log
+        offset = log.start_offset
+        told = ""
+        while offset < log.written_offset:
+            try:
+                for data, header in log.batches_from(offset):
+                    offset = header.last_offset + 1
+                    batch = _state_batch(data, header)
+                    if batch is not None:
+                        yield batch
+                return
+            except CorruptBatch as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.error("what a damaged batch said is not known, going on behind it: %s", error)
+                offset += 1
+
+
+def _state_batch(data: bytes, header: Header) -> StateBatch | None:
+    """A stored batch as a coordinator sees it; None for control records that mean nothing to it."""
+    outcome: Literal["commit", "abort"] | None = None
+    records: tuple[tuple[bytes, bytes | None], ...] = ()
+    if header.control:
+        commits = batches.marker_commits(data, header)
+        if commits is None:
+            return None
+        outcome = "commit" if commits else "abort"
+    else:
+        records = tuple((record.key or b"", record.value) for record in batches.records_of(data, header))
+    return StateBatch(
+        header.base_offset, header.producer_id, header.producer_epoch, header.transactional, outcome, records
+    )

@@ -317,12 +317,12 @@ class Topics:
 
     async def _delete(self, name: str) -> None:
         topic = self._not_internal(name)
+        await self._world.offload(self._catalog.delete_topic, topic.id)
         del self._by_name[name]
         del self._by_id[topic.id]
         logs = [partition.log for partition in topic.partitions]
         for log in logs:
             log.retire(UnknownTopic(f"topic {name!r} was deleted"))
-        await self._world.offload(self._catalog.delete_topic, topic.id)
         await self._commit.quiesce(logs)
         for partition in topic.partitions:
             partition.log.close(clean=False)

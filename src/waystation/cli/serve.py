@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -97,9 +98,19 @@ def _address(text: str, *, insecure: bool) -> Address | None:
     return address
 
 
+def _allow_many_files() -> None:
+    """A connection and a partition in use hold a file each; the soft limit is often 1,024, the hard one far above."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments)
     start_logging(plan.log_level, arguments.log_format)
+    _allow_many_files()
     if plan.ready_file is not None:
         _remove(plan.ready_file)  # a file of an earlier run would tell a lie
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -58,6 +58,11 @@ class RecoveryPoints:
             self._points[name] = (offset, segment, -1)
             self._write(_Content(self.clean, self._boot, self._points))
 
+    def discard(self) -> None:
+        """Removes the file: what it says is no longer true, and there is no room to say what is."""
+        self._disk.remove(self._path)
+        self._points, self.clean = {}, False
+
     def save(self, points: dict[str, RecoveryPoint], *, clean: bool) -> None:
         """Durable when it returns; blocks."""
         self._boot = self._disk.boot_id()

@@ -32,6 +32,7 @@ class SegmentReader:
         self.aborted = AbortedTransactions()
         self._bases: list[int] = []
         self._last_read: Segment | None = None
+        self._told: set[str] = set()  # damage that the log file has a line about
 
     def adopt(self, segments: list[Segment]) -> None:
         """Takes these as the log's segments."""
@@ -85,7 +86,7 @@ class SegmentReader:
         try:
             return segment.read(position, size) or segment.read(position, header.size)
         except CorruptBatch as error:
-            logger.error("corrupt batch: %s (offset %d); see `waystation log skip-corrupt`", error, header.base_offset)
+            self._tell(error, header.base_offset)
             raise
 
     def _turn_to(self, segment: Segment) -> None:
@@ -103,10 +104,15 @@ class SegmentReader:
             for at, header in segment.walk(position):
                 position = at + header.size
             if position < segment.size:
-                logger.error(
-                    "corrupt batch: %s at position %d; see `waystation log skip-corrupt`", segment.path(), position
-                )
-                raise CorruptBatch(f"{segment.path()} is corrupt at position {position}")
+                error = CorruptBatch(f"{segment.path()} is corrupt at position {position}")
+                self._tell(error, offset)
+                raise error
+
+    def _tell(self, error: CorruptBatch, offset: int) -> None:
+        """Once per place: a consumer that tries again every half second needs no line each time."""
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            logger.error("corrupt batch: %s (offset %d); see `waystation log skip-corrupt`", error, offset)
 
     def batches_from(self, offset: int) -> Iterator[tuple[bytes, Header]]:
         """Whole batches with their headers, from the one that holds `offset` to the end of what is written."""
