@@ -1,0 +1,64 @@
+"""The Python in the README and the guides runs as it stands, against a real broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import ROOT, Server
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DEFAULT = "127.0.0.1:9092"
+
+SNIPPETS = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("docs")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_a_snippet_runs_as_it_stands(server: Server, tmp_path: Path, code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace(DEFAULT, server.bootstrap)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{server.tail()}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_every_page_ends_with_its_limits(page: Path) -> None:
+    """Decisions are the exception: they end with what else was considered."""
+    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    if page.parent.name == "decisions":
+        assert "Considered" in page.read_text() or "considered" in page.read_text()
+    else:
+        assert headings[-1].startswith("Limits")
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
