@@ -31,10 +31,11 @@ def tool(bootstrap: str) -> Tool:
         pytest.skip("KAFKA_HOME (a folder with libs/*.jar) is not set, or java is not installed")
     jars = str(Path(home) / "libs" / "*")
 
-    def call(name: str, *arguments: str, stdin: str = "") -> str:
+    def call(name: str, *arguments: str, stdin: str = "", server: str = "--bootstrap-server") -> str:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         command = [java, "-Xmx128M", "-XX:TieredStopAtLevel=1", quiet, "-cp", jars, f"{TOOLS}.{name}"]
-        command += ["--bootstrap-server", bootstrap, *arguments]
+        address = bootstrap if server == "--bootstrap-server" else f"bootstrap.servers={bootstrap}"
+        command += [server, address, *arguments]
         done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=2 * DEADLINE_S, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout.decode()} {done.stderr.decode()}"
         return done.stdout.decode()
@@ -77,3 +78,18 @@ def test_offsets_and_transactions_tools_answer(tool: Tool, bootstrap: str, new_t
     assert f"{topic}:0:1" in tool("GetOffsetShell", "--topic", topic)
     assert "Ongoing" in tool("TransactionsCommand", "describe", "--transactional-id", name)
     client.commit_transaction(DEADLINE_S)
+
+
+def test_java_producer_commits_with_an_epoch_per_transaction(
+    tool: Tool, bootstrap: str, new_topic: NewTopicCall
+) -> None:
+    """The newest transaction protocol (KIP-890), which of all clients here only the Java one speaks."""
+    topic, name = new_topic(3), unique("java-tx")
+    load = ("--topic", topic, "--num-records", "3000", "--record-size", "50", "--throughput", "3000")
+    transactions = ("--transactional-id", name, "--transaction-duration-ms", "50")
+    tool("ProducerPerformance", *load, *transactions, server="--producer-props")
+    told = tool("TransactionsCommand", "describe", "--transactional-id", name)
+    row = next(line.split() for line in told.splitlines() if name in line)
+    assert row[row.index(name) + 3] == "CompleteCommit"
+    assert int(row[row.index(name) + 2]) > 3  # the producer's epoch went up with every transaction
+    assert len(kit.read_all(bootstrap, topic, {"isolation.level": "read_committed"})) == 3000
