@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.partition import Partition
 from waystation.broker.topics import check_name
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
@@ -106,9 +107,24 @@ async def _auto_create(call: Call, name: str) -> Topic:
     return broker.topics.get(name)
 
 
+def _placed(call: Call, partition: Partition) -> dict[str, object]:
+    """Where a partition is: here, like all of them."""
+    nodes = (call.broker.node_id,)
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.index,
+        "leader_id": nodes[0],
+        "leader_epoch": partition.log.epoch,
+        "replica_nodes": nodes,
+        "isr_nodes": nodes,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": (),
+    }
+
+
 def _topic(call: Call, topic: Topic) -> object:
     make = call.make
-    nodes = (call.broker.node_id,)
     asked = getattr(call.request, "include_topic_authorized_operations", False)
     return make(
         "MetadataResponseTopic",
@@ -117,17 +133,7 @@ def _topic(call: Call, topic: Topic) -> object:
         topic_id=topic.id,
         is_internal=topic.internal,
         partitions=tuple(
-            make(
-                "MetadataResponsePartition",
-                error_code=ErrorCode.none,
-                partition_index=partition.index,
-                leader_id=nodes[0],
-                leader_epoch=partition.log.epoch,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-                offline_replicas=(),
-            )
-            for partition in topic.partitions
+            make("MetadataResponsePartition", **_placed(call, partition)) for partition in topic.partitions
         ),
         topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
     )
@@ -180,7 +186,6 @@ def _page(call: Call, topics: list[object], after: tuple[str, int] | None) -> ob
 
 def _described(call: Call, topic: Topic, first: int, end: int) -> object:
     make = call.make
-    nodes = (call.broker.node_id,)
     return make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,
@@ -188,18 +193,7 @@ def _described(call: Call, topic: Topic, first: int, end: int) -> object:
         topic_id=topic.id,
         is_internal=topic.internal,
         partitions=tuple(
-            make(
-                "DescribeTopicPartitionsResponsePartition",
-                error_code=ErrorCode.none,
-                partition_index=partition.index,
-                leader_id=nodes[0],
-                leader_epoch=partition.log.epoch,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-                offline_replicas=(),
-            )
+            make("DescribeTopicPartitionsResponsePartition", **_placed(call, partition))
             for partition in topic.partitions[first:end]
         ),
         topic_authorized_operations=TOPIC_OPERATIONS,
