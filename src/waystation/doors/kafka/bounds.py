@@ -8,19 +8,15 @@ bounds how many elements a request may have in all, since an element costs far m
 from __future__ import annotations
 
 import dataclasses
-import struct
 import types
 import typing
 from functools import lru_cache
 from typing import Any
 
-from waystation.errors import Invalid
+from waystation.doors.kafka.wire import Malformed, Reader
 
 MAX_ELEMENTS = 200_000
 """In all arrays of one request together; about 60 MB of objects at worst. Metadata of 100,000 topics fits."""
-
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 
 _FIXED = {
     **dict.fromkeys(("int8", "bool"), 1),
@@ -29,10 +25,6 @@ _FIXED = {
     **dict.fromkeys(("int64", "timedelta_i64", "datetime_i64", "float64"), 8),
     "uuid": 16,
 }
-
-
-class Malformed(Invalid):
-    """The peer sent bytes that are not a message of the protocol: the connection cannot go on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,84 +76,52 @@ def _field(kind: Any, kafka_type: str | None) -> Field:
 
 def check(entity: type, data: bytes) -> None:
     """Raises Malformed unless `data` can be a request of this class without allocating more than it is worth."""
-    walk = _Walk(data)
-    walk.structure(plan_of(entity))
+    plan = plan_of(entity)
+    _Walk(Reader(data, plan.flexible), len(data)).structure(plan)
 
 
 class _Walk:
-    __slots__ = ("_data", "_elements", "_position")
+    __slots__ = ("_elements", "_reader", "_request_bytes")
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
+    def __init__(self, reader: Reader, request_bytes: int) -> None:
+        self._reader = reader
+        self._request_bytes = request_bytes
         self._elements = 0
 
     def structure(self, plan: Plan) -> None:
-        flexible = plan.flexible
+        reader = self._reader
         for field in plan.fields:
-            self._field(field, flexible)
-        if flexible:
-            for _ in range(self._uvarint()):
-                tag, size = self._uvarint(), self._uvarint()
-                end = self._position + size
+            self._field(field)
+        if plan.flexible:
+            for _ in range(reader.uvarint()):
+                tag, size = reader.uvarint(), reader.uvarint()
+                start = reader.position
                 known = plan.tagged.get(tag)
                 if known is not None:
-                    self._field(known, flexible)
-                self._position = end
-                self._inside()
+                    self._field(known)
+                reader.position = start
+                reader.take(size)
 
-    def _field(self, field: Field, flexible: bool) -> None:
+    def _field(self, field: Field) -> None:
         if not field.array:
-            self._one(field, flexible)
+            self._one(field)
             return
-        count = self._uvarint() - 1 if flexible else self._number(_I32)
+        count = self._reader.size(short=False)
         if count <= 0:
             return
         self._elements += count
-        if self._elements > MAX_ELEMENTS or count > len(self._data) - self._position:
-            raise Malformed(f"an array of {count} elements in a request of {len(self._data)} bytes")
+        if self._elements > MAX_ELEMENTS or count > self._reader.left:
+            raise Malformed(f"an array of {count} elements in a request of {self._request_bytes} bytes")
         if field.size:
-            self._skip(field.size * count)
+            self._reader.take(field.size * count)
             return
         for _ in range(count):
-            self._one(field, flexible)
+            self._one(field)
 
-    def _one(self, field: Field, flexible: bool) -> None:
+    def _one(self, field: Field) -> None:
         if field.size:
-            self._skip(field.size)
+            self._reader.take(field.size)
         elif field.nested is None:
-            size = self._uvarint() - 1 if flexible else self._number(_I16 if field.short else _I32)
-            self._skip(max(0, size))
-        elif not field.nullable or self._present():
+            self._reader.take(max(0, self._reader.size(field.short)))
+        elif not field.nullable or self._reader.i8() >= 0:  # a structure that may be absent has a byte that says so
             self.structure(plan_of(field.nested))
-
-    def _present(self) -> bool:
-        """A structure that may be absent has a byte in front that says so."""
-        self._skip(1)
-        return self._data[self._position - 1] < 0x80
-
-    def _skip(self, size: int) -> None:
-        self._position += size
-        self._inside()
-
-    def _inside(self) -> None:
-        if self._position > len(self._data):
-            raise Malformed("a field is longer than its request")
-
-    def _number(self, kind: struct.Struct) -> int:
-        position = self._position
-        self._skip(kind.size)
-        return int(kind.unpack_from(self._data, position)[0])
-
-    def _uvarint(self) -> int:
-        result = shift = 0
-        data = self._data
-        while True:
-            if self._position >= len(data) or shift > 28:
-                raise Malformed("a variable-length number does not end")
-            byte = data[self._position]
-            self._position += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result
-            shift += 7

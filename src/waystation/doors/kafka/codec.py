@@ -21,7 +21,8 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from waystation.doors.kafka.bounds import Malformed, check
+from waystation.doors.kafka.bounds import check
+from waystation.doors.kafka.wire import Malformed
 
 API_NAMES = api_key_map
 API_KEYS = {name: key for key, name in api_key_map.items()}

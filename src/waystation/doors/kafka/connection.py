@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
-from waystation.doors.kafka.bounds import Malformed
 from waystation.doors.kafka.engine import Engine, Request, response_head
 from waystation.doors.kafka.registry import APIS, Api, Call, Listener
+from waystation.doors.kafka.wire import Malformed
 
 if TYPE_CHECKING:
     from waystation.doors.kafka.server import KafkaDoor

@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from waystation.doors.kafka.bounds import Malformed
-from waystation.doors.kafka.wire import Reader
+from waystation.doors.kafka.wire import Malformed, Reader
 
 FIRST_BUFFER = 8 * 1024
 KEPT_BUFFER = 4 * 1024 * 1024

@@ -115,7 +115,7 @@ class _Fetch:
                 return
         if room <= 0 and not first:
             return
-        size = min(wanted.max_bytes, room) if not first else max(0, min(wanted.max_bytes, room))
+        size = max(0, min(wanted.max_bytes, room))
         committed = self._request.read_committed
         data = log.read(wanted.offset, size, answer.stable_offset if committed else None)
         if not first and len(data) > size:

@@ -7,7 +7,7 @@ coroutine function the answer may take its time, and later answers on the connec
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,3 @@ def load_all() -> dict[int, Api]:
 
     families.load()
     return APIS
-
-
-Answer = Awaitable[object]

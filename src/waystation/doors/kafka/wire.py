@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
-from waystation.doors.kafka.bounds import Malformed
+from waystation.errors import Invalid
 
 _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
@@ -16,13 +16,17 @@ MAX_ARRAY = 200_000
 """No request has more elements than this; a larger count is a mistake or an attack, and is refused before any work."""
 
 
+class Malformed(Invalid):
+    """The peer sent bytes that are not a message of the protocol: the connection cannot go on."""
+
+
 class Reader:
     """Walks through a request's bytes. Every method raises Malformed rather than read beyond the end."""
 
     __slots__ = ("_data", "compact", "position")
 
-    def __init__(self, data: memoryview, compact: bool) -> None:
-        self._data = data
+    def __init__(self, data: bytes | memoryview, compact: bool) -> None:
+        self._data = memoryview(data)
         self.compact = compact
         self.position = 0
 
@@ -68,11 +72,16 @@ class Reader:
                 return result
             shift += 7
 
-    def _size(self, short: bool) -> int:
-        """A length: -1 for null."""
+    def size(self, short: bool) -> int:
+        """A length or a count: -1 for null. Classic strings count in 16 bits, all else in 32."""
         if self.compact:
             return self.uvarint() - 1
         return self.i16() if short else self.i32()
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._data) - self.position
 
     def take(self, size: int) -> memoryview:
         start = self.position
@@ -83,7 +92,7 @@ class Reader:
         return self._data[start:end]
 
     def nullable_string(self) -> str | None:
-        size = self._size(short=True)
+        size = self.size(short=True)
         if size < 0:
             return None
         try:
@@ -98,12 +107,12 @@ class Reader:
         return value
 
     def nullable_bytes(self) -> memoryview | None:
-        size = self._size(short=False)
+        size = self.size(short=False)
         return None if size < 0 else self.take(size)
 
     def array(self) -> int:
         """How many elements follow; a null array counts as empty."""
-        count = self._size(short=False)
+        count = self.size(short=False)
         if count > MAX_ARRAY or count > len(self._data) - self.position:
             raise Malformed(f"an array of {count} elements in a request of {len(self._data)} bytes")
         return max(0, count)
