@@ -143,9 +143,6 @@ class Topics:
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
-    def find_by_id(self, topic_id: UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
-
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
 

@@ -36,9 +36,6 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
-    def supports(self, protocol: str) -> bool:
-        return any(name == protocol for name, _ in self.protocols)
-
     def size_bytes(self) -> int:
         return sum(len(metadata) for _, metadata in self.protocols) + len(self.assignment)
 

@@ -46,7 +46,6 @@ class GroupCommit:
         self.mode: FlushMode = "commit"
         self.interval_ms = 1_000
         self.rounds = 0
-        self.syncs = 0
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
@@ -154,7 +153,6 @@ class GroupCommit:
                 if job is not None:
                     jobs.append(job)
             if jobs:
-                self.syncs += len(jobs)
                 await self._world.offload(_sync_all, jobs)
                 for job in jobs:
                     job.log.synced(job)

@@ -34,7 +34,6 @@ from waystation.world import World
 
 logger = logging.getLogger("waystation.recovery")
 
-MAX_BATCH_BYTES = 2**31 - 1
 SWAP = ".swap"
 CLEANED = ".cleaned"
 

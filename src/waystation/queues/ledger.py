@@ -72,13 +72,16 @@ class _Consumer:
 MOVES: dict[tuple[State, str], State] = {
     (State.READY, "acquire"): State.HELD,
     (State.READY, "expire"): State.DONE,
+    (State.READY, "cancel"): State.DONE,
     (State.PARKED, "due"): State.READY,
     (State.PARKED, "expire"): State.DONE,
+    (State.PARKED, "cancel"): State.DONE,
     (State.HELD, "ack"): State.DONE,
     (State.HELD, "reject"): State.DONE,
-    (State.HELD, "release"): State.READY,
+    (State.HELD, "release"): State.READY,  # also when its hold runs out
     (State.HELD, "release later"): State.PARKED,
-    (State.HELD, "run out"): State.READY,
+    (State.HELD, "expire"): State.DONE,  # given back after its expiry
+    (State.HELD, "exhaust"): State.DONE,  # given back once too often
 }
 """Every legal move; `moves_table()` prints it."""
 
@@ -194,7 +197,7 @@ class Ledger:
             entry_id = self._next_ready()
             if entry_id is None:
                 break
-            self._states.move(entry_id, State.HELD)
+            self._move(entry_id, "acquire")
             deliveries = self._deliveries[entry_id] = self._deliveries.get(entry_id, 0) + 1
             self._holds[entry_id] = _Hold(consumer, deadline_ms)
             self._deadlines.add(deadline_ms, entry_id)
@@ -205,12 +208,12 @@ class Ledger:
     def ack(self, consumer: str, entry_id: int) -> None:
         """The work is done."""
         self._let_go(consumer, entry_id)
-        self._finish(entry_id)
+        self._finish(entry_id, "ack")
 
     def reject(self, consumer: str, entry_id: int) -> None:
         """The work cannot be done; what becomes of the message (a dead letter, or nothing) is the caller's business."""
         self._let_go(consumer, entry_id)
-        self._finish(entry_id)
+        self._finish(entry_id, "reject")
 
     def release(self, consumer: str, entry_id: int, *, until_ms: int | None = None) -> Lapsed:
         """The consumer gives it back: ready at once, or parked until a time (a retry that backs off)."""
@@ -230,7 +233,7 @@ class Ledger:
         """Takes out an entry that nobody holds; False if it is held or gone."""
         if self._states.get(entry_id) not in (State.READY, State.PARKED):
             return False
-        self._finish(entry_id)
+        self._finish(entry_id, "cancel")
         return True
 
     def lapse(self, now_ms: int) -> Lapsed:
@@ -241,7 +244,7 @@ class Ledger:
             if state is State.HELD:
                 self._overdue.add(entry_id)
             elif state is not State.DONE:
-                self._finish(entry_id)
+                self._finish(entry_id, "expire")
                 lapsed.expired.append(entry_id)
         for entry_id in self._deadlines.due(now_ms):
             hold = self._holds.get(entry_id)
@@ -250,7 +253,7 @@ class Ledger:
                 self._come_back(entry_id, lapsed)
         for entry_id in self._parked.due(now_ms):
             if self._states.get(entry_id) is State.PARKED:
-                self._make_ready(entry_id)
+                self._make_ready(entry_id, "due")
                 lapsed.ready.append(entry_id)
         return lapsed
 
@@ -289,27 +292,31 @@ class Ledger:
                     return entry_id
         return None
 
-    def _make_ready(self, entry_id: int) -> None:
-        self._states.move(entry_id, State.READY)
+    def _move(self, entry_id: int, verb: str) -> None:
+        """Every change of state goes through the table."""
+        self._states.move(entry_id, MOVES[self._states.get(entry_id), verb])
+
+    def _make_ready(self, entry_id: int, verb: str) -> None:
+        self._move(entry_id, verb)
         self._lines[self._states.priority(entry_id)].push(entry_id)
 
     def _come_back(self, entry_id: int, lapsed: Lapsed, until_ms: int | None = None) -> None:
         """An entry that was held is nobody's again."""
         if entry_id in self._overdue:
-            self._finish(entry_id)
+            self._finish(entry_id, "expire")
             lapsed.expired.append(entry_id)
         elif self.max_deliveries and self._deliveries[entry_id] >= self.max_deliveries:
-            self._finish(entry_id)
+            self._finish(entry_id, "exhaust")
             lapsed.exhausted.append(entry_id)
         elif until_ms is not None:
-            self._states.move(entry_id, State.PARKED)
+            self._move(entry_id, "release later")
             self._parked.add(until_ms, entry_id)
         else:
-            self._make_ready(entry_id)
+            self._make_ready(entry_id, "release")
             lapsed.returned.append(entry_id)
 
-    def _finish(self, entry_id: int) -> None:
-        self._states.move(entry_id, State.DONE)
+    def _finish(self, entry_id: int, verb: str) -> None:
+        self._move(entry_id, verb)
         self._deliveries.pop(entry_id, None)
         self._overdue.discard(entry_id)
 

@@ -20,7 +20,6 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from waystation.doors.kafka import fetch_codec, produce_codec
 from waystation.doors.kafka.registry import Api, load_all
 from waystation.log import batch
 
@@ -30,12 +29,8 @@ UNKNOWN_ID = UUID(int=7)
 
 def apis() -> list[Api]:
     """Everything that the door answers."""
-    table = {key: api for key, api in load_all().items() if key > 1}
-    by_hand = [
-        Api(0, "produce", produce_codec.MIN_VERSION, produce_codec.MAX_VERSION, lambda call: None),
-        Api(1, "fetch", fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION, lambda call: None),
-    ]
-    return by_hand + [table[key] for key in sorted(table)]
+    table = load_all()
+    return [table[key] for key in sorted(table)]
 
 
 def records() -> bytes:

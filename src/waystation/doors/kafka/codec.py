@@ -24,7 +24,6 @@ from kio.static.constants import EntityType
 from waystation.doors.kafka.bounds import check
 from waystation.doors.kafka.wire import Malformed
 
-API_NAMES = api_key_map
 API_KEYS = {name: key for key, name in api_key_map.items()}
 
 

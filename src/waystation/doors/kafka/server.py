@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from waystation.doors.kafka import fetch_codec, produce_codec
 from waystation.doors.kafka.connection import Connection
 from waystation.doors.kafka.fetch_sessions import Sessions
-from waystation.doors.kafka.registry import APIS, Api, Listener, load_all
+from waystation.doors.kafka.registry import Listener, load_all
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -32,8 +31,6 @@ class KafkaDoor:
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
         load_all()
-        APIS[0] = Api(0, "produce", produce_codec.MIN_VERSION, produce_codec.MAX_VERSION, _by_hand)
-        APIS[1] = Api(1, "fetch", fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION, _by_hand)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), self._host, self._port, backlog=1024)
         self._idle_timer = loop.call_later(IDLE_CHECK_S, self._close_idle)
@@ -49,10 +46,6 @@ class KafkaDoor:
         for connection in list(self._connections):
             connection.close()
         await asyncio.sleep(0)
-
-    @property
-    def connections(self) -> int:
-        return len(self._connections)
 
     def advertised(self, host: str, port: int) -> Listener:
         """The address that clients on a connection to (host, port) are told: the one that they have reached."""
@@ -79,7 +72,3 @@ class KafkaDoor:
             if now - connection.last_active > limit:
                 connection.close()
         self._idle_timer = asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._close_idle)
-
-
-def _by_hand(_: object) -> object:
-    raise NotImplementedError("produce and fetch are dispatched by the connection itself")
