@@ -7,6 +7,8 @@ the vocabulary still answers sensibly. An error's text says what happened, to wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import ClassVar
 
 
@@ -87,6 +89,20 @@ class InvalidSetting(Invalid):
     """A setting that does not exist or a value that it cannot take."""
 
 
+class InvalidPattern(Invalid):
+    """A pattern that does not compile, is too large, or would take too long to match."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_REGULAR_EXPRESSION"
+
+
+class FilterSyntax(Invalid):
+    """A filter expression that does not compile. `position` is the character, from 0; -1 where it is not known."""
+
+    def __init__(self, text: str, position: int = -1) -> None:
+        super().__init__(text)
+        self.position = position
+
+
 class OffsetOutOfRange(Invalid):
     """The offset is below the log's start or above its end."""
 
@@ -137,3 +153,58 @@ class DataInUse(Conflict):
 
 class NewerFormat(Conflict):
     """The data folder was written by a newer version; it is left untouched."""
+
+
+# -- what a client meets on its own side -------------------------------------------------------------------------
+
+
+class ConnectionLost(Unavailable):
+    """The broker cannot be reached, or went away before it answered: whether it did what was asked is not known."""
+
+
+class RequestTimeout(Expired):
+    """No answer came in time: whether it was done is not known."""
+
+
+class Empty(Expired):
+    """No message came in the time that the caller was ready to wait."""
+
+
+class RequestFailed(WaystationError):
+    """Whoever responds to a request failed at it; the text is what they said."""
+
+
+# -- what errors say ---------------------------------------------------------------------------------------------
+
+_MOST_CANDIDATES = 2_000
+_MOST_COMPARED = 20
+_LONGEST_CANDIDATE = 100
+
+
+def near_matches(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'orders'?`, to be put behind a text that says what is not there; empty if nothing is near.
+
+    This runs on the loop, and whoever mistypes can do it often. So it looks at the first few thousand names only, and
+    takes a close look at no more than the few of them that begin and end most like `name`: 30 ms at worst, 5 as a rule.
+    """
+    # Imported here because only those who make mistakes need them.
+    from difflib import get_close_matches
+    from heapq import nlargest
+
+    if len(name) > _LONGEST_CANDIDATE:
+        return ""
+    wanted = name.lower()
+    folded: dict[str, str] = {}
+    for candidate in islice(known, _MOST_CANDIDATES):
+        if candidate and abs(len(candidate) - len(name)) <= 1 + len(name) // 2:
+            folded.setdefault(candidate.lower(), candidate)
+    likely = nlargest(_MOST_COMPARED, folded, key=lambda other: _ends_in_common(wanted, other))
+    near = [repr(folded[match]) for match in get_close_matches(wanted, likely, n=3, cutoff=0.7)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _ends_in_common(one: str, other: str) -> int:
+    """How many characters are the same from the front and from the back."""
+    front = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    back = next((i for i, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b), 0)
+    return front + back

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from waystation.catalog import Catalog, MemoryCatalog, TopicRow
+from waystation.catalog import BindingRow, Catalog, ExchangeRow, MemoryCatalog, TopicRow
 from waystation.catalog import sqlite as module
+from waystation.catalog.catalog import FORMAT_VERSION
 from waystation.catalog.sqlite import FILE, SqliteCatalog
 from waystation.errors import Corrupt, NewerFormat, StorageFailed
 from waystation.world import SystemRandom
@@ -62,6 +63,24 @@ def test_topics_are_added_replaced_and_deleted(either: Catalog) -> None:
     assert len(either.cluster_id()) == 22
 
 
+def test_exchanges_and_bindings_are_added_replaced_and_deleted(either: Catalog) -> None:
+    assert (either.exchanges(), either.bindings()) == ([], [])
+    plain = ExchangeRow("orders", "topic")
+    rich = ExchangeRow("audit", "fanout", alternate="", auto_delete=True, internal=True, arguments=b"\x81\xa1a\x01")
+    for row in (plain, rich):
+        either.save_exchange(row)
+    assert sorted(either.exchanges(), key=lambda row: row.name) == [rich, plain]
+    changed = ExchangeRow("orders", "topic", alternate="audit")
+    either.save_exchange(changed)
+    one = BindingRow("orders", "queue:jobs", "eu.#")
+    other = BindingRow("orders", "queue:jobs", "eu.#", b"\x81\xa1a\x01")
+    for binding in (one, other, one):
+        either.save_binding(binding)
+    assert sorted(either.bindings(), key=lambda row: row.arguments) == [one, other]
+    either.delete_routes(["audit", "never was"], [one, BindingRow("orders", "queue:jobs")])
+    assert (either.exchanges(), either.bindings()) == ([changed], [other])
+
+
 def test_settings_are_replaced_as_a_whole(either: Catalog) -> None:
     assert either.settings() == {}
     either.save_settings({"a": "1", "b": "2"})
@@ -74,7 +93,11 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
         cluster = first.cluster_id()
         first.save_topic(ORDERS)
         first.save_settings({"num.partitions": "4"})
+        first.save_exchange(ExchangeRow("orders", "direct"))
+        first.save_binding(BindingRow("orders", "queue:jobs", "größe", b"\x80"))
     with catalog(tmp_path) as second:
+        assert second.exchanges() == [ExchangeRow("orders", "direct")]
+        assert second.bindings() == [BindingRow("orders", "queue:jobs", "größe", b"\x80")]
         assert (second.cluster_id(), second.topics(), second.settings()) == (cluster, [ORDERS], {"num.partitions": "4"})
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
@@ -102,10 +125,13 @@ def test_a_newer_format_is_refused_and_left_byte_for_byte(tmp_path: Path, name: 
     folder.mkdir()
     with catalog(folder) as opened:
         opened.save_topic(ORDERS)
-    set_version(folder, 2)
+    set_version(folder, FORMAT_VERSION + 1)
     before = content(folder)
     for _ in range(2):
-        with pytest.raises(NewerFormat, match="format 2, this one knows 1"), catalog(folder):
+        with (
+            pytest.raises(NewerFormat, match=f"format {FORMAT_VERSION + 1}, this one knows {FORMAT_VERSION}"),
+            catalog(folder),
+        ):
             pass
     assert content(folder) == before
 
@@ -113,7 +139,7 @@ def test_a_newer_format_is_refused_and_left_byte_for_byte(tmp_path: Path, name: 
 def test_a_newer_format_behind_a_crashed_change_is_refused_too(tmp_path: Path) -> None:
     with catalog(tmp_path):
         pass
-    set_version(tmp_path, 2)
+    set_version(tmp_path, FORMAT_VERSION + 1)
     # A hot journal: a reader that may not write cannot look past it.
     db = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     db.execute("PRAGMA cache_size=1")
@@ -138,6 +164,7 @@ def test_an_older_format_is_brought_up_step_by_step(tmp_path: Path, monkeypatch:
         steps.append(1)
         db.execute("ALTER TABLE topics ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'")
 
+    set_version(tmp_path, 1)
     monkeypatch.setattr(module, "FORMAT_VERSION", 3)
     monkeypatch.setattr(module, "_UPGRADES", {1: second, 2: lambda db: steps.append(2)})
     for _ in range(2):
@@ -149,6 +176,19 @@ def test_an_older_format_is_brought_up_step_by_step(tmp_path: Path, monkeypatch:
         pass
 
 
+def test_a_folder_of_version_1_gains_the_tables_of_routing(tmp_path: Path) -> None:
+    with catalog(tmp_path) as opened:
+        opened.save_topic(ORDERS)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.executescript("DROP TABLE exchanges; DROP TABLE bindings; UPDATE format SET version = 1;")
+    db.close()
+    for _ in range(2):
+        with catalog(tmp_path) as opened:
+            assert opened.topics() == [ORDERS]
+            opened.save_binding(BindingRow("amq.direct", "queue:jobs"))
+            assert opened.bindings() == [BindingRow("amq.direct", "queue:jobs")]
+
+
 def test_an_upgrade_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with catalog(tmp_path) as opened:
         opened.save_topic(ORDERS)
@@ -158,8 +198,8 @@ def test_an_upgrade_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch
         raise RuntimeError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "FORMAT_VERSION", 2)
-        patch.setattr(module, "_UPGRADES", {1: fails})
+        patch.setattr(module, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        patch.setattr(module, "_UPGRADES", {FORMAT_VERSION: fails})
         with pytest.raises(RuntimeError), catalog(tmp_path):
             pass
     with catalog(tmp_path) as opened:

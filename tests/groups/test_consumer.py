@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.groups.kit import FakeTopics, first_beat, topic_id
+from waystation.errors import InvalidPattern
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, TopicPartition
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import (
@@ -15,7 +16,6 @@ from waystation.groups.errors import (
     GroupFull,
     IllegalGeneration,
     InvalidGroupRequest,
-    InvalidPattern,
     StaleMemberEpoch,
     UnknownMember,
     UnreleasedInstance,

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from tests.groups.kit import Stage, first_beat, join, play, settle
-from waystation.errors import StorageFailed
+from waystation.errors import InvalidPattern, StorageFailed
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, LeavingMember, OffsetToCommit
 from waystation.groups.errors import (
     InconsistentProtocol,
     InvalidGroupRequest,
-    InvalidPattern,
     UnknownGroup,
     UnknownMember,
     UnsupportedAssignor,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.transactions.kit import OFFSETS, Broker, Marker, run
 from waystation.errors import Invalid, ProducerEpochStale, Unavailable
-from waystation.groups.errors import InvalidPattern
+from waystation.errors import InvalidPattern
 from waystation.transactions.errors import (
     ConcurrentTransactions,
     InvalidProducerMapping,

@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import logging
 
+from waystation.broker.dead_letters import DeadLetters
+from waystation.broker.delayed import Delayed
 from waystation.broker.housekeeping import Housekeeping
+from waystation.broker.inboxes import Inboxes
+from waystation.broker.keeping import Keeping
+from waystation.broker.live import LiveFeeds
 from waystation.broker.markers import Markers
+from waystation.broker.messages import Messages
 from waystation.broker.publishing import Publishing
+from waystation.broker.queues import Queues
+from waystation.broker.reading import Readers
+from waystation.broker.routing import Routing
+from waystation.broker.shared import SharedGroups
+from waystation.broker.shared_admin import SharedAdmin
 from waystation.broker.state_log import PartitionStateLog
-from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topics
+from waystation.broker.streams import Streams
+from waystation.broker.subscriptions import Subscriptions
+from waystation.broker.topics import OFFSETS_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
+from waystation.broker.transacting import QUEUES_TOPIC, Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.settings import GroupSettings
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
+from waystation.queues.shards import Shards
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
 from waystation.world import World
@@ -45,7 +60,24 @@ class Broker:
         self.publishing = Publishing(world)
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
+        self.keeping = Keeping(self.commit)
+        self.kept = self.keeping.kept
+        self.when_kept = self.keeping.when_kept
+        self.messages = Messages(world, settings, self.topics, self.publishing)
+        self.inboxes = Inboxes(world)
+        self.readers = Readers()
+        self.streams: Streams
+        self.subscriptions: Subscriptions
+        self.transacting = Transacting(self)
+        self.dead_letters = DeadLetters(self)
+        self.delayed = Delayed(self)
+        self.messages.delay_to_topic = self.delayed.put
+        self.shards: Shards
+        self.queues: Queues
+        self.routing: Routing
         self.groups: GroupCoordinator
+        self.shared: SharedGroups
+        self.shared_admin: SharedAdmin
         self.transactions: TransactionCoordinator
         self.started_ms = world.clock.now_ms()
 
@@ -59,6 +91,18 @@ class Broker:
         offsets = self.topics.ensure_internal(OFFSETS_TOPIC, self.settings.integer("offsets.topic.num.partitions"))
         states = self.topics.ensure_internal(
             TRANSACTIONS_TOPIC, self.settings.integer("transaction.state.log.num.partitions")
+        )
+        shares = self.topics.ensure_internal(
+            SHARE_TOPIC, self.settings.integer("share.coordinator.state.topic.num.partitions")
+        )
+        queue_logs = self.topics.ensure_internal(
+            QUEUES_TOPIC,
+            self.settings.integer("waystation.queue.shards"),
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "segment.bytes": str(self.settings.integer("waystation.queue.segment.bytes")),
+            },
         )
         try:
             self._save_points(clean=False)
@@ -87,19 +131,62 @@ class Broker:
             self.markers,
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
         )
-        self.markers.offsets_owner = self.groups
+        self.shards = Shards(
+            [partition.log for partition in queue_logs.partitions],
+            self.world,
+            cache_bytes=self.settings.integer("waystation.queue.cache.bytes"),
+            on_dead=self.dead_letters.on_dead,
+            durable=self.commit.durable,
+        )
+        self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
         self.groups.recover(offset_logs)
+        self.shards.recover()
+        self.queues = Queues(self.shards, self.keeping, self.dead_letters)
+        self.routing = Routing(self.catalog, self.world, self.queues, self.messages, self.topics, self.kept)
+        self.topics.subscribe_deletions(self.routing.on_topics_deleted)
+        self.queues.subscribe_deletions(self.routing.on_queue_deleted)
         self.transactions.recover()
+        self.shared = SharedGroups(
+            self.world,
+            self.settings,
+            self.topics,
+            self.publishing,
+            self.commit,
+            shares.partitions,
+            ensure_topic=self.messages.ensure,
+            queues=lambda: self.queues,
+            taken=self.groups.exists,
+        )
+        self.shared_admin = SharedAdmin(self.shared)
+        self.shared.recover()
+        self.groups.reserve_names(self.shared.__contains__)
+        self.shared.start()
+        live = LiveFeeds(self.topics, self.messages, self.readers)
+        self.streams = Streams(
+            self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.kept
+        )
+        self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared)
         self.groups.start()
         await self.transactions.start()
+        self.shards.start(lambda: self.settings.integer("waystation.checkpoint.interval.ms") / 1000)
+        self.queues.remove_left_over()
+        self.routing.load()
+        self.dead_letters.start()
+        self.delayed.start()
         self.housekeeping.start()
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
         await self.topics.settle()
+        await self.routing.settle()
         await self.housekeeping.stop()
+        await self.streams.close()
+        await self.delayed.stop()
+        await self.dead_letters.stop()
+        await self.shared.close()
+        await self.shards.close()
         await self.groups.close()
         await self.transactions.close()
         await self.commit.stop()
@@ -133,6 +220,7 @@ class Broker:
             raise
         self._apply_flush()
         self.groups.settings = GroupSettings.of(self.settings)
+        self.shared.settings_changed()
         for topic in self.topics:
             self.topics.refresh(topic)
 

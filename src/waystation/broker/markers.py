@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.broker.topics import OFFSETS_TOPIC, Topics
+from waystation.broker.topics import Topics
 from waystation.errors import ProducerEpochStale
 from waystation.log import batch as batches
 from waystation.world.clock import Clock
 
 
-class OffsetsOwner(Protocol):
-    """Whoever must know that a transaction with offsets in it has ended."""
+class MarkerOwner(Protocol):
+    """Whoever must know that a transaction has ended in a log of theirs: committed offsets, queues."""
 
     def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None: ...
 
 
 class Markers:
-    """Appends control batches; the group coordinator is told where they touch committed offsets."""
+    """Appends control batches; owners of state are told where they touch it."""
 
     def __init__(self, topics: Topics, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
-        self.offsets_owner: OffsetsOwner | None = None
+        self.owners: dict[str, MarkerOwner] = {}  # internal topic → whoever keeps state in it
 
     def write_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
@@ -36,5 +36,6 @@ class Markers:
             )
         marker = batches.build_marker(producer_id, producer_epoch, commit, coordinator_epoch, self._clock.now_ms())
         target.append(marker, batches.read_header(marker))
-        if topic == OFFSETS_TOPIC and self.offsets_owner is not None:
-            self.offsets_owner.on_marker(partition, producer_id, producer_epoch, commit)
+        owner = self.owners.get(topic)
+        if owner is not None:
+            owner.on_marker(partition, producer_id, producer_epoch, commit)

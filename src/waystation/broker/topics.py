@@ -44,7 +44,8 @@ MAX_PARTITIONS = 10_000
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-TIERS = {OFFSETS_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
+SHARE_TOPIC = "__share_group_state"
+TIERS = {OFFSETS_TOPIC: 1, SHARE_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -196,11 +197,11 @@ class Topics:
                 logger.info("removing the folder of a deleted topic: %s", name)
                 self._world.disk.remove_tree(f"{root}/{name}")
 
-    def ensure_internal(self, name: str, partitions: int) -> Topic:
-        """An internal, compacted topic, made at the first start. Blocks."""
+    def ensure_internal(self, name: str, partitions: int, overrides: dict[str, str] | None = None) -> Topic:
+        """An internal topic, compacted unless told otherwise, made at the first start. Blocks."""
         topic = self._by_name.get(name)
         if topic is None:
-            overrides = {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
+            overrides = overrides or {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
             row = TopicRow(name, self._world.random.uuid(), partitions, internal=True, overrides=overrides)
             self._catalog.save_topic(row)
             topic = self._open(row)

@@ -5,11 +5,12 @@ Every change is durable when its call returns. Calls may block, so the broker ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the whole data folder. A broker refuses a newer one and upgrades an older one."""
 
 
@@ -24,6 +25,30 @@ class TopicRow:
     overrides: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeRow:
+    """An exchange that survives a restart."""
+
+    name: str
+    kind: str
+    alternate: str | None = None
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: bytes = b"\x80"
+    """A msgpack map."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRow:
+    """A binding that survives a restart. All four fields together tell it from others."""
+
+    exchange: str
+    target: str
+    key: str = ""
+    arguments: bytes = b"\x80"
+    """A msgpack map with its names in order."""
+
+
 class Catalog(Protocol):
     """Thread-safe."""
 
@@ -35,6 +60,18 @@ class Catalog(Protocol):
         """Adds the topic or replaces what was known of it."""
 
     def delete_topic(self, topic_id: UUID) -> None: ...
+
+    def exchanges(self) -> list[ExchangeRow]: ...
+
+    def save_exchange(self, row: ExchangeRow) -> None:
+        """Adds the exchange or replaces what was known of it."""
+
+    def bindings(self) -> list[BindingRow]: ...
+
+    def save_binding(self, row: BindingRow) -> None: ...
+
+    def delete_routes(self, exchanges: Iterable[str], bindings: Iterable[BindingRow]) -> None:
+        """Deletes exchanges (by name) and bindings, all of them at once."""
 
     def settings(self) -> dict[str, str]:
         """Broker settings that were changed at run time."""

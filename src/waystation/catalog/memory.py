@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
-from waystation.catalog.catalog import TopicRow
+from waystation.catalog.catalog import BindingRow, ExchangeRow, TopicRow
 
 
 class MemoryCatalog:
     def __init__(self, cluster_id: str = "waystation-in-memory01") -> None:
         self._cluster_id = cluster_id
         self._topics: dict[UUID, TopicRow] = {}
+        self._exchanges: dict[str, ExchangeRow] = {}
+        self._bindings: dict[BindingRow, None] = {}
         self._settings: dict[str, str] = {}
 
     def cluster_id(self) -> str:
@@ -24,6 +27,24 @@ class MemoryCatalog:
 
     def delete_topic(self, topic_id: UUID) -> None:
         self._topics.pop(topic_id, None)
+
+    def exchanges(self) -> list[ExchangeRow]:
+        return list(self._exchanges.values())
+
+    def save_exchange(self, row: ExchangeRow) -> None:
+        self._exchanges[row.name] = row
+
+    def bindings(self) -> list[BindingRow]:
+        return list(self._bindings)
+
+    def save_binding(self, row: BindingRow) -> None:
+        self._bindings[row] = None
+
+    def delete_routes(self, exchanges: Iterable[str], bindings: Iterable[BindingRow]) -> None:
+        for name in exchanges:
+            self._exchanges.pop(name, None)
+        for row in bindings:
+            self._bindings.pop(row, None)
 
     def settings(self) -> dict[str, str]:
         return dict(self._settings)

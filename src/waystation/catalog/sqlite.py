@@ -10,18 +10,31 @@ import base64
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from waystation.catalog.catalog import FORMAT_VERSION, TopicRow
+from waystation.catalog.catalog import FORMAT_VERSION, BindingRow, ExchangeRow, TopicRow
 from waystation.errors import Corrupt, NewerFormat, StorageFailed
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
 
-_SCHEMA = """
+_ROUTING = (
+    """
+CREATE TABLE exchanges (
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, alternate TEXT, auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL,
+    arguments BLOB NOT NULL
+) WITHOUT ROWID""",
+    """
+CREATE TABLE bindings (
+    exchange TEXT NOT NULL, target TEXT NOT NULL, key TEXT NOT NULL, arguments BLOB NOT NULL,
+    PRIMARY KEY (exchange, target, key, arguments)
+) WITHOUT ROWID""",
+)
+
+_SCHEMA = f"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE cluster (id TEXT NOT NULL);
 CREATE TABLE topics (
@@ -29,10 +42,17 @@ CREATE TABLE topics (
     overrides TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+{";".join(_ROUTING)};
 """
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""From version N to N + 1. Empty so far: version 1 is the first."""
+
+def _add_routing(db: sqlite3.Connection) -> None:
+    for statement in _ROUTING:
+        db.execute(statement)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_routing}
+"""From version N to N + 1."""
 
 
 class SqliteCatalog:
@@ -113,6 +133,41 @@ class SqliteCatalog:
         with self._changing():
             self._db.execute("DELETE FROM topics WHERE id = ?", (str(topic_id),))
 
+    def exchanges(self) -> list[ExchangeRow]:
+        rows = self._db.execute(
+            "SELECT name, kind, alternate, auto_delete, internal, arguments FROM exchanges"
+        ).fetchall()
+        return [
+            ExchangeRow(name, kind, alternate, bool(auto_delete), bool(internal), arguments)
+            for name, kind, alternate, auto_delete, internal, arguments in rows
+        ]
+
+    def save_exchange(self, row: ExchangeRow) -> None:
+        with self._changing():
+            self._db.execute(
+                "INSERT OR REPLACE INTO exchanges (name, kind, alternate, auto_delete, internal, arguments)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (row.name, row.kind, row.alternate, int(row.auto_delete), int(row.internal), row.arguments),
+            )
+
+    def bindings(self) -> list[BindingRow]:
+        rows = self._db.execute("SELECT exchange, target, key, arguments FROM bindings").fetchall()
+        return [BindingRow(*row) for row in rows]
+
+    def save_binding(self, row: BindingRow) -> None:
+        with self._changing():
+            self._db.execute(
+                "INSERT OR IGNORE INTO bindings (exchange, target, key, arguments) VALUES (?, ?, ?, ?)", _columns(row)
+            )
+
+    def delete_routes(self, exchanges: Iterable[str], bindings: Iterable[BindingRow]) -> None:
+        with self._changing():
+            self._db.executemany("DELETE FROM exchanges WHERE name = ?", [(name,) for name in exchanges])
+            self._db.executemany(
+                "DELETE FROM bindings WHERE exchange = ? AND target = ? AND key = ? AND arguments = ?",
+                [_columns(row) for row in bindings],
+            )
+
     def settings(self) -> dict[str, str]:
         return dict(self._db.execute("SELECT name, value FROM settings").fetchall())
 
@@ -124,6 +179,10 @@ class SqliteCatalog:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+
+def _columns(row: BindingRow) -> tuple[str, str, str, bytes]:
+    return row.exchange, row.target, row.key, row.arguments
 
 
 def _refuse_newer(path: Path) -> None:

@@ -93,6 +93,13 @@ class GroupCoordinator:
         """The `__consumer_offsets` partition that a group lives on; transactions put their markers there."""
         return partition_for(group_id, self.partition_count)
 
+    def exists(self, group_id: str) -> bool:
+        return self._shards.find(group_id) is not None
+
+    def reserve_names(self, taken: Callable[[object], bool]) -> None:
+        """`taken` says which names belong to groups of another kind (share groups)."""
+        self._shards.taken = taken
+
     def recover(self, logs: Iterable[StateLog]) -> None:
         """Replays the partitions that exist. Before `start`."""
         for state_log in logs:
@@ -168,6 +175,11 @@ class GroupCoordinator:
             instance_id=group_instance_id,
             retention_ms=retention_ms,
         )
+
+    def write_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit], member_id: str) -> list[OffsetResult]:
+        """For members that live in the broker: written when this returns, to the group's partition of the offsets
+        topic, and durable when that is."""
+        return self._offsets.write(group_id, offsets, member_id)
 
     async def commit_transactional_offsets(
         self,

@@ -105,12 +105,6 @@ class InvalidGroupRequest(Invalid):
     kafka_code: ClassVar[str | None] = "INVALID_REQUEST"
 
 
-class InvalidPattern(Invalid):
-    """The subscription's regular expression does not compile, or is too large."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REGULAR_EXPRESSION"
-
-
 class UnsupportedAssignor(Invalid):
     """The member asks for a server-side assignor that this broker does not have."""
 

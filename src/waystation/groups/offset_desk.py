@@ -21,6 +21,7 @@ from waystation.groups.errors import (
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     UnknownGroup,
+    UnknownMember,
     UnstableOffset,
 )
 from waystation.groups.offsets import Committed, Key
@@ -49,6 +50,23 @@ class OffsetDesk:
     ) -> list[OffsetResult]:
         """Raises if the caller may not commit for this group; otherwise each partition has its own result."""
         group = self._admit(group_id, member_id, generation_id, instance_id, transactional=False)
+        results = self._write(group, offsets, retention_ms)
+        if any(result.error is None for result in results):
+            await self._shards.shard_of(group_id).durable()
+        return results
+
+    def write(self, group_id: str, offsets: Sequence[OffsetToCommit], member_id: str) -> list[OffsetResult]:
+        """As `commit`, for a member that lives in the broker: written when this returns, not durable yet.
+
+        Such a member knows what it owns without asking, so it may commit while its next epoch is on the way to it.
+        """
+        group = self._shards.find(group_id)
+        if not isinstance(group, ConsumerGroup) or member_id not in group.members:
+            raise UnknownMember(f"{member_id!r} is not a member of group {group_id!r} any more")
+        return self._write(group, offsets, -1)
+
+    def _write(self, group: Group, offsets: Sequence[OffsetToCommit], retention_ms: int) -> list[OffsetResult]:
+        group_id = group.group_id
         shard = self._shards.shard_of(group_id)
         entries, results = self._sort_out(offsets, retention_ms)
         if entries:
@@ -56,7 +74,6 @@ class OffsetDesk:
             shard.write([records.offset_record(group_id, *key, entry) for key, entry in entries])
             for key, entry in entries:
                 shard.offsets.commit(group_id, *key, entry)
-            await shard.durable()
         return results
 
     async def commit_transactional(

@@ -32,6 +32,7 @@ class GroupShards:
     ) -> None:
         self.clock = clock
         self.topics = topics
+        self.taken: Callable[[object], bool] = lambda _: False  # names of groups of another kind
         self._settings = settings
         self._shards = [GroupShard(partition, settings, log_for) for partition in range(partition_count)]
 
@@ -76,6 +77,7 @@ class GroupShards:
             return group
         if group is not None and not group.is_empty:
             raise InconsistentProtocol(f"group {group_id!r} has members that use the consumer protocol (KIP-848)")
+        self._check_free(group_id)
         return ClassicGroup(group_id, self._settings)
 
     def consumer(self, group_id: str) -> ConsumerGroup:
@@ -85,6 +87,7 @@ class GroupShards:
             return group
         if group is not None and not group.is_empty:
             raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
+        self._check_free(group_id)
         return ConsumerGroup(group_id, self._settings)
 
     def adopt(self, group: Group) -> None:
@@ -98,6 +101,12 @@ class GroupShards:
         else:
             shard.remove(present)
         shard.groups[group.group_id] = group
+
+    def _check_free(self, group_id: str) -> None:
+        if self.taken(group_id):
+            raise InconsistentProtocol(
+                f"group {group_id!r} is a share group; delete it first, or give this group another name"
+            )
 
     def _check_room(self) -> None:
         if sum(len(shard.groups) for shard in self._shards) >= self._settings.max_groups:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from waystation.errors import InvalidPattern
 from waystation.groups.calls import TopicView
 from waystation.groups.consumer_member import ConsumerMember
-from waystation.groups.errors import InvalidPattern
-from waystation.groups.pattern import Pattern
+from waystation.routing.regex import Regex
 
 
 class Subscriptions:
     """Compiled patterns of one group, kept while a member uses them."""
 
     def __init__(self) -> None:
-        self._patterns: dict[str, Pattern] = {}
+        self._patterns: dict[str, Regex] = {}
 
     def check(self, pattern: str, topics: TopicView) -> None:
         """Raises InvalidPattern if it does not compile, or is too costly for the names there are."""
@@ -41,10 +41,10 @@ class Subscriptions:
         self._patterns = {text: pattern for text, pattern in self._patterns.items() if text in matched}
         return resolved
 
-    def _compiled(self, text: str) -> Pattern:
+    def _compiled(self, text: str) -> Regex:
         pattern = self._patterns.get(text)
         if pattern is None:
-            pattern = self._patterns[text] = Pattern(text)
+            pattern = self._patterns[text] = Regex(text)
         return pattern
 
     def _matching(self, text: str, topics: TopicView) -> frozenset[str]:

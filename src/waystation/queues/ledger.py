@@ -1,134 +1,172 @@
 """The ledger: the one state machine of per-message delivery, for queues and shared subscriptions alike.
 
-    admit ──▶ READY ──acquire──▶ HELD ──ack, reject──▶ DONE
-                ▲  ▲               │ │
-                │  └──release──────┘ └──release(delay)──▶ PARKED ──its time──▶ READY
-                └──hold runs out───┘
-    admit(deliver_at) ──▶ PARKED          expiry, from READY and PARKED ──▶ DONE
+    admit ──▶ READY ──acquire──▶ HELD ──ack──▶ DONE
+                ▲  ▲              │ │ │
+                │  └──release─────┘ │ └─reserve──▶ LEAVING ──finish──▶ DONE
+                │   hold runs out   │                 └──restore──▶ READY
+                └──its time── PARKED ◀──release(until)
+    admit(deliver_at) ──▶ PARKED
+    expiry (from READY, PARKED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
 
 It is pure: no I/O, no clock of its own. Time is handed in, decisions are handed out; whoever calls stores them and
-moves messages. Entries are known by ids that ascend with every admission.
+moves messages. Entries are known by ids that ascend with every admission, and are spoken of in runs (first, count): a
+thousand in a row cost as little as one.
 
 Invariants:
-- An entry is in exactly one state. It is held by at most one consumer.
+- An entry is in exactly one state, and changes it only as `states.MOVES` says. It is held by at most one consumer.
 - Strictly higher priorities first; within one, the order of admission, also for what came back.
-- Never early: a parked entry is not acquired before its time. Expired entries are never acquired.
+- Never early: a parked entry is not acquired before its time. Expired entries are never acquired, if the caller lets
+  time pass (`lapse`) before it acquires.
 - `deliveries` of an entry counts how often it was handed out; when it reaches the limit and comes back, it is
   exhausted instead of ready.
+- LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
-A ready entry costs one byte and its share of a run (see `states.py`, `ready_line.py`); a parked one seventeen.
+A ready entry costs one byte (`states.py`), a parked one nine (`timetable.py`), a hold the same for one entry as for a
+thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from waystation.errors import Invalid
-from waystation.queues.errors import UnknownConsumer, UnknownHold
-from waystation.queues.ready_line import ReadyLine
-from waystation.queues.states import State, States
-from waystation.queues.timetable import Timetable
+from waystation.queues.errors import UnknownConsumer
+from waystation.queues.holds import Consumer, Holds
+from waystation.queues.outcomes import Grant, Lapsed, Outcome, Returned, add_grant
+from waystation.queues.runs import Run, add_run, tidy
+from waystation.queues.schedule import Schedule, ScheduleState
+from waystation.queues.states import (
+    ACK,
+    CANCEL,
+    CHUNK,
+    DIE,
+    DROP,
+    DUE,
+    EXPIRE,
+    FINISH,
+    HIGHEST,
+    LATER,
+    PARK,
+    PRIORITIES,
+    RELEASE,
+    RESERVE,
+    RESTORE,
+    TAKE_OUT,
+    Move,
+    State,
+    States,
+    StatesState,
+    moves_table,
+)
+from waystation.queues.tallies import Tallies
 
-PRIORITIES = 10
-HIGHEST = PRIORITIES - 1
+__all__ = [
+    "CHUNK",
+    "HIGHEST",
+    "PRIORITIES",
+    "Grant",
+    "Lapsed",
+    "Ledger",
+    "LedgerState",
+    "Outcome",
+    "Run",
+    "State",
+    "moves_table",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An entry handed to a consumer."""
-
-    entry_id: int
-    deliveries: int  # this one included
-    deadline_ms: int
-
-    @property
-    def redelivered(self) -> bool:
-        return self.deliveries > 1
-
-
-@dataclass(slots=True)
-class Lapsed:
-    """What time has done."""
-
-    ready: list[int] = field(default_factory=list)  # parked until now
-    returned: list[int] = field(default_factory=list)  # their holds ran out
-    expired: list[int] = field(default_factory=list)
-    exhausted: list[int] = field(default_factory=list)  # came back once too often
-
-
-@dataclass(slots=True)
-class _Hold:
-    consumer: str
-    deadline_ms: int
-
-
-@dataclass(slots=True)
-class _Consumer:
-    prefetch: int  # 0: no limit
-    holds: set[int] = field(default_factory=set)
-
-
-MOVES: dict[tuple[State, str], State] = {
-    (State.READY, "acquire"): State.HELD,
-    (State.READY, "expire"): State.DONE,
-    (State.READY, "cancel"): State.DONE,
-    (State.PARKED, "due"): State.READY,
-    (State.PARKED, "expire"): State.DONE,
-    (State.PARKED, "cancel"): State.DONE,
-    (State.HELD, "ack"): State.DONE,
-    (State.HELD, "reject"): State.DONE,
-    (State.HELD, "release"): State.READY,  # also when its hold runs out
-    (State.HELD, "release later"): State.PARKED,
-    (State.HELD, "expire"): State.DONE,  # given back after its expiry
-    (State.HELD, "exhaust"): State.DONE,  # given back once too often
-}
-"""Every legal move; `moves_table()` prints it."""
+_SAME = re.compile(rb"(.)\1*", re.DOTALL)
+_BACK, _EXHAUSTED, _EXPIRED = 0, 1, 2
 
 
-def moves_table() -> str:
-    return "\n".join(f"{state.name:7} {verb:14} {after.name}" for (state, verb), after in MOVES.items())
+class LedgerState(msgspec.Struct, array_like=True, frozen=True):
+    """A ledger as it is stored: without consumers, and nothing is held."""
+
+    states: StatesState
+    schedule: ScheduleState | None = None
 
 
 class Ledger:
-    """One queue's. `max_deliveries` 0: no limit. `single_active`: only the consumer that came first is served."""
+    """One queue's. `max_deliveries` 0: no limit. `single_active`: only the consumer that came first is served.
+    `keeps_dead`: what dies is LEAVING, until the caller has moved it and says `finish`. All may change at any time."""
 
-    def __init__(self, *, max_deliveries: int = 0, single_active: bool = False) -> None:
+    __slots__ = ("_holds", "_schedule", "_states", "keeps_dead", "max_deliveries", "single_active")
+
+    def __init__(self, *, max_deliveries: int = 0, single_active: bool = False, keeps_dead: bool = False) -> None:
         self.max_deliveries = max_deliveries
         self.single_active = single_active
+        self.keeps_dead = keeps_dead
         self._states = States()
-        self._lines = [ReadyLine() for _ in range(PRIORITIES)]
-        self._parked = Timetable()
-        self._expiries = Timetable()
-        self._deadlines = Timetable()
-        self._holds: dict[int, _Hold] = {}
-        self._consumers: dict[str, _Consumer] = {}  # in the order of their arrival
-        self._deliveries: dict[int, int] = {}  # only of entries that were handed out before
-        self._overdue: set[int] = set()  # held while their expiry passed
-        self._newest = -1
+        # These are there only while they are needed: most of a million queues are idle.
+        self._holds: Holds | None = None
+        self._schedule: Schedule | None = None
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> int:
-        return self._states.counts[State.READY]
+        return self._states.ready
 
     @property
     def parked(self) -> int:
-        return self._states.counts[State.PARKED]
+        return self._states.parked
 
     @property
     def held(self) -> int:
-        return self._states.counts[State.HELD]
+        return self._states.held
+
+    @property
+    def leaving(self) -> int:
+        return self._states.leaving
+
+    @property
+    def newest(self) -> int:
+        """The last id admitted; -1 at first."""
+        return self._states.newest
 
     def __len__(self) -> int:
-        return self.ready + self.parked + self.held
+        return len(self._states)
 
-    def state_of(self, entry_id: int) -> State:
-        return self._states.get(entry_id)
+    def state_of(self, entry: int) -> State:
+        return self._states.state_of(entry)
 
-    def deliveries_of(self, entry_id: int) -> int:
-        return self._deliveries.get(entry_id, 0)
+    def deliveries_of(self, entry: int) -> int:
+        """How often it was handed out; 0 for what is gone."""
+        state = self._states.state_of(entry)
+        if state is State.DONE:
+            return 0
+        tries = self._states.tries
+        return (tries.get(entry) if tries is not None else 0) + (state is State.HELD)
+
+    def ready_at(self, entry: int) -> int | None:
+        """Until when it is parked; None if it is not. Slow: it searches all times."""
+        if self._schedule is None or self._states.state_of(entry) is not State.PARKED:
+            return None
+        return self._schedule.until(entry)
+
+    def next_ready(self) -> int | None:
+        """The entry that would be acquired next."""
+        return next(self._fronts(), None)
+
+    def alive_runs(self, state: State | None = None, after: int = -1) -> Iterator[tuple[State, int, int]]:
+        """(state, first, count) in the order of ids, from behind `after` on; only one state's, if given. What follows
+        on one another may come in several parts, so that the first ones cost nothing of the rest."""
+        return self._states.runs(after + 1, self.newest - after, state)
+
+    def lowest_chunks(self) -> Iterable[int]:
+        """The numbers (entry // CHUNK) of the chunks in which something is alive, ascending."""
+        return self._states.chunks.keys()
+
+    @property
+    def on_chunk_gone(self) -> Callable[[int], None] | None:
+        """Called with a chunk's number when nothing in it is alive any more. The newest may come again."""
+        return self._states.on_chunk_gone
+
+    @on_chunk_gone.setter
+    def on_chunk_gone(self, callback: Callable[[int], None] | None) -> None:
+        self._states.on_chunk_gone = callback
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
@@ -136,197 +174,365 @@ class Ledger:
         """A consumer comes, or changes how many entries it may hold at once (0: any number)."""
         if prefetch < 0:
             raise Invalid(f"prefetch {prefetch} is below zero")
-        known = self._consumers.get(consumer)
+        if self._holds is None:
+            self._holds = Holds(self._states)
+        known = self._holds.consumers.get(consumer)
         if known is None:
-            self._consumers[consumer] = _Consumer(prefetch)
+            self._holds.consumers[consumer] = Consumer(prefetch)
         else:
             known.prefetch = prefetch
 
     def detach(self, consumer: str) -> Lapsed:
         """A consumer goes; what it held comes back."""
         lapsed = Lapsed()
-        gone = self._consumers.pop(consumer, None)
-        for entry_id in sorted(gone.holds) if gone is not None else ():
-            del self._holds[entry_id]
-            self._come_back(entry_id, lapsed)
+        gone = self._holds.consumers.pop(consumer, None) if self._holds is not None else None
+        if gone is not None and self._holds is not None:
+            for first, count in self._holds.end_all(gone):
+                self._come_back(first, count, lapsed)
+            self._rest()
         return lapsed
 
     @property
     def active(self) -> str | None:
         """With `single_active`: the consumer whose turn it is."""
-        return next(iter(self._consumers), None)
+        return next(iter(self._holds.consumers), None) if self._holds is not None else None
 
-    # -- verbs ------------------------------------------------------------------------------------------------------
+    @property
+    def consumers(self) -> int:
+        return len(self._holds.consumers) if self._holds is not None else 0
+
+    def held_by(self, consumer: str) -> int:
+        who = self._consumer(consumer)
+        return who.held if who is not None else 0
+
+    # -- coming -----------------------------------------------------------------------------------------------------
 
     def admit(
         self,
-        entry_id: int,
+        entry: int,
         *,
         priority: int = 0,
         deliver_at_ms: int | None = None,
         expires_at_ms: int | None = None,
         deliveries: int = 0,
+        max_deliveries: int = 0,
     ) -> None:
-        """A new entry, ready now or parked until its time. `deliveries`: handed out before, in an earlier life."""
+        """A new entry, ready now or parked until its time. `deliveries`: handed out before, in an earlier life.
+        `max_deliveries`: its own limit, which goes before the queue's."""
+        self.admit_run(entry, 1, priority, deliver_at_ms=deliver_at_ms, expires_at_ms=expires_at_ms)
+        if deliveries:
+            self._tries().put(entry, deliveries)
+        if max_deliveries:
+            if self._states.limits is None:
+                self._states.limits = Tallies()
+            self._states.limits.put(entry, max_deliveries)
+
+    def admit_run(
+        self,
+        first: int,
+        count: int,
+        priority: int = 0,
+        *,
+        deliver_at_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> None:
+        """New entries that have all of this in common."""
+        states = self._states
         if not 0 <= priority <= HIGHEST:
             raise Invalid(f"priority {priority} is not between 0 and {HIGHEST}")
-        if entry_id <= self._newest:
-            raise Invalid(f"entry {entry_id} comes after {self._newest}; ids ascend")
-        self._newest = entry_id
-        if deliveries:
-            self._deliveries[entry_id] = deliveries
+        if first <= states.newest or count < 1:
+            raise Invalid(f"entries {first} to {first + count - 1} come after {states.newest}; ids ascend")
         if deliver_at_ms is None:
-            self._states.add(entry_id, State.READY, priority)
-            self._lines[priority].push(entry_id)
+            states.add(first, count, State.READY, priority)
         else:
-            self._states.add(entry_id, State.PARKED, priority)
-            self._parked.add(deliver_at_ms, entry_id)
+            states.add(first, count, State.PARKED, priority)
+            self._planned().park(first, count, deliver_at_ms)
         if expires_at_ms is not None:
-            self._expiries.add(expires_at_ms, entry_id)
+            self._planned().expire(first, count, expires_at_ms)
 
-    def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Delivery]:
+    # -- handing out ------------------------------------------------------------------------------------------------
+
+    def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
         """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`)."""
-        who = self._attached(consumer)
+        holds, states = self._holds, self._states
+        who = holds.consumers.get(consumer) if holds is not None else None
+        if who is None or holds is None:
+            raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
         if self.single_active and consumer != self.active:
             return []
         if who.prefetch:
-            count = min(count, who.prefetch - len(who.holds))
+            count = min(count, who.prefetch - who.held)
+        count = min(count, states.ready)
         deadline_ms = now_ms + hold_ms
-        taken: list[Delivery] = []
-        while len(taken) < count:
-            entry_id = self._next_ready()
-            if entry_id is None:
-                break
-            self._move(entry_id, "acquire")
-            deliveries = self._deliveries[entry_id] = self._deliveries.get(entry_id, 0) + 1
-            self._holds[entry_id] = _Hold(consumer, deadline_ms)
-            self._deadlines.add(deadline_ms, entry_id)
-            who.holds.add(entry_id)
-            taken.append(Delivery(entry_id, deliveries, deadline_ms))
-        return taken
+        grants: list[Grant] = []
+        while count > 0:
+            first, taken = states.take(count)
+            count -= taken
+            holds.begin(who, first, taken, deadline_ms)
+            if states.tries is None or not states.tries.has(first):
+                add_grant(grants, first, taken, 1, deadline_ms)
+            else:
+                self._grant_parts(grants, first, taken, deadline_ms)
+        return grants
 
-    def ack(self, consumer: str, entry_id: int) -> None:
+    def _grant_parts(self, grants: list[Grant], first: int, count: int, deadline_ms: int) -> None:
+        """Some of these were handed out before."""
+        tries = self._tries()
+        for same in _SAME.finditer(tries.values(first, count)):
+            start, end = same.span()
+            if same[0][0] < 255:
+                add_grant(grants, first + start, end - start, same[0][0] + 1, deadline_ms)
+                continue
+            for entry in range(first + start, first + end):
+                add_grant(grants, entry, 1, tries.get(entry) + 1, deadline_ms)
+
+    def ack(self, consumer: str, runs: Sequence[Run]) -> Outcome:
         """The work is done."""
-        self._let_go(consumer, entry_id)
-        self._finish(entry_id, "ack")
+        return self._settle(consumer, runs, ACK)
 
-    def reject(self, consumer: str, entry_id: int) -> None:
-        """The work cannot be done; what becomes of the message (a dead letter, or nothing) is the caller's business."""
-        self._let_go(consumer, entry_id)
-        self._finish(entry_id, "reject")
+    def reject(self, consumer: str, runs: Sequence[Run]) -> Outcome:
+        """The work cannot be done: they are dead now, however often they were tried."""
+        return self._settle(consumer, runs, DIE[self.keeps_dead])
 
-    def release(self, consumer: str, entry_id: int, *, until_ms: int | None = None) -> Lapsed:
-        """The consumer gives it back: ready at once, or parked until a time (a retry that backs off)."""
-        self._let_go(consumer, entry_id)
-        lapsed = Lapsed()
-        self._come_back(entry_id, lapsed, until_ms)
-        return lapsed
+    def reserve(self, consumer: str, runs: Sequence[Run]) -> Outcome:
+        """The work is done if an open transaction commits (`finish`), and not if it aborts (`restore`)."""
+        return self._settle(consumer, runs, RESERVE)
 
-    def touch(self, consumer: str, entry_id: int, now_ms: int, hold_ms: int) -> int:
-        """The consumer needs more time; returns the new deadline."""
-        hold = self._held_by(consumer, entry_id)
-        hold.deadline_ms = now_ms + hold_ms
-        self._deadlines.add(hold.deadline_ms, entry_id)
-        return hold.deadline_ms
+    def _settle(self, consumer: str, runs: Sequence[Run], move: Move) -> Outcome:
+        outcome = Outcome()
+        states, schedule = self._states, self._schedule
+        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+            if not move.ends:
+                self._tries().bump(first, count)
+            states.move_held(first, count, move)
+            if schedule is not None and move.ends:
+                schedule.forget(first, count)
+            add_run(outcome.done, first, count)
+        return outcome
 
-    def cancel(self, entry_id: int) -> bool:
-        """Takes out an entry that nobody holds; False if it is held or gone."""
-        if self._states.get(entry_id) not in (State.READY, State.PARKED):
-            return False
-        self._finish(entry_id, "cancel")
-        return True
+    def release(self, consumer: str, runs: Sequence[Run], until_ms: int | None = None) -> Outcome:
+        """The consumer gives them back: ready at once, or parked until a time (a retry that backs off)."""
+        outcome = Outcome()
+        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+            self._come_back(first, count, outcome, until_ms)
+        return outcome
+
+    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, hold_ms: int) -> list[Run]:
+        """The consumer needs more time; returns what it does not hold."""
+        unknown: list[Run] = []
+        ended = self._end_holds(consumer, runs, unknown)
+        who = self._consumer(consumer)
+        if who is not None and self._holds is not None:
+            self._holds.again(who, ended, now_ms + hold_ms)
+        return unknown
+
+    # -- taking out -------------------------------------------------------------------------------------------------
+
+    def cancel(self, entry: int) -> bool:
+        """Takes out an entry that nobody holds; False if it is held, leaving or gone."""
+        return bool(self._finish(entry, 1, CANCEL))
+
+    def purge(self) -> list[Run]:
+        """Ends everything that waits, ready or parked; returns it."""
+        return self._finish(0, self.newest + 1, CANCEL)
+
+    def drop_oldest(self) -> int | None:
+        """The oldest ready entry, of whatever priority, is dead; None if there is none."""
+        oldest = min(self._fronts(), default=None)
+        if oldest is not None:
+            self._finish(oldest, 1, DROP[self.keeps_dead])
+        return oldest
+
+    def take_out(self, entry: int) -> bool:
+        """READY, PARKED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
+        if self._states.state_of(entry) is State.HELD:
+            self._tries().bump(entry, 1)
+            self._end_anyones(entry, 1)
+        elif self._schedule is not None:
+            self._schedule.unpark(entry, 1)
+        return bool(self._states.move(entry, 1, TAKE_OUT))
+
+    def finish(self, runs: Sequence[Run]) -> list[Run]:
+        """Ends entries whatever they are, whoever holds them; returns those that were alive."""
+        finished: list[Run] = []
+        for first, count in runs:
+            if self._states.held:
+                self._end_anyones(first, count)
+            finished += self._finish(first, count, FINISH)
+        tidy(finished)
+        return finished
+
+    def restore(self, runs: Sequence[Run]) -> list[Run]:
+        """LEAVING becomes READY again: the transaction was aborted. Returns what was LEAVING."""
+        restored: list[Run] = []
+        for first, count in runs:
+            restored += self._states.move(first, count, RESTORE)
+        tidy(restored)
+        if self._schedule is not None and self._schedule.overdue:
+            self._schedule.expire_late()
+        return restored
+
+    def _finish(self, first: int, count: int, move: Move) -> list[Run]:
+        """Entries that nobody holds are done, or dead."""
+        schedule = self._schedule
+        if schedule is not None and not move.ends:
+            schedule.unpark(first, count)
+        finished = self._states.move(first, count, move)
+        if schedule is not None and move.ends:
+            for start, length in finished:
+                schedule.forget(start, length)
+        if not self._states.chunks:
+            self._rest()
+        return finished
+
+    # -- time -------------------------------------------------------------------------------------------------------
 
     def lapse(self, now_ms: int) -> Lapsed:
         """Lets time pass: expiries first, so that nothing expired becomes ready."""
         lapsed = Lapsed()
-        for entry_id in self._expiries.due(now_ms):
-            state = self._states.get(entry_id)
-            if state is State.HELD:
-                self._overdue.add(entry_id)
-            elif state is not State.DONE:
-                self._finish(entry_id, "expire")
-                lapsed.expired.append(entry_id)
-        for entry_id in self._deadlines.due(now_ms):
-            hold = self._holds.get(entry_id)
-            if hold is not None and hold.deadline_ms <= now_ms:
-                self._let_go(hold.consumer, entry_id)
-                self._come_back(entry_id, lapsed)
-        for entry_id in self._parked.due(now_ms):
-            if self._states.get(entry_id) is State.PARKED:
-                self._make_ready(entry_id, "due")
-                lapsed.ready.append(entry_id)
+        schedule = self._schedule
+        if schedule is not None:
+            for first, count in schedule.expired(now_ms):
+                lapsed.expired += self._finish(first, count, EXPIRE[self.keeps_dead])
+        if self._holds is not None:
+            for first, count in self._holds.end_late(now_ms):
+                self._come_back(first, count, lapsed)
+        if schedule is not None:
+            for first, count in schedule.due(now_ms):
+                lapsed.ready += self._states.move(first, count, DUE)
+            tidy(lapsed.ready)
+        lapsed.tidy()
         return lapsed
 
     def next_ms(self) -> int | None:
         """When `lapse` may have something to do; None: never."""
-        times = [table.next_ms() for table in (self._expiries, self._deadlines, self._parked)]
-        return min((when for when in times if when is not None), default=None)
+        planned = self._schedule.next_ms() if self._schedule is not None else None
+        deadline = self._holds.next_ms() if self._holds is not None else None
+        return planned if deadline is None else deadline if planned is None else min(planned, deadline)
+
+    # -- what a replay says -----------------------------------------------------------------------------------------
+
+    def note_delivered(self, runs: Sequence[Run]) -> None:
+        """They were handed out once more than is known here, whatever their state."""
+        for first, count in runs:
+            for number, _, start, stop in self._states.pieces(first, count):
+                self._tries().bump(number * CHUNK + start, stop - start)
+
+    def park(self, entry: int, until_ms: int) -> None:
+        """READY or HELD becomes PARKED; what is PARKED already waits for this time instead."""
+        state = self._states.state_of(entry)
+        if state is State.HELD:
+            self._tries().bump(entry, 1)
+            self._end_anyones(entry, 1)
+            self._states.move_held(entry, 1, LATER)
+        elif state is State.PARKED:
+            self._planned().unpark(entry, 1)
+        elif not self._states.move(entry, 1, PARK):
+            return
+        schedule = self._planned()
+        schedule.park(entry, 1, until_ms)
+        if schedule.overdue:
+            schedule.expire_late()
 
     # -- parts of the above -----------------------------------------------------------------------------------------
 
-    def _attached(self, consumer: str) -> _Consumer:
-        who = self._consumers.get(consumer)
-        if who is None:
-            raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
-        return who
+    def _consumer(self, consumer: str) -> Consumer | None:
+        return self._holds.consumers.get(consumer) if self._holds is not None else None
 
-    def _held_by(self, consumer: str, entry_id: int) -> _Hold:
-        hold = self._holds.get(entry_id)
-        if hold is None or hold.consumer != consumer:
-            raise UnknownHold(
-                f"consumer {consumer!r} does not hold message {entry_id}: it was settled, or its hold ran out"
-            )
-        return hold
+    def _tries(self) -> Tallies:
+        if self._states.tries is None:
+            self._states.tries = Tallies()
+        return self._states.tries
 
-    def _let_go(self, consumer: str, entry_id: int) -> None:
-        self._held_by(consumer, entry_id)
-        del self._holds[entry_id]
-        self._consumers[consumer].holds.discard(entry_id)
+    def _planned(self) -> Schedule:
+        if self._schedule is None:
+            self._schedule = Schedule(self._states)
+        return self._schedule
 
-    def _next_ready(self) -> int | None:
-        if not self._states.counts[State.READY]:
+    def _fronts(self) -> Iterator[int]:
+        """The first ready entry of each priority, highest first."""
+        if self._states.ready:
+            for priority in range(HIGHEST, -1, -1):
+                entry = self._states.front(priority)
+                if entry is not None:
+                    yield entry
+
+    def _end_holds(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        holds = self._holds
+        who = holds.consumers.get(consumer) if holds is not None else None
+        if who is None or holds is None:
+            unknown += [run for run in runs if run[1] > 0]
+            tidy(unknown)
+            return []
+        return holds.end(who, runs, unknown)
+
+    def _end_anyones(self, first: int, count: int) -> None:
+        if self._holds is not None:
+            self._holds.end_of_anyone(first, count)
+
+    def _come_back(self, first: int, count: int, into: Returned, until_ms: int | None = None) -> None:
+        """Entries of one hold, just ended, are nobody's again."""
+        self._tries().bump(first, count)
+        verdicts = self._verdicts(first, count)
+        if verdicts is None:
+            self._give_back(first, count, into, until_ms)
+            return
+        for same in _SAME.finditer(verdicts):
+            start, length = first + same.start(), same.end() - same.start()
+            if same[0][0] == _BACK:
+                self._give_back(start, length, into, until_ms)
+                continue
+            self._states.move_held(start, length, DIE[self.keeps_dead])
+            if self._schedule is not None and not self.keeps_dead:
+                self._schedule.forget(start, length)
+            add_run(into.expired if same[0][0] == _EXPIRED else into.exhausted, start, length)
+
+    def _give_back(self, first: int, count: int, into: Returned, until_ms: int | None) -> None:
+        self._states.move_held(first, count, RELEASE if until_ms is None else LATER)
+        if until_ms is not None:
+            self._planned().park(first, count, until_ms)
+        add_run(into.returned, first, count)
+
+    def _verdicts(self, first: int, count: int) -> bytearray | None:
+        """For each of these what is to become of it; None if all simply come back."""
+        limit, limits = self.max_deliveries, self._states.limits
+        overdue = self._schedule.overdue if self._schedule is not None else None
+        if not limit and limits is None and not overdue:
             return None
-        for line in reversed(self._lines):
-            while (entry_id := line.pop()) is not None:
-                if self._states.get(entry_id) is State.READY:
-                    return entry_id
-        return None
+        tries = self._tries()
+        counts = tries.values(first, count)
+        verdicts = bytearray(count)
+        if limit and max(counts) >= min(limit, 255):
+            for index, value in enumerate(counts):
+                verdicts[index] = (value if value < 255 else tries.get(first + index)) >= limit
+        if limits is not None:
+            for index, own in enumerate(limits.values(first, count)):
+                if own:
+                    verdicts[index] = tries.get(first + index) >= limits.get(first + index)
+        if overdue:
+            for entry in range(first, first + count):
+                if entry in overdue:
+                    verdicts[entry - first] = _EXPIRED
+        return verdicts if any(verdicts) else None
 
-    def _move(self, entry_id: int, verb: str) -> None:
-        """Every change of state goes through the table."""
-        self._states.move(entry_id, MOVES[self._states.get(entry_id), verb])
+    def _rest(self) -> None:
+        """Nothing is alive. If nobody is here either, what holds and times needed goes: an idle queue is small."""
+        if not self._states.chunks and not self.consumers:
+            self._holds = self._schedule = None
+            self._states.lines = self._states.tries = self._states.limits = None
 
-    def _make_ready(self, entry_id: int, verb: str) -> None:
-        self._move(entry_id, verb)
-        self._lines[self._states.priority(entry_id)].push(entry_id)
+    # -- storing ----------------------------------------------------------------------------------------------------
 
-    def _come_back(self, entry_id: int, lapsed: Lapsed, until_ms: int | None = None) -> None:
-        """An entry that was held is nobody's again."""
-        if entry_id in self._overdue:
-            self._finish(entry_id, "expire")
-            lapsed.expired.append(entry_id)
-        elif self.max_deliveries and self._deliveries[entry_id] >= self.max_deliveries:
-            self._finish(entry_id, "exhaust")
-            lapsed.exhausted.append(entry_id)
-        elif until_ms is not None:
-            self._move(entry_id, "release later")
-            self._parked.add(until_ms, entry_id)
-        else:
-            self._make_ready(entry_id, "release")
-            lapsed.returned.append(entry_id)
+    def dump(self) -> LedgerState:
+        held = self._holds.runs() if self._holds is not None else ()
+        return LedgerState(self._states.dump(held), self._schedule.dump() if self._schedule is not None else None)
 
-    def _finish(self, entry_id: int, verb: str) -> None:
-        self._move(entry_id, verb)
-        self._deliveries.pop(entry_id, None)
-        self._overdue.discard(entry_id)
-
-
-def settle_many(ledger: Ledger, consumer: str, entry_ids: Iterable[int]) -> list[int]:
-    """Acks what the consumer holds of a batch; returns what it does not hold, which had no effect."""
-    unknown: list[int] = []
-    for entry_id in entry_ids:
-        try:
-            ledger.ack(consumer, entry_id)
-        except UnknownHold:
-            unknown.append(entry_id)
-    return unknown
+    @classmethod
+    def load(
+        cls, state: LedgerState, *, max_deliveries: int = 0, single_active: bool = False, keeps_dead: bool = False
+    ) -> Ledger:
+        ledger = cls(max_deliveries=max_deliveries, single_active=single_active, keeps_dead=keeps_dead)
+        ledger._states = States.load(state.states)
+        if state.schedule is not None:
+            ledger._schedule = Schedule.load(state.schedule, ledger._states)
+        return ledger

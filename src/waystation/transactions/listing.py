@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from waystation.groups.pattern import Pattern
+from waystation.routing.regex import Regex
 from waystation.transactions.machine import PREPARED, State, Transaction
 
 _BY_LABEL = {state.label: state for state in State}
@@ -33,7 +33,7 @@ class Listing:
 
 def select(transactions: Iterable[Transaction], wanted: Filter, now_ms: int) -> Listing:
     """Raises InvalidPattern if the pattern is none."""
-    pattern = Pattern(wanted.id_pattern) if wanted.id_pattern else None
+    pattern = Regex(wanted.id_pattern) if wanted.id_pattern else None
     states = {_BY_LABEL[label] for label in wanted.states if label in _BY_LABEL}
     unknown = tuple(sorted(label for label in wanted.states if label not in _BY_LABEL))
     chosen = [

@@ -6,8 +6,9 @@ from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka.registry import APIS, Call, api
 
-# Clients look here for transaction.version 2 (KIP-890: an epoch per transaction) and group.version 1 (KIP-848).
-FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1)}
+# Clients look here for transaction.version 2 (KIP-890: an epoch per transaction), group.version 1 (KIP-848) and
+# share.version 1 (KIP-932).
+FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1), "share.version": (0, 1, 1)}
 
 
 @api("api_versions", min_version=0, max_version=4)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render
+from waystation.groups.share_settings import SHARE_SETTINGS
 
 # Where a value comes from (Kafka's ConfigSource).
-TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC_BROKER, BUILT_IN = 1, 2, 3, 4, 5
+TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC_BROKER, BUILT_IN, GROUP = 1, 2, 3, 4, 5, 8
 
 _TYPES = {"bool": 1, "string": 2, "float": 6, "list": 7}
 _INT, _LONG = 3, 5
@@ -22,7 +23,7 @@ GROUP_SETTINGS = {
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
 }
-"""A group's settings and the broker's that they are: groups have none of their own."""
+"""Settings of consumer groups and the broker's that they are: these groups have none of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,19 @@ def default_entries(settings: BrokerSettings) -> list[Entry]:
     ]
 
 
-def group_entries(settings: BrokerSettings) -> list[Entry]:
-    """What holds for every group of the new protocol."""
-    return [
+def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[Entry]:
+    """What holds for a group: of the new protocol the broker's settings, of a share group also its own."""
+    entries = [
         Entry(name, BROKER_SETTINGS[broker_name], tuple(_broker_synonyms(broker_name, settings)), read_only=True)
         for name, broker_name in GROUP_SETTINGS.items()
     ]
+    for name, setting in SHARE_SETTINGS.items():
+        synonyms: list[Synonym] = []
+        if name in own:
+            synonyms.append(Synonym(name, _canonical(setting, own[name]), GROUP))
+        if setting.broker_name is not None:
+            synonyms += _broker_synonyms(setting.broker_name, settings)
+        else:
+            synonyms.append(Synonym(name, render(setting.default), BUILT_IN))
+        entries.append(Entry(name, setting, tuple(synonyms)))
+    return entries

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.shared import check_group_id
 from waystation.broker.topics import check_name
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render, resolve_topic
 from waystation.doors.kafka import loggers
@@ -25,6 +26,7 @@ from waystation.doors.kafka.config_entries import (
 )
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import Invalid, InvalidSetting, WaystationError
+from waystation.groups.share_settings import SHARE_SETTINGS, check_setting
 
 # Resource types.
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -84,7 +86,7 @@ def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         raise _no_such_type(kind)
     if not name:
         raise Invalid("the name of a group or client metrics subscription cannot be empty")
-    return group_entries(broker.settings) if kind == GROUP else []
+    return group_entries(broker.shared.own_settings(name), broker.settings) if kind == GROUP else []
 
 
 def _no_such_type(kind: int) -> Invalid:
@@ -207,7 +209,7 @@ async def _apply(call: Call, resource: Any, change: Change) -> None:
             _check_broker(call, name)
         await _apply_to_broker(call, change)
     elif kind == GROUP:
-        raise Invalid("groups have no settings of their own; change the broker's group.* settings")
+        await _apply_to_group(call, name, change)
     elif kind == CLIENT_METRICS:
         raise Invalid("client metrics subscriptions are not offered: this broker asks clients for no metrics")
     else:
@@ -241,6 +243,18 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
     changes |= {name: text for name, text in new.items() if settings.changed.get(name) != text}
     if changes:
         await call.broker.alter_settings(changes)
+
+
+async def _apply_to_group(call: Call, name: str, change: Change) -> None:
+    """Share groups have settings of their own; other groups go by the broker's."""
+    shared = call.broker.shared
+    check_group_id(name)
+    present = shared.own_settings(name)
+    new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
+    for key, text in new.items():
+        check_setting(key, text)
+    if new != present and not call.request.validate_only:
+        await shared.keeping.kept(shared.change_settings(name, new))
 
 
 def _check_broker_setting(name: str, text: str) -> None:
@@ -302,7 +316,8 @@ def list_config_resources(call: Call) -> object:
     known: dict[int, list[str]] = {CLIENT_METRICS: []}
     if call.version >= 1:
         topics = sorted(topic.name for topic in call.broker.topics)
-        known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node], GROUP: []}
+        known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node]}
+        known[GROUP] = call.broker.shared.groups_with_settings()
     kinds = getattr(call.request, "resource_types", ()) or tuple(known)
     make = call.make
     if any(kind not in known for kind in kinds):

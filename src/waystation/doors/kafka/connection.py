@@ -51,10 +51,12 @@ class Slot:
 class Connection(asyncio.BufferedProtocol):
     """Made by the door for each client."""
 
-    def __init__(self, door: KafkaDoor) -> None:
+    def __init__(self, door: KafkaDoor, gone: Callable[[], None]) -> None:
         self._door = door
+        self._gone = gone
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
         self._slots: deque[Slot] = deque()
+        self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
         self._held = False  # an append has to wait: nothing behind it may be looked at
         self._writing_paused = False
@@ -73,17 +75,16 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = str(peer[0])
         self.listener = self._door.advertised(str(local[0]), int(local[1]))
         self.last_active = self._door.broker.world.clock.monotonic()
-        if not self._door.admit(self):
-            logger.warning("connection refused: more than max.connections; client=%s", self.client_host)
-            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._door.dismiss(self)
+        self._gone()
         for slot in self._slots:
             if slot.cancel is not None:
                 slot.cancel()
         self._slots.clear()
+        for end in tuple(self._at_close.values()):
+            end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._engine.buffer()
@@ -193,7 +194,16 @@ class Connection(asyncio.BufferedProtocol):
             answer([codec.encode_response(api.name, request.version, result)])
 
     def _call(self, api: Api, version: int, entity: Any, client_id: str | None) -> Call:
-        return Call(api.name, version, entity, self._door.broker, client_id, self.client_host, self.listener)
+        return Call(
+            api.name,
+            version,
+            entity,
+            self._door.broker,
+            client_id,
+            self.client_host,
+            self.listener,
+            self._at_close,
+        )
 
     def _unsupported_api_versions(self, request: Request) -> None:
         """A client newer than we are: told in the oldest form, which every client can read, so that it tries again."""

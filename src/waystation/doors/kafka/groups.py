@@ -207,9 +207,11 @@ def _described(call: Call, view: GroupView, operations: int) -> object:
 @api("list_groups", min_version=0, max_version=5)
 async def list_groups(call: Call) -> object:
     request = call.request
-    listings = call.broker.groups.list_groups(
-        getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
-    )
+    states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+    listings = [
+        *call.broker.groups.list_groups(states, kinds),
+        *call.broker.shared_admin.listing(states, kinds),
+    ]
     groups = tuple(
         call.make(
             "ListedGroup",
@@ -225,7 +227,12 @@ async def list_groups(call: Call) -> object:
 
 @api("delete_groups", min_version=0, max_version=2)
 async def delete_groups(call: Call) -> object:
-    results = await call.broker.groups.delete_groups(call.request.groups_names)
+    results = [
+        await call.broker.shared_admin.delete(group_id)
+        if group_id in call.broker.shared
+        else (await call.broker.groups.delete_groups([group_id]))[0]
+        for group_id in call.request.groups_names
+    ]
     return call.make(
         "DeleteGroupsResponse",
         throttle_time=0,

@@ -8,7 +8,7 @@ coroutine function the answer may take its time, and later answers on the connec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -41,6 +41,8 @@ class Call:
     client_id: str | None
     client_host: str
     listener: Listener
+    at_close: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """By name: what has to be done when the connection goes away."""
 
     @property
     def make(self) -> ResponseMaker:

@@ -1,4 +1,4 @@
-"""Regular expressions over topic names, matched in time linear in the name.
+"""Regular expressions over names, matched in time linear in the name.
 
 A KIP-848 member may subscribe by a pattern that the broker evaluates. Kafka uses RE2 for it; Python's own `re` would
 let a pattern such as `(a+)+b` hold the event loop for longer than the universe has left. So: a small matcher that
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from waystation.groups.errors import InvalidPattern
+from waystation.errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 4_096
 """Longer patterns are lists of names in disguise; those have a field of their own."""
@@ -66,7 +66,7 @@ _POSIX: dict[str, _Test] = {
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 
-class Pattern:
+class Regex:
     """A compiled pattern. `InvalidPattern` from the constructor says what is wrong and where."""
 
     def __init__(self, text: str) -> None:

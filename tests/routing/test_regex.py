@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waystation.groups.errors import InvalidPattern
-from waystation.groups.pattern import Pattern
+from waystation.errors import InvalidPattern
+from waystation.routing.regex import Regex
 
 _atoms = st.sampled_from(
     ["a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c.]", r"\d", r"\w", "(a|b)", "(?:ab)", "(a*b)", "(a|b|)", "()"]
@@ -25,7 +25,7 @@ _patterns = st.lists(_branches, min_size=1, max_size=3).map("|".join)
 @example("(^a)+", ["a", "aa"])
 @example(r"\Aab\z".replace(r"\z", "$"), ["ab", "abc"])
 def test_it_agrees_with_pythons_re(pattern: str, names: list[str]) -> None:
-    ours, theirs = Pattern(pattern), re.compile(pattern)
+    ours, theirs = Regex(pattern), re.compile(pattern)
     for name in names:
         assert ours.matches(name) == (theirs.fullmatch(name) is not None), (pattern, name)
 
@@ -45,7 +45,7 @@ def test_it_agrees_with_pythons_re(pattern: str, names: list[str]) -> None:
     ],
 )
 def test_what_people_write_matches(pattern: str, name: str) -> None:
-    assert Pattern(pattern).matches(name)
+    assert Regex(pattern).matches(name)
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,21 @@ def test_what_people_write_matches(pattern: str, name: str) -> None:
 )
 def test_what_is_not_offered_is_refused_with_a_reason(pattern: str) -> None:
     with pytest.raises(InvalidPattern, match="pattern"):
-        Pattern(pattern)
+        Regex(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+b", "(a|aa)+b", "(a*)*b", "a*a*a*a*a*a*a*b", "(.*.*.*)*x"])
 def test_patterns_that_stop_backtrackers_do_not_stop_us(pattern: str) -> None:
-    assert not Pattern(pattern).matches("a" * 249)
+    assert not Regex(pattern).matches("a" * 249)
 
 
 @pytest.mark.parametrize("pattern", ["((a{1000}){1000}){1000}", "(" * 500 + ")" * 500, "a" * 5000])
 def test_patterns_that_are_too_large_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidPattern):
-        Pattern(pattern)
+        Regex(pattern)
 
 
 def test_patterns_that_keep_too_much_open_are_refused_when_they_do() -> None:
-    pattern = Pattern("(.?){400}")
+    pattern = Regex("(.?){400}")
     with pytest.raises(InvalidPattern, match="alternatives"):
         pattern.matches("a" * 249)

@@ -1,0 +1,53 @@
+"""Waiting until what was written is kept (rule 7): by a coroutine, or by a callback where a task costs too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from waystation.errors import WaystationError
+from waystation.log.commit import GroupCommit
+from waystation.queues.feed import Receipt
+
+Told = Callable[[WaystationError | None], None]
+
+
+class Keeping:
+    """What doors wait on before they answer."""
+
+    def __init__(self, commit: GroupCommit) -> None:
+        self._commit = commit
+
+    async def kept(self, *receipts: Receipt | None) -> None:
+        """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
+        if not self._commit.waits:
+            return
+        for receipt in receipts:
+            if receipt is not None and receipt.log.durable_offset < receipt.offset:
+                await self._commit.durable(receipt.log, receipt.offset)
+
+    def when_kept(self, receipts: Sequence[Receipt | None], told: Told) -> None:
+        """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
+        wanted = [receipt for receipt in receipts if receipt is not None] if self._commit.waits else []
+        _Wait(self._commit, wanted, told).check()
+
+
+class _Wait:
+    __slots__ = ("_commit", "_receipts", "_told")
+
+    def __init__(self, commit: GroupCommit, receipts: list[Receipt], told: Told) -> None:
+        self._commit = commit
+        self._receipts = receipts
+        self._told = told
+
+    def check(self, _: asyncio.Future[None] | None = None) -> None:
+        waiting = [receipt for receipt in self._receipts if receipt.log.durable_offset < receipt.offset]
+        if not waiting:
+            self._told(None)
+            return
+        for receipt in waiting:
+            if receipt.log.failure is not None:
+                self._told(receipt.log.failure)
+                return
+        self._receipts = waiting
+        self._commit.join().add_done_callback(self.check)

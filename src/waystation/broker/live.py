@@ -1,0 +1,295 @@
+"""Live subscriptions: from now on, no state, no acknowledgements; push as far as the subscriber's credit goes.
+
+Since a topic is a log, a slow subscriber needs no memory: with the policy `block` it simply stands further behind and
+reads on when it has credit, with `drop` it goes on with what is new then. Either way `dropped` counts the offsets that
+it missed: skipped by `drop`, or removed by retention before a blocked one came to read them.
+
+Topics that match and come later, or come again under an old name, are read from their beginning; so are partitions
+that are added. A batch is decoded once for all who are at the same place.
+
+On the loop's thread only. Doors come here by way of `Subscriptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+from uuid import UUID
+
+from waystation.broker.messages import Messages
+from waystation.broker.reading import PartitionReader, Place, Readers
+from waystation.broker.selection import Selection
+from waystation.broker.topics import Topic, Topics
+from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
+from waystation.message import Delivered
+from waystation.queues.feed import Deliver, Run, Settled, Verdict
+from waystation.routing.filters import Filter
+
+logger = logging.getLogger("waystation.live")
+
+Slow = Literal["drop", "block"]
+OnEnd = Callable[[WaystationError], None]
+
+_NOTHING = Settled(None, [])
+
+
+class LiveFeed:
+    """One live subscriber (`queues.feed.Feed`). Made by `LiveFeeds.open`."""
+
+    def __init__(
+        self, hub: LiveFeeds, selection: Selection, filter: Filter | None, slow: Slow, deliver: Deliver, on_end: OnEnd
+    ) -> None:
+        self.selection = selection
+        self.dropped = 0
+        self._hub = hub
+        self._filter = filter
+        self._slow = slow
+        self._deliver = deliver
+        self._on_end = on_end
+        self._credit = 0
+        self._history: deque[Delivered] = deque()
+        self._places: dict[UUID, list[_LivePlace]] = {}
+        self._ready: dict[_LivePlace, None] = {}  # those with something to read, the one to go on with first
+        self._due = False
+        self._pumping = False
+        self._closed = False
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it follows now."""
+        return [places[0].partition.topic.name for places in self._places.values()]
+
+    # -- the feed ---------------------------------------------------------------------------------------------------
+
+    def credit(self, count: int) -> None:
+        """The subscriber can take this many more messages."""
+        if self._closed or count <= 0:
+            return
+        if self._credit == 0 and self._slow == "drop" and not self._history:
+            self._skip()
+        self._credit += count
+        self._soon()
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        """Nothing is held, so there is nothing to do."""
+        return _NOTHING
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        """Nothing is held, so nothing can run out."""
+        return []
+
+    def close(self) -> None:
+        """The subscriber goes; fine if it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        for topic_id in list(self._places):
+            self.unfollow(topic_id)
+        self._history.clear()
+        self._hub.closed(self)
+
+    # -- topics (called by the hub) ---------------------------------------------------------------------------------
+
+    def follow(self, topic: Topic, readers: Readers, *, from_start: bool) -> None:
+        """Reads the topic's partitions that it does not read yet."""
+        places = self._places.setdefault(topic.id, [])
+        for partition in topic.partitions[len(places) :]:
+            log = partition.log
+            place = _LivePlace(readers.of(partition), log.start_offset if from_start else log.stable_offset, self)
+            place.reader.listen(place.woken)
+            places.append(place)
+            if place.behind:
+                self._ready[place] = None
+        if self._ready:
+            self._soon()
+
+    def unfollow(self, topic_id: UUID) -> None:
+        for place in self._places.pop(topic_id, ()):
+            place.reader.unlisten(place.woken)
+            self._ready.pop(place, None)
+
+    def begin_with(self, history: list[Delivered]) -> None:
+        """Messages of before, to come first."""
+        self._history.extend(history)
+
+    # -- delivering -------------------------------------------------------------------------------------------------
+
+    def woken(self, place: _LivePlace) -> None:
+        """A partition grew."""
+        self._ready[place] = None
+        if self._credit and not self._history:
+            self._pump()
+
+    def _skip(self) -> None:
+        """What came while it could take nothing is not for it."""
+        for places in self._places.values():
+            for place in places:
+                end = place.partition.log.stable_offset
+                if place.position < end:
+                    self.dropped += end - place.position
+                    place.move(end)
+        self._ready.clear()
+
+    def _soon(self) -> None:
+        if not self._due and not self._closed:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Delivers what there is and credit for; one chunk of a partition at a time, then others have their turn."""
+        if self._pumping or self._closed:
+            return
+        self._pumping = True
+        try:
+            while self._credit > 0 and self._history:
+                self._hand_over([self._history.popleft() for _ in range(min(self._credit, len(self._history)))])
+            if self._credit > 0 and self._ready:
+                self._read_on()
+        except WaystationError as error:
+            self._end(error)
+        except Exception as error:
+            # The door's fault, not that of others who follow the same partition.
+            logger.exception("a live subscriber cannot be served and is ended")
+            self._end(Unavailable(f"the subscription failed: {error}"))
+        finally:
+            self._pumping = False
+        if self._credit > 0 and self._ready:
+            self._soon()
+
+    def _read_on(self) -> None:
+        place = next(iter(self._ready))
+        before = place.position
+        try:
+            taken = place.take(self._credit)
+        except OffsetOutOfRange:
+            self.dropped += place.back_in_range()
+            return
+        except WaystationError:
+            if self._hub.is_current(place.partition.topic):
+                raise
+            self._ready.pop(place, None)  # its topic is being deleted; the hub will say so
+            return
+        if not place.behind or place.position == before:
+            self._ready.pop(place, None)
+        elif not place.inside:
+            self._ready[place] = self._ready.pop(place)  # a chunk is done: the next partition's turn
+        if self._filter is not None:
+            matches = self._filter.matches
+            taken = [one for one in taken if matches(one.message, topic=one.source)]
+        self._hand_over(taken)
+
+    def _hand_over(self, messages: list[Delivered]) -> None:
+        if messages:
+            self._credit -= len(messages)
+            self._deliver(messages)
+
+    def _end(self, error: WaystationError) -> None:
+        if not self._closed:
+            self.close()
+            self._on_end(error)
+
+
+class _LivePlace(Place):
+    """A place that wakes its feed."""
+
+    __slots__ = ("_feed",)
+
+    def __init__(self, reader: PartitionReader, position: int, feed: LiveFeed) -> None:
+        super().__init__(reader, position)
+        self._feed = feed
+
+    def woken(self) -> None:
+        if self.behind:
+            self._feed.woken(self)
+
+
+class LiveFeeds:
+    """All live subscribers of a broker, told of topics that come, grow and go. One per broker."""
+
+    def __init__(self, topics: Topics, messages: Messages, readers: Readers) -> None:
+        self._topics = topics
+        self._messages = messages
+        self._readers = readers
+        self._by_name: dict[str, dict[LiveFeed, None]] = {}
+        self._by_pattern: dict[LiveFeed, None] = {}
+        self._known: dict[UUID, tuple[Topic, int]] = {}
+        self._due = False
+        self.version = 0  # counts who came and went
+        topics.subscribe_changes(self._changed)
+
+    def open(
+        self,
+        selection: Selection,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        filter: Filter | None = None,
+        history: int = 0,
+        slow: Slow = "block",
+    ) -> LiveFeed:
+        """A subscriber that gets the last `history` messages that concern it, and then everything from now on."""
+        self._look()
+        feed = LiveFeed(self, selection, filter, slow, deliver, on_end)
+        chosen = selection.matching(self._topics)
+        accept = None if filter is None else lambda one: filter.matches(one.message, topic=one.source)
+        feed.begin_with(self._messages.latest(chosen, history, accept))
+        for topic in chosen:
+            feed.follow(topic, self._readers, from_start=False)
+        for name in selection.names:
+            self._by_name.setdefault(name, {})[feed] = None
+        if selection.patterns:
+            self._by_pattern[feed] = None
+        self.version += 1
+        return feed
+
+    def closed(self, feed: LiveFeed) -> None:
+        self.version += 1
+        self._by_pattern.pop(feed, None)
+        for name in feed.selection.names:
+            feeds = self._by_name.get(name, {})
+            feeds.pop(feed, None)
+            if not feeds:
+                self._by_name.pop(name, None)
+
+    def is_current(self, topic: Topic) -> bool:
+        """Whether this topic is still there, and not another one of its name."""
+        return self._topics.find(topic.name) is topic
+
+    def count(self, topic: str) -> int:
+        """How many follow this topic."""
+        found = self._topics.find(topic)
+        return 0 if found is None or found.internal else len(self._interested(found))
+
+    def _interested(self, topic: Topic) -> dict[LiveFeed, None]:
+        feeds = dict(self._by_name.get(topic.name, {}))
+        feeds.update((feed, None) for feed in self._by_pattern if feed.selection.wants(topic))
+        return feeds
+
+    def _changed(self) -> None:
+        """Many topics may change at once; looking is left to when that is over."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._due = False
+        before, self._known = self._known, {topic.id: (topic, len(topic.partitions)) for topic in self._topics}
+        if not (self._by_name or self._by_pattern):
+            return
+        for topic_id, (topic, _) in before.items():
+            if topic_id not in self._known:
+                for feed in self._interested(topic):
+                    feed.unfollow(topic_id)
+        for topic_id, (topic, partitions) in self._known.items():
+            if (topic_id not in before or before[topic_id][1] < partitions) and not topic.internal:
+                for feed in self._interested(topic):
+                    feed.follow(topic, self._readers, from_start=True)

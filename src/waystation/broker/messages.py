@@ -1,0 +1,352 @@
+"""Messages into topics, and single ones found there again: what every door but Kafka's own calls.
+
+`publish` makes one record batch per partition (more only where `max.message.bytes` asks for it) and puts it through the
+same `Publishing` as a Kafka producer's, so that no door has rules of its own. All batches are built and checked before
+the first is appended: what can be refused is refused as a whole.
+
+On the loop's thread only; `find` and `ensure` wait, everything else answers at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from waystation.broker import crossing
+from waystation.broker.partition import Partition
+from waystation.broker.publishing import Publishing
+from waystation.broker.reading import by_time, newest, read_chunk, tail_offset
+from waystation.broker.topics import Topic, Topics, check_name
+from waystation.config import BrokerSettings
+from waystation.errors import AlreadyExists, Invalid, UnknownTopic, near_matches
+from waystation.log import batch as batches
+from waystation.log.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, TRANSACTIONAL, Header
+from waystation.log.partitioning import partition_of
+from waystation.message import Delivered, Message, check_message
+from waystation.protocol import Found
+from waystation.queues.feed import Receipt
+from waystation.world import World
+
+STICKY_BYTES = 16 * 1024
+"""Messages without a key stay with one partition for so much, then the next has its turn: full batches, fair shares."""
+
+MAX_HISTORY = 10_000
+"""The most messages that `history` gives: they are all in memory at once."""
+
+FIND_BYTES = 64 * 1024 * 1024
+"""How far back a message is looked for by its id, in stored bytes of each partition."""
+
+_SLICE_BYTES = 1024 * 1024
+
+_PLACE = re.compile(r"(.+)-(\d{1,9})@(\d{1,18})", re.DOTALL)
+
+DelayToTopic = Callable[[str, Sequence[Message], int | None], Receipt]
+"""Keeps messages until they are due and then publishes them to the topic (and partition)."""
+
+
+class Published(NamedTuple):
+    """Where messages went, and what to wait for until they are durable."""
+
+    places: list[tuple[str, int, int]]  # (topic, partition, first offset); messages that wait for their time have none
+    receipts: list[Receipt]
+
+
+class Stamp:
+    """A producer that counts its batches: in a transaction, or idempotent. `sequences` goes on with each publish."""
+
+    __slots__ = ("producer_epoch", "producer_id", "sequences", "transactional")
+
+    def __init__(self, producer_id: int, producer_epoch: int, *, transactional: bool = True) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.transactional = transactional
+        self.sequences: dict[tuple[str, int], int] = {}
+
+
+class Messages:
+    """One per broker. `delay_to_topic` is set by whoever can keep messages until they are due."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: BrokerSettings,
+        topics: Topics,
+        publishing: Publishing,
+        delay_to_topic: DelayToTopic | None = None,
+    ) -> None:
+        self._world = world
+        self._settings = settings
+        self._topics = topics
+        self._publishing = publishing
+        self.delay_to_topic = delay_to_topic
+        self._sticky: dict[str, tuple[int, int]] = {}  # topic → (partition, bytes until the next one's turn)
+        topics.subscribe_deletions(self._forget)
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    async def ensure(self, topic: str) -> Topic:
+        """The topic, made if it is not there and the broker makes topics by itself."""
+        found = self._topics.find(topic)
+        if found is not None:
+            return found
+        check_name(topic)
+        if not self._settings.flag("auto.create.topics.enable"):
+            raise self._unknown(topic)
+        try:
+            return await self._topics.create(topic, self._settings.integer("num.partitions"))
+        except AlreadyExists:
+            return self._topics.get(topic)
+
+    def publish(
+        self, topic: str, messages: Sequence[Message], partition: int | None = None, *, stamp: Stamp | None = None
+    ) -> Published:
+        """Appends the messages; they are written when this returns, and durable when the receipts are.
+
+        Raises UnknownTopic, Invalid, InvalidRecord, InvalidTimestamp, TooLarge, NotAllowed, StorageFailed.
+        """
+        found = self._find(topic)
+        receipts: list[Receipt] = []
+        late = [message for message in messages if message.delay_ms or message.deliver_at_ms is not None]
+        if late:
+            now = self._world.clock.now_ms()
+            late = [message for message in late if message.ready_at_ms(now) is not None]
+        if late:
+            messages = self._without(messages, late, stamp)
+        ready = self._checked(found, self.spread(found, messages, partition), stamp)
+        if late and self.delay_to_topic is not None:
+            receipts.append(self.delay_to_topic(topic, late, partition))
+        places: list[tuple[str, int, int]] = []
+        for target, made in ready:
+            first = -1
+            for batch, header in made:
+                appended = self._publishing.append(target, batch, header)
+                first = appended.base_offset if first < 0 else first
+                if stamp is not None:
+                    stamp.sequences[topic, target.index] = (header.last_sequence + 1) & 0x7FFFFFFF
+            places.append((topic, target.index, first))
+            receipts.append(Receipt(target.log, appended.last_offset + 1))
+        return Published(places, receipts)
+
+    def spread(
+        self, topic: Topic, messages: Sequence[Message], partition: int | None = None
+    ) -> list[tuple[Partition, Sequence[Message]]]:
+        """Which messages go to which partition: the given one, the key's, or one for all that have no key."""
+        if not messages:
+            return []
+        if partition is not None:
+            return [(topic.partition(partition), messages)]
+        count = len(topic.partitions)
+        if count == 1:
+            return [(topic.partitions[0], messages)]
+        by_id = topic.settings.dedup_window_ms > 0  # a message sent again must meet its first copy
+        shares: dict[int, list[Message]] = {}
+        keyless: list[Message] = []
+        for message in messages:
+            key = message.key
+            if key is None and by_id and message.id is not None:
+                key = message.id.encode(errors="replace")
+            if key is None:
+                keyless.append(message)
+            else:
+                shares.setdefault(partition_of(key, count), []).append(message)
+        if keyless:
+            index = self._stick(topic.name, count, keyless)
+            # Keyed messages of that partition keep their order among themselves; nothing is promised beyond that.
+            shares.setdefault(index, []).extend(keyless)
+        return [(topic.partitions[index], share) for index, share in shares.items()]
+
+    def _stick(self, topic: str, count: int, messages: Iterable[Message]) -> int:
+        index, left = self._sticky.get(topic) or (self._world.random.below(count), STICKY_BYTES)
+        left -= sum(len(message.payload) for message in messages)
+        self._sticky[topic] = (index, left) if left > 0 else ((index + 1) % count, STICKY_BYTES)
+        return index if index < count else 0
+
+    def _without(self, messages: Sequence[Message], late: list[Message], stamp: Stamp | None) -> list[Message]:
+        """The messages that need not wait."""
+        if self.delay_to_topic is None:
+            raise Invalid("delay_ms: this broker cannot keep messages for a topic until they are due")
+        if stamp is not None:
+            raise Invalid("delay_ms: a message to a topic cannot be delayed inside a transaction; delay it in a queue")
+        for message in late:
+            check_message(message)
+        waiting = set(map(id, late))
+        return [message for message in messages if id(message) not in waiting]
+
+    def _checked(
+        self, topic: Topic, shares: list[tuple[Partition, Sequence[Message]]], stamp: Stamp | None
+    ) -> list[tuple[Partition, list[tuple[bytearray, Header]]]]:
+        """The batches to append, everything about them in order."""
+        now = self._world.clock.now_ms()
+        limit = topic.settings.max_message_bytes
+        ready = []
+        for partition, share in shares:
+            made = []
+            for batch in build_batches(share, now, limit, stamp, (topic.name, partition.index)):
+                made.append((batch, self._publishing.check(partition, batch)))
+            if topic.settings.compacts:
+                _check_keys(topic.name, share)  # `append` would refuse it too, but after other partitions were written
+            ready.append((partition, made))
+        return ready
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def history(self, topic: str, count: int) -> list[Delivered]:
+        """The last `count` messages of a topic, oldest first."""
+        return self.latest([self._find(topic)], count)
+
+    def latest(
+        self, topics: Iterable[Topic], count: int, accept: Callable[[Delivered], bool] | None = None
+    ) -> list[Delivered]:
+        """The last `count` messages of several topics together that `accept` takes, in the order of their times."""
+        if not 0 <= count <= MAX_HISTORY:
+            raise Invalid(f"history: {count} is not between 0 and {MAX_HISTORY}")
+        if not count:
+            return []
+        runs = [newest(partition, count, accept) for topic in topics for partition in topic.partitions]
+        return by_time([run for run in runs if run])[-count:] if runs else []
+
+    async def find(self, message_id: str, topic: str | None = None) -> Found | None:
+        """A message by its place (`TOPIC-PARTITION@OFFSET`) or, in a named topic, by its own id.
+
+        By id, the newest `FIND_BYTES` of each partition are searched, in slices, away from the loop.
+        """
+        place = _PLACE.fullmatch(message_id)
+        if place is not None and topic in (None, place[1]):
+            found = self._at(place[1], int(place[2]), int(place[3]))
+            if found is not None:
+                return found
+        if topic is None:
+            return None
+        latest: Delivered | None = None
+        for partition in self._find(topic).partitions:
+            delivered = await self._search(partition, message_id)
+            if delivered is not None and (latest is None or delivered.taken_ms >= latest.taken_ms):
+                latest = delivered
+        return None if latest is None else _found(latest)
+
+    def _at(self, topic: str, partition: int, offset: int) -> Found | None:
+        known = self._topics.find(topic)
+        if known is None or known.internal or partition >= len(known.partitions):
+            return None
+        target = known.partitions[partition]
+        if not target.log.start_offset <= offset < target.log.stable_offset:
+            return None
+        for delivered in read_chunk(target, offset, 0).messages:
+            if delivered.offset == offset:
+                return _found(delivered)
+        return None
+
+    async def _search(self, partition: Partition, message_id: str) -> Delivered | None:
+        """The newest message of the partition with this id."""
+        log = partition.log
+        wanted = message_id.encode(errors="replace")
+        offset = tail_offset(log, FIND_BYTES)
+        best: Delivered | None = None
+        while offset < log.stable_offset and log.failure is None:
+            offset = max(offset, log.start_offset)
+            data = log.read(offset, _SLICE_BYTES, log.stable_offset)
+            following, hits = await self._world.offload(_batches_with, data, wanted)
+            for hit in hits:
+                if hit >= log.start_offset:
+                    for delivered in read_chunk(partition, hit, 0).messages:
+                        best = delivered if delivered.message.id == message_id else best
+            if following <= offset:
+                break
+            offset = following
+        return best
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _find(self, topic: str) -> Topic:
+        found = self._topics.find(topic)
+        if found is None:
+            raise self._unknown(topic)
+        return found
+
+    def _unknown(self, topic: str) -> UnknownTopic:
+        return UnknownTopic(f"there is no topic {topic!r}{near_matches(topic, self._topics.names())}")
+
+    def _forget(self, names: list[str]) -> None:
+        for name in names:
+            self._sticky.pop(name, None)
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def build_batches(
+    messages: Sequence[Message],
+    now_ms: int,
+    limit_bytes: int,
+    stamp: Stamp | None = None,
+    place: tuple[str, int] = ("", 0),
+) -> list[bytearray]:
+    """The messages as record batches of at most `limit_bytes` each (one that is larger alone is a batch alone)."""
+    base, highest = _times(messages, now_ms)
+    sequence = -1 if stamp is None else stamp.sequences.get(place, 0)
+    made: list[bytearray] = []
+    parts: list[bytes] = []
+    size, count = HEADER_SIZE, 0
+    record_parts, is_bare = crossing.record_parts, crossing.is_bare
+    for message in messages:
+        if not is_bare(message):
+            check_message(message)
+        delta = (message.timestamp_ms if message.timestamp_ms is not None else now_ms) - base
+        mark = len(parts)
+        added = record_parts(message, count, delta, parts)
+        if size + added > limit_bytes and count:
+            del parts[mark:]
+            made.append(_assemble(parts, count, base, highest, stamp, sequence))
+            sequence = sequence if stamp is None else (sequence + count) & 0x7FFFFFFF
+            parts, size, count = [], HEADER_SIZE, 0
+            added = record_parts(message, count, delta, parts)
+        size += added
+        count += 1
+    if count:
+        made.append(_assemble(parts, count, base, highest, stamp, sequence))
+    return made
+
+
+def _times(messages: Sequence[Message], now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest time among the messages: what a topic's limits are held against."""
+    said = [message.timestamp_ms for message in messages if message.timestamp_ms is not None]
+    if not said:
+        return now_ms, now_ms
+    lowest, highest = min(said), max(said)
+    if lowest < 0 or highest >= crossing.MAX_TIMESTAMP_MS:
+        raise Invalid(f"timestamp_ms: {lowest if lowest < 0 else highest} is no time")
+    return (lowest, highest) if len(said) == len(messages) else (min(lowest, now_ms), max(highest, now_ms))
+
+
+def _assemble(
+    parts: list[bytes], count: int, base_ms: int, highest_ms: int, stamp: Stamp | None, sequence: int
+) -> bytearray:
+    producer_id, epoch, attributes = NO_PRODUCER, -1, 0
+    if stamp is not None:
+        producer_id, epoch = stamp.producer_id, stamp.producer_epoch
+        attributes = TRANSACTIONAL if stamp.transactional else 0
+    header = Header(0, 0, -1, MAGIC, 0, attributes, count - 1, base_ms, highest_ms, producer_id, epoch, sequence, count)
+    return batches.assemble(header, b"".join(parts))
+
+
+def _check_keys(topic: str, messages: Sequence[Message]) -> None:
+    if any(message.key is None for message in messages):
+        raise Invalid(f"key: topic {topic!r} is compacted; every message needs a key")
+
+
+def _batches_with(data: bytes, wanted: bytes) -> tuple[int, list[int]]:
+    """Where to go on behind `data`, and the first offsets of the batches that may hold `wanted`. Runs on a thread."""
+    following = -1
+    hits: list[int] = []
+    for position, header in batches.scan(data):
+        following = header.last_offset + 1
+        if header.control:
+            continue
+        if header.codec or data.find(wanted, position, position + header.size) >= 0:
+            hits.append(header.base_offset)
+    return following, hits
+
+
+def _found(delivered: Delivered) -> Found:
+    return Found(f"topic:{delivered.source}", "stored", delivered)

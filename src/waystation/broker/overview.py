@@ -1,0 +1,74 @@
+"""What there is, as every door shows it: topics with their partitions, and the counters of `stats`.
+
+Nothing here changes anything but `commit_offsets`, which is here because two doors would else write it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import NotFound, near_matches
+from waystation.groups.calls import OffsetToCommit
+from waystation.protocol import TopicInfo
+from waystation.routing.patterns import compile_pattern
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.topics import Topic
+
+
+def topic_info(broker: Broker, name: str) -> TopicInfo:
+    """A topic as it is now; NotFound names those that are nearly it."""
+    topic = broker.topics.find(name)
+    if topic is None:
+        raise NotFound(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
+    return _info(broker, topic)
+
+
+def topic_list(broker: Broker, pattern: str = "#") -> list[TopicInfo]:
+    """The topics whose names match, in the order of names; not the broker's own."""
+    wanted = compile_pattern(pattern)
+    found = [topic for topic in broker.topics if not topic.internal and wanted.matches(topic.name)]
+    return [_info(broker, topic) for topic in sorted(found, key=lambda topic: topic.name)]
+
+
+def _info(broker: Broker, topic: Topic) -> TopicInfo:
+    logs = [partition.log for partition in topic.partitions]
+    return TopicInfo(
+        topic.name,
+        [(log.start_offset, log.end_offset, log.size_bytes) for log in logs],
+        dict(topic.overrides),
+        broker.subscriptions.count(topic.name),
+    )
+
+
+def stats(broker: Broker) -> dict[str, Any]:
+    """Counters and what there is: the names of document 0, and more. `messages_*` count since the start."""
+    topics: dict[str, Any] = {}
+    for info in topic_list(broker):
+        topics[info.topic] = {
+            "partitions": len(info.partitions),
+            "total_messages": sum(end - start for start, end, _ in info.partitions),
+            "total_bytes": sum(size for _, _, size in info.partitions),
+            "subscriptions": info.subscribers,
+        }
+    queues = broker.queues.stats()
+    return {
+        "messages_published": sum(info["total_messages"] for info in topics.values()),
+        "messages_delivered": queues.get("delivered", 0),
+        "total_topics": len(topics),
+        "total_subscriptions": sum(info["subscriptions"] for info in topics.values()),
+        "topics": topics,
+        "active_consumers": queues.get("consumers", 0),
+        "queues": queues,
+        "uptime_ms": broker.world.clock.now_ms() - broker.started_ms,
+    }
+
+
+async def commit_offsets(broker: Broker, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+    """Offsets of a group, all of them or the first error."""
+    results = await broker.groups.commit_offsets(group, [OffsetToCommit(*offset) for offset in offsets])
+    for result in results:
+        if result.error is not None:
+            raise result.error

@@ -1,0 +1,272 @@
+"""Messages read out of topics: what read_committed readers may see, decoded once for all who stand at the same place.
+
+A `PartitionReader` watches one partition for everybody who listens to it; a `Place` is where one of them stands.
+Nothing above the stable offset is shown, nothing of an aborted transaction, and no control records. A batch whose
+records do not parse (its checksum is right: that is what some producer sent) is passed over with a word in the log.
+
+Memory: a decoded chunk lives as long as somebody stands in the middle of it, no longer.
+
+For live and stream subscriptions, history and search; on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from weakref import ref
+
+from waystation.broker.crossing import delivered_of
+from waystation.broker.partition import Partition
+from waystation.errors import InvalidRecord, TooLarge
+from waystation.log import batch as batches
+from waystation.log.aborted import Aborted
+from waystation.log.batch import HEADER_SIZE, Header
+from waystation.log.compression import decompress
+from waystation.log.log import Log
+from waystation.message import Delivered
+
+logger = logging.getLogger("waystation.reading")
+
+CHUNK_BYTES = 256 * 1024
+"""Read and decoded in one go: about 4 ms for messages of 100 bytes, so that others have their turn in between."""
+
+HISTORY_BYTES = 16 * 1024 * 1024
+"""How far back, in stored bytes of one partition, the newest messages are looked for."""
+
+Listener = Callable[[], None]
+
+
+class Chunk:
+    """Consecutive messages of a partition: everything visible from `first` up to `next`."""
+
+    __slots__ = ("__weakref__", "first", "messages", "next")
+
+    def __init__(self, first: int, next_offset: int, messages: list[Delivered]) -> None:
+        self.first = first
+        self.next = next_offset
+        self.messages = messages
+
+    def index_of(self, offset: int) -> int:
+        """Where the first message is that is not before `offset`."""
+        if offset <= self.first:
+            return 0
+        return bisect_left(self.messages, offset, key=lambda delivered: delivered.offset)
+
+
+def read_chunk(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) -> Chunk:
+    """What there is from `offset` on. `next` is `offset` where there is nothing yet; OffsetOutOfRange outside."""
+    log = partition.log
+    data = log.read(offset, max_bytes, log.stable_offset)
+    aborted = log.aborted_in(offset, data)
+    messages: list[Delivered] = []
+    following = offset
+    for position, header in batches.scan(data):
+        following = max(following, header.last_offset + 1)
+        if not (header.control or (header.transactional and aborted and _is_aborted(header, aborted))):
+            messages += _messages(partition, data, position, header, offset)
+    return Chunk(offset, following, messages)
+
+
+def _is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
+    return any(
+        header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset <= entry.last_offset
+        for entry in aborted
+    )
+
+
+def _messages(partition: Partition, data: bytes, position: int, header: Header, first: int) -> list[Delivered]:
+    name = partition.topic.name
+    try:
+        body = decompress(header.codec, memoryview(data)[position + HEADER_SIZE : position + header.size])
+        return delivered_of(body, header, name, partition.index, first)
+    except (InvalidRecord, TooLarge) as error:
+        logger.warning("passing over a batch at %s-%d@%d: %s", name, partition.index, header.base_offset, error)
+        return []
+
+
+# -- the newest --------------------------------------------------------------------------------------------------------
+
+
+def tail_offset(log: Log, max_bytes: int) -> int:
+    """An offset from which to the end there are at most about `max_bytes`; at least the last batch."""
+    left = max_bytes
+    for segment in reversed(log.segments):
+        if segment.size >= left:
+            index = segment.index
+            entry = bisect_left(index.positions, segment.size - left)
+            if entry == len(index.positions):
+                entry -= 1
+            found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
+            return max(log.start_offset, found)
+        left -= segment.size
+    return log.start_offset
+
+
+def newest(partition: Partition, count: int, accept: Callable[[Delivered], bool] | None = None) -> list[Delivered]:
+    """The last `count` visible messages that `accept` takes, in order, within the last `HISTORY_BYTES`."""
+    log = partition.log
+    end = log.stable_offset
+    floor = min(tail_offset(log, HISTORY_BYTES), end)
+    begin = end
+    found: list[Delivered] = []
+    span = count
+    while len(found) < count and begin > floor:
+        before, begin = begin, max(floor, begin - span)
+        older = [one for one in _between(partition, begin, before) if accept is None or accept(one)]
+        found = older + found
+        span *= 2  # compaction, markers and filters leave fewer messages than offsets
+    return found[-count:] if count else []
+
+
+def _between(partition: Partition, begin: int, end: int) -> list[Delivered]:
+    messages: list[Delivered] = []
+    while begin < end:
+        chunk = read_chunk(partition, begin)
+        if chunk.next == begin:
+            break
+        messages += chunk.messages if chunk.next <= end else [one for one in chunk.messages if one.offset < end]
+        begin = chunk.next
+    return messages
+
+
+def by_time(runs: Sequence[list[Delivered]]) -> list[Delivered]:
+    """Messages of several partitions in the order of their times; each partition's own order is kept."""
+    if len(runs) == 1:
+        return runs[0]
+    keyed: list[tuple[int, int, Delivered]] = []
+    for number, run in enumerate(runs):
+        latest = 0
+        for delivered in run:
+            latest = max(latest, delivered.taken_ms)
+            keyed.append((latest, number, delivered))
+    keyed.sort(key=lambda entry: entry[:2])  # stable: within a partition the order of offsets stays
+    return [delivered for _, _, delivered in keyed]
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+class PartitionReader:
+    """One partition, for all who follow it. Made by `Readers`."""
+
+    __slots__ = ("_due", "_listeners", "_pinned", "_recent", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self._listeners: dict[Listener, None] = {}
+        self._due = False
+        self._recent: ref[Chunk] | None = None
+        self._pinned: list[Chunk] | None = None
+
+    def listen(self, listener: Listener) -> None:
+        """`listener` is called when the partition may have something new."""
+        if not self._listeners:
+            self.partition.watchers.add(self._grown)
+        self._listeners[listener] = None
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+        if not self._listeners:
+            self.partition.watchers.discard(self._grown)
+
+    @property
+    def idle(self) -> bool:
+        return not self._listeners
+
+    def read(self, offset: int) -> Chunk:
+        """As `read_chunk`; who asks for the same place in the same turn gets the same chunk."""
+        chunk = self._recent() if self._recent is not None else None
+        if chunk is None or not chunk.first <= offset < chunk.next:
+            chunk = read_chunk(self.partition, offset)
+            self._recent = ref(chunk)
+        if self._pinned is not None:
+            self._pinned.append(chunk)
+        return chunk
+
+    def _grown(self) -> None:
+        """Many appends may come in one turn of the loop; listeners look once, when they are over."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._due = False
+        self._pinned = []  # so that a chunk outlives the first of many listeners
+        try:
+            for listener in tuple(self._listeners):
+                listener()
+        finally:
+            self._pinned = None
+
+
+class Readers:
+    """The partition readers of a broker. One per broker."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Partition, PartitionReader] = {}
+
+    def of(self, partition: Partition) -> PartitionReader:
+        reader = self._readers.get(partition)
+        if reader is None:
+            if len(self._readers) >= 64 and sum(reader.idle for reader in self._readers.values()) * 2 > len(
+                self._readers
+            ):
+                self._readers = {key: reader for key, reader in self._readers.items() if not reader.idle}
+            reader = self._readers[partition] = PartitionReader(partition)
+        return reader
+
+
+class Place:
+    """Where one follower stands in a partition: everything before `position` was taken or passed over."""
+
+    __slots__ = ("_chunk", "_index", "position", "reader")
+
+    def __init__(self, reader: PartitionReader, position: int) -> None:
+        self.reader = reader
+        self.position = position
+        self._chunk: Chunk | None = None
+        self._index = 0
+
+    @property
+    def partition(self) -> Partition:
+        return self.reader.partition
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something that it has not read."""
+        return self._chunk is not None or self.position < self.partition.log.stable_offset
+
+    @property
+    def inside(self) -> bool:
+        """Whether it stands in the middle of what was decoded."""
+        return self._chunk is not None
+
+    def take(self, limit: int) -> list[Delivered]:
+        """Up to `limit` messages from here on. Empty and no longer `behind`, or not moved: wait for a wake-up."""
+        chunk = self._chunk
+        if chunk is None:
+            chunk = self.reader.read(self.position)
+            self._index = chunk.index_of(self.position)
+        end = min(self._index + limit, len(chunk.messages))
+        taken = chunk.messages[self._index : end]
+        if end == len(chunk.messages):
+            self.position = chunk.next
+            self._chunk = None
+        else:
+            self.position = chunk.messages[end].offset
+            self._chunk = chunk
+            self._index = end
+        return taken
+
+    def move(self, offset: int) -> None:
+        self.position = offset
+        self._chunk = None
+
+    def back_in_range(self) -> int:
+        """Goes to where the log now begins or ends, if it left this place behind; returns how many offsets it lost."""
+        log = self.partition.log
+        before = self.position
+        self.move(min(max(before, log.start_offset), max(log.written_offset, log.start_offset)))
+        return max(0, self.position - before)

@@ -1,0 +1,455 @@
+"""Shared subscriptions: many consumers take single records of topics, acknowledge each, and get what failed again.
+
+A Kafka share group and a shared subscription of our own doors are the same thing under the same name. The group's
+position in every partition, and what is done above it, is kept in `__share_group_state` (`shared_journal`); who holds
+what is in memory, so a crash gives records back and takes no acknowledgement back.
+
+Doors call `open` (a feed), or `heartbeat` and the sessions (Kafka). Administration is in `shared_admin.py`. Made by the
+broker: construct, `recover`, `start` inside the event loop, `close` when done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from waystation.broker.keeping import Keeping
+from waystation.broker.partition import Partition
+from waystation.broker.publishing import Publishing
+from waystation.broker.shared_feed import OnEnd, SharedFeed
+from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest, latest
+from waystation.broker.shared_journal import SharedJournal
+from waystation.broker.shared_letters import QueueTargets, SharedLetters
+from waystation.broker.shared_partition import OpenedBatches
+from waystation.config import BrokerSettings
+from waystation.errors import Conflict, Corrupt, Invalid
+from waystation.groups.alarm import Alarm
+from waystation.groups.errors import InconsistentProtocol, InvalidGroupId, TooManyGroups, UnknownGroup, UnknownMember
+from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer
+from waystation.groups.share_group import JOIN_EPOCH, LEAVE_EPOCH, Subscription
+from waystation.groups.share_partition import Saved
+from waystation.groups.share_records import (
+    GROUP,
+    PARTITION,
+    SETTINGS,
+    GroupBody,
+    SettingsBody,
+    ShareKey,
+    read_key,
+    read_value,
+    write_value,
+)
+from waystation.groups.share_sessions import ShareSession, ShareSessions
+from waystation.groups.share_settings import DEAD_LETTER, DELIVERIES, ShareSettings, check_setting
+from waystation.log.commit import GroupCommit
+from waystation.queues.feed import Deliver, Receipt
+from waystation.routing.filters import Filter, compile_filter
+from waystation.routing.patterns import Syntax, compile_pattern
+from waystation.world import World
+
+if TYPE_CHECKING:
+    from waystation.broker.topics import Topic, Topics
+
+logger = logging.getLogger("waystation.shared")
+
+MAX_GROUPS = 200_000
+MAX_NAME_BYTES = 1_024
+MAX_PATTERNS = 1_000
+OPENED_BYTES = 16 * 1024 * 1024
+MAX_HOLD_MS = 86_400_000
+
+
+class SharedGroups:
+    """All share groups of a broker."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: BrokerSettings,
+        topics: Topics,
+        publishing: Publishing,
+        commit: GroupCommit,
+        partitions: Sequence[Partition],
+        *,
+        ensure_topic: Callable[[str], Awaitable[Topic]],
+        queues: Callable[[], QueueTargets],
+        taken: Callable[[str], bool],
+    ) -> None:
+        self.topics = topics
+        self.sessions = ShareSessions()
+        self.journal = SharedJournal(partitions, commit, world.clock)
+        self.keeping = Keeping(commit)
+        self._clock = world.clock
+        self._settings = settings
+        self._groups: dict[str, SharedGroup] = {}
+        self._own: dict[str, dict[str, str]] = {}
+        """Settings of groups, whether they are there or not."""
+        self._letters = SharedLetters(world.clock, publishing, ensure_topic, queues)
+        self._opened = OpenedBatches(OPENED_BYTES)
+        self._alarm = Alarm(self.now_ms, self._ring)
+        self._taken = taken
+        self._counted: dict[str, int] | None = None
+        self._look: asyncio.Handle | None = None
+        self._closed = False
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Replays the log. Before `start`."""
+        for key, value in self.journal.replay():
+            try:
+                found = read_key(key)
+                if found is not None:
+                    self._apply(found, value)
+            except Corrupt as error:
+                logger.error("shared.unreadable_record error=%r", str(error))
+        for group_id, group in self._groups.items():
+            group.own = self._own.get(group_id, {})
+            group.use(ShareSettings.of(group.own, self._settings))
+            for key_ in [key for key in group.remembered if self.topics.name_of(key[0]) is None]:
+                del group.remembered[key_]  # deleted while the broker was going down
+
+    def start(self) -> None:
+        self.topics.subscribe_changes(self._topics_changed)
+        self.topics.subscribe_deletions(self._topics_deleted)
+
+    async def close(self) -> None:
+        """Groups stay as they are, in the log."""
+        self._closed = True
+        self._alarm.close()
+        for group in self._groups.values():
+            group.close()
+        if self._look is not None:
+            self._look.cancel()
+        await self._letters.close()
+        self.journal.close()
+
+    def settings_changed(self) -> None:
+        """The broker's settings have."""
+        for group in self._groups.values():
+            group.use(ShareSettings.of(group.own, self._settings))
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, group_id: object) -> bool:
+        return group_id in self._groups
+
+    def __iter__(self) -> Iterator[SharedGroup]:
+        return iter(list(self._groups.values()))
+
+    def get(self, group_id: str) -> SharedGroup:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownGroup(f"there is no share group {group_id!r}")
+        return group
+
+    def make(self, group_id: str) -> SharedGroup:
+        """The group, a new one if there is none."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group
+        check_group_id(group_id)
+        if self._taken(group_id):
+            raise InconsistentProtocol(
+                f"group {group_id!r} is a consumer group; delete it first, or give the share group another name"
+            )
+        if len(self._groups) >= MAX_GROUPS:
+            raise TooManyGroups(f"this broker keeps at most {MAX_GROUPS} share groups; delete unused ones")
+        group = self._add(group_id)
+        self.journal.note(group.key, group.encode)
+        return group
+
+    def remove(self, group: SharedGroup) -> Receipt:
+        """Forgets a group and its positions. Its settings stay."""
+        group.close()
+        del self._groups[group.id]
+        self._counted = None
+        self.sessions.end_all_of(group.id)
+        for key in group.places():
+            group.forget(key)
+            self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
+        return self.journal.note(group.key, _gone)
+
+    # -- Kafka's members ---------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, beat: ShareBeat) -> ShareBeatAnswer:
+        _check_beat(beat)
+        if beat.member_epoch == JOIN_EPOCH:
+            group = self.make(beat.group_id)
+        elif beat.group_id in self._groups:
+            group = self._groups[beat.group_id]
+        else:
+            raise UnknownMember(f"there is no share group {beat.group_id!r}; join with epoch 0")
+        before = group.machine.epoch
+        answer = group.machine.heartbeat(beat, self.topics, self.now_ms())
+        self._rearm(group)
+        if beat.member_epoch == LEAVE_EPOCH:
+            self.gone(group, beat.member_id)
+        elif group.machine.epoch != before:
+            self._counted = None
+            group.machine.topics_changed(self.topics, self.now_ms())
+            group.subscribe(group.machine.members[beat.member_id].subscription.matching(self.topics))
+            await self.keeping.kept(self.journal.note(group.key, group.encode))
+        return answer
+
+    def begin_session(self, group_id: str, member_id: str) -> ShareSession:
+        """A share session from its first request on; what an earlier one of the member held comes back."""
+        group = self.get(group_id)
+        if self.sessions.find((group_id, member_id)) is not None:
+            group.release(member_id)
+        return self.sessions.begin((group_id, member_id), self._settings.integer("group.share.max.share.sessions"))
+
+    def end_session(self, session: ShareSession) -> None:
+        """The member is through, or its connection is gone: what it holds goes to others, at once."""
+        if self.sessions.end(session.key, session):
+            group = self._groups.get(session.key[0])
+            if group is not None:
+                group.release(session.key[1])
+
+    def gone(self, group: SharedGroup, member_id: str) -> None:
+        """A member has left, or was silent for too long."""
+        self._counted = None
+        self.sessions.end((group.id, member_id))
+        group.release(member_id)
+
+    # -- our own members ---------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        group: str,
+        patterns: Sequence[str],
+        syntax: Syntax,
+        consumer_name: str,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        filter: str | Filter | None = None,
+        start: str = "latest",
+        start_ms: int | None = None,
+        prefetch: int = 0,
+        hold_ms: int | None = None,
+        max_deliveries: int = 0,
+        dead_letter: str | None = None,
+        auto_ack: bool = False,
+        client_host: str = "",
+    ) -> SharedFeed:
+        """A member of the group, made if it is not there; its position is durable when this returns.
+
+        `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` and
+        `dead_letter`, if given, become the group's settings. What does not pass `filter` is done for the group.
+        """
+        _check_open(patterns, start, prefetch, hold_ms, max_deliveries)
+        subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
+        accepts = compile_filter(filter) if isinstance(filter, str) else filter
+        shared = self.make(group)
+        _check_filters(shared, accepts)
+        self._set(shared, max_deliveries, dead_letter)
+        name = _unique(consumer_name or "consumer", shared)
+        feed = SharedFeed(
+            shared,
+            name,
+            subscription,
+            deliver,
+            on_end,
+            accepts=accepts,
+            prefetch=prefetch,
+            hold_ms=hold_ms,
+            auto_ack=auto_ack,
+        )
+        feed.on_closed = self._feed_closed
+        shared.machine.enter(name, subscription, client_host, self.now_ms())
+        shared.machine.topics_changed(self.topics, self.now_ms())
+        self._counted = None
+        shared.feeds[name] = feed
+        shared.subscribe(sorted(subscription.matching(self.topics)), _start(start, start_ms))
+        feed.look(self.topics)
+        try:
+            await self.keeping.kept(self.journal.note(shared.key, shared.encode))
+        except BaseException:
+            feed.close()
+            raise
+        return feed
+
+    def count(self, topic: str) -> int:
+        """How many groups with members read the topic. Asked at every publish, so it is counted once per change."""
+        if self._counted is None:
+            self._counted = {}
+            for group in self._groups.values():
+                for name in group.machine.subscribed(self.topics) if not group.machine.is_empty else ():
+                    self._counted[name] = self._counted.get(name, 0) + 1
+        return self._counted.get(topic, 0)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def own_settings(self, group_id: str) -> dict[str, str]:
+        return dict(self._own.get(group_id, {}))
+
+    def groups_with_settings(self) -> list[str]:
+        return sorted(group_id for group_id, own in self._own.items() if own)
+
+    def change_settings(self, group_id: str, own: Mapping[str, str]) -> Receipt:
+        """Replaces the group's own settings; they hold at once. The group need not be there."""
+        check_group_id(group_id)
+        for name, text in own.items():
+            check_setting(name, text)
+        self._own[group_id] = dict(own)
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.own = dict(own)
+            group.use(ShareSettings.of(own, self._settings))
+        body = SettingsBody(dict(own))
+        return self.journal.note(ShareKey(SETTINGS, group_id), (lambda: write_value(body)) if own else _gone)
+
+    def _set(self, group: SharedGroup, max_deliveries: int, dead_letter: str | None) -> None:
+        wanted = dict(group.own)
+        if max_deliveries:
+            wanted[DELIVERIES] = str(max_deliveries)
+        if dead_letter is not None:
+            wanted[DEAD_LETTER] = dead_letter
+        if wanted != group.own:
+            self.change_settings(group.id, wanted)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _add(self, group_id: str, epoch: int = 0) -> SharedGroup:
+        own = self._own.get(group_id, {})
+        group = self._groups[group_id] = SharedGroup(
+            group_id,
+            ShareSettings.of(own, self._settings),
+            own,
+            clock=self._clock,
+            topics=self.topics,
+            journal=self.journal,
+            alarm=self._alarm,
+            opened=self._opened,
+            letters=self._letters.bury,
+            epoch=epoch,
+        )
+        return group
+
+    def _apply(self, key: ShareKey, value: bytes | None) -> None:
+        if key.kind == SETTINGS:
+            self._own[key.group_id] = read_value(value, SettingsBody).own if value is not None else {}
+        elif key.kind == GROUP:
+            if value is None:
+                self._groups.pop(key.group_id, None)
+            else:
+                self._remembered(key.group_id).machine.epoch = read_value(value, GroupBody).epoch
+        elif key.topic_id is not None:
+            place = (key.topic_id, key.index)
+            if value is not None:
+                self._remembered(key.group_id).remembered[place] = read_value(value, Saved)
+            elif key.group_id in self._groups:
+                self._groups[key.group_id].remembered.pop(place, None)
+
+    def _remembered(self, group_id: str) -> SharedGroup:
+        return self._groups.get(group_id) or self._add(group_id)
+
+    def _feed_closed(self, feed: SharedFeed) -> None:
+        group = feed.group
+        if group.feeds.pop(feed.name, None) is not None:
+            self._counted = None
+            group.machine.leave(feed.name, self.now_ms())
+            group.release(feed.name)
+
+    def _rearm(self, group: SharedGroup) -> None:
+        self._alarm.set(f"group\0{group.id}", group.machine.next_deadline_ms())
+
+    def _ring(self, name: str) -> None:
+        kind, _, group_id = name.partition("\0")
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        if kind == "group":
+            for member_id in group.machine.tick(self.now_ms()):
+                self.gone(group, member_id)
+            self._rearm(group)
+            return
+        for one in group.partitions.values():
+            if one.name == name:
+                one.ring()
+                return
+
+    def _topics_changed(self) -> None:
+        """Many topics may change at once; the groups look when that is over."""
+        self._counted = None
+        if self._look is None and not self._closed:
+            self._look = asyncio.get_running_loop().call_soon(self._tell_groups)
+
+    def _tell_groups(self) -> None:
+        self._look = None
+        for group in self._groups.values():
+            if not group.machine.is_empty:
+                group.topics_changed()
+
+    def _topics_deleted(self, _: list[str]) -> None:
+        for group in self._groups.values():
+            for key in group.places():
+                if self.topics.name_of(key[0]) is None:
+                    group.forget(key)
+                    self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
+
+
+def check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupId("the group id is empty")
+    if len(group_id.encode(errors="replace")) > MAX_NAME_BYTES:
+        raise InvalidGroupId(f"the group id is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _gone() -> None:
+    return None
+
+
+def _check_beat(beat: ShareBeat) -> None:
+    check_group_id(beat.group_id)
+    if not beat.member_id or len(beat.member_id) > MAX_NAME_BYTES:
+        raise Invalid("member_id: empty, or too long")
+    if beat.member_epoch < LEAVE_EPOCH:
+        raise Invalid(f"member_epoch: {beat.member_epoch} means nothing")
+    if beat.topics is not None and len(beat.topics) > 100_000:
+        raise Invalid(f"{len(beat.topics)} topics are more than a member may subscribe to")
+
+
+def _check_open(patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int) -> None:
+    if not 1 <= len(patterns) <= MAX_PATTERNS:
+        raise Invalid(f"topics: 1 to {MAX_PATTERNS} names and patterns, not {len(patterns)}")
+    if start not in ("earliest", "latest"):
+        raise Invalid(f"start: {start!r} is neither 'earliest' nor 'latest'")
+    if prefetch < 0:
+        raise Invalid(f"prefetch: {prefetch} is below zero")
+    if hold_ms is not None and not 0 < hold_ms <= MAX_HOLD_MS:
+        raise Invalid(f"hold_ms: {hold_ms} is not between 1 and {MAX_HOLD_MS}")
+    if max_deliveries < 0:
+        raise Invalid(f"max_deliveries: {max_deliveries} is below zero")
+
+
+def _check_filters(group: SharedGroup, accepts: Filter | None) -> None:
+    """What one member's filter refuses is done for all: members with other filters would lose it unseen."""
+    text = None if accepts is None else accepts.text
+    for feed in group.feeds.values():
+        other = None if feed.filter is None else feed.filter.text
+        if other != text:
+            raise Conflict(
+                f"filter: group {group.id!r} has members with the filter {other!r}; all of a group have the same one"
+            )
+
+
+def _unique(name: str, group: SharedGroup) -> str:
+    number, wanted = 1, name
+    while name in group.machine.members:
+        number += 1
+        name = f"{wanted}#{number}"
+    return name
+
+
+def _start(start: str, start_ms: int | None) -> Start:
+    if start_ms is not None:
+        when_ms = start_ms
+        return lambda partition: at_time(partition, when_ms)
+    return earliest if start == "earliest" else latest

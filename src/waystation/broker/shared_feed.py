@@ -1,0 +1,316 @@
+"""A member of a shared subscription behind one of our own doors (`queues.feed.Feed`): pushed to as its credit allows.
+
+The records come from many partitions; to the consumer they have tags of one kind, given in the order of delivery. A tag
+is known as long as its record is not settled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from waystation.broker.shared_partition import SharedPartition
+from waystation.errors import WaystationError
+from waystation.groups.calls import TopicView
+from waystation.groups.share_group import Subscription
+from waystation.message import Delivered
+from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
+from waystation.queues.ledger import Grant
+from waystation.routing.filters import Filter
+
+if TYPE_CHECKING:
+    from waystation.broker.shared_group import SharedGroup
+
+Run = tuple[int, int]
+OnEnd = Callable[[WaystationError], None]
+
+
+class Piece:
+    """A run of tags and the offsets they stand for."""
+
+    __slots__ = ("count", "first", "offset", "partition")
+
+    def __init__(self, first: int, count: int, partition: SharedPartition, offset: int) -> None:
+        self.first = first
+        self.count = count
+        self.partition = partition
+        self.offset = offset
+
+
+class TagBook:
+    """From tags to where their records are. Pure."""
+
+    __slots__ = ("_firsts", "_next", "_pieces", "count")
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._firsts: list[int] = []
+        self._next = 1
+        self.count = 0
+        """Tags that are not settled."""
+
+    def add(self, partition: SharedPartition, offset: int, count: int) -> int:
+        """Tags for a run of offsets; returns the first."""
+        first = self._next
+        self._next += count
+        self.count += count
+        last = self._pieces[-1] if self._pieces else None
+        if (
+            last is not None
+            and last.partition is partition
+            and last.offset + last.count == offset
+            and last.first + last.count == first
+        ):
+            last.count += count
+            return first
+        self._pieces.append(Piece(first, count, partition, offset))
+        self._firsts.append(first)
+        return first
+
+    def find(self, runs: Sequence[Run]) -> tuple[list[Piece], list[Run]]:
+        """The pieces that these tags are in, cut to them; and the tags that are not known."""
+        found: list[Piece] = []
+        unknown: list[Run] = []
+        for first, count in runs:
+            at, end = first, first + max(0, count)
+            for piece in self._from(at):
+                if piece.first >= end:
+                    break
+                if piece.first > at:
+                    unknown.append((at, piece.first - at))
+                begin = max(at, piece.first)
+                at = min(end, piece.first + piece.count)
+                found.append(Piece(begin, at - begin, piece.partition, piece.offset + begin - piece.first))
+            if at < end:
+                unknown.append((at, end - at))
+        return found, unknown
+
+    def drop(self, pieces: Iterable[Piece]) -> None:
+        """These are settled (pieces as `find` gave them)."""
+        for gone in pieces:
+            i = bisect_right(self._firsts, gone.first) - 1
+            piece = self._pieces[i] if i >= 0 else None
+            if piece is None or gone.first + gone.count > piece.first + piece.count:
+                continue
+            left: list[Piece] = []
+            if gone.first > piece.first:
+                left.append(Piece(piece.first, gone.first - piece.first, piece.partition, piece.offset))
+            after = piece.first + piece.count - gone.first - gone.count
+            if after:
+                begin = gone.first + gone.count
+                left.append(Piece(begin, after, piece.partition, piece.offset + begin - piece.first))
+            self._pieces[i : i + 1] = left
+            self._firsts[i : i + 1] = [one.first for one in left]
+            self.count -= gone.count
+
+    def drop_offsets(self, partition: SharedPartition, offsets: Sequence[Run]) -> None:
+        """These offsets are not held any longer, as far as they are in here."""
+        mine = [piece for piece in self._pieces if piece.partition is partition]
+        self.drop(self.find(_tags_of(offsets, mine))[0])
+
+    def _from(self, tag: int) -> Iterator[Piece]:
+        i = bisect_right(self._firsts, tag) - 1
+        if i < 0 or self._pieces[i].first + self._pieces[i].count <= tag:
+            i += 1
+        while i < len(self._pieces):
+            yield self._pieces[i]
+            i += 1
+
+
+class SharedFeed:
+    """Opened by `SharedGroups.open`. `name` is unique in its group."""
+
+    def __init__(
+        self,
+        group: SharedGroup,
+        name: str,
+        subscription: Subscription,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        accepts: Filter | None = None,
+        prefetch: int = 0,
+        hold_ms: int | None = None,
+        auto_ack: bool = False,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.subscription = subscription
+        self.filter = accepts
+        self.partitions: dict[SharedPartition, None] = {}
+        self.closed = False
+        self.on_closed: Callable[[SharedFeed], None] | None = None
+        self._deliver = deliver
+        self._on_end = on_end
+        self._prefetch = prefetch
+        self._hold_ms = hold_ms
+        self._auto_ack = auto_ack
+        self._credit = 0
+        self._tags = TagBook()
+
+    # -- what doors call (`Feed`) ------------------------------------------------------------------------------------
+
+    def credit(self, count: int) -> None:
+        self._credit += count
+        if self.room > 0:
+            self.group.pump_soon()
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        """REJECT and RELEASE differ in the text only: both give the record back, and it has been handed out."""
+        pieces, unknown = self._tags.find(runs)
+        self._tags.drop(pieces)
+        receipt: Receipt | None = None
+        for partition, mine in _by_partition(pieces):
+            offsets = [(piece.offset, piece.count) for piece in mine]
+            verdicts = partition.settle(self.name, verdict, offsets, delay_ms=delay_ms, error=error)
+            receipt = _later(receipt, verdicts.receipt)
+            unknown += _tags_of(verdicts.unknown, mine)
+        if self.room > 0:
+            self.group.pump_soon()
+        return Settled(receipt, sorted(unknown))
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        pieces, unknown = self._tags.find(runs)
+        for partition, mine in _by_partition(pieces):
+            offsets = [(piece.offset, piece.count) for piece in mine]
+            lost = partition.touch(self.name, offsets, hold_ms if hold_ms is not None else self.hold_ms)
+            unknown += _tags_of(lost, mine)
+        return sorted(unknown)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for one in self.partitions:
+            one.unwait(self.wake)
+        if self.on_closed is not None:
+            self.on_closed(self)
+
+    # -- what the group calls ----------------------------------------------------------------------------------------
+
+    @property
+    def hold_ms(self) -> int:
+        return self._hold_ms if self._hold_ms is not None else self.group.settings.lock_ms
+
+    @property
+    def room(self) -> int:
+        """How many messages it can be sent now."""
+        if self.closed:
+            return 0
+        return min(self._credit, self._prefetch - self._tags.count) if self._prefetch else self._credit
+
+    def look(self, topics: TopicView) -> None:
+        """Which partitions it gets messages from: topics have come or gone."""
+        names = self.subscription.matching(topics)
+        present = dict.fromkeys(one for one in self.group.partitions.values() if one.topic in names)
+        for one in self.partitions:
+            if one not in present:
+                one.unwait(self.wake)
+        for one in present:
+            one.wait(self.wake)
+        self.partitions = present
+        self.group.pump_soon()
+
+    def wake(self) -> None:
+        if self.room > 0:
+            self.group.pump_soon()
+
+    def feed(self, one: SharedPartition, share: int) -> int:
+        """Takes up to `share` records of a partition; returns how many were taken from it, sent or not."""
+        count = min(share, self.room)
+        if count <= 0:
+            return 0
+        grants = one.acquire(self.name, count, self.hold_ms, budget=0)
+        if not grants:
+            return 0
+        try:
+            messages = self._open(one, grants)
+        except WaystationError as error:
+            # Not to be opened, now or later: its bytes are what a producer sent, and are no records.
+            runs = [(grant.first, grant.count) for grant in grants]
+            one.settle(self.name, Verdict.KILL, runs, error=f"cannot be opened: {error}")
+            return sum(grant.count for grant in grants)
+        if messages:
+            self._credit -= len(messages)
+            self._deliver(messages)
+        return sum(grant.count for grant in grants)
+
+    def lost(self, one: SharedPartition, offsets: Sequence[Run]) -> None:
+        """Holds on these ran out, this feed's among them: their tags are not known any longer."""
+        self._tags.drop_offsets(one, offsets)
+
+    def end(self, error: WaystationError) -> None:
+        """The broker ends it."""
+        if not self.closed:
+            self.close()
+            self._on_end(error)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _open(self, one: SharedPartition, grants: Sequence[Grant]) -> list[Delivered]:
+        """The messages to send, with their tags. What does not pass the filter, or is not there, is done."""
+        opened, done = one.opened(grants)
+        accepts = self.filter
+        passed = opened
+        if accepts is not None:
+            passed = []
+            for message in opened:
+                if accepts.matches(message.message, topic=one.topic):
+                    passed.append(message)
+                else:
+                    done.append((message.offset, 1))
+        if self._auto_ack:
+            done += [(message.offset, 1) for message in passed]
+        if done:
+            one.settle(self.name, Verdict.ACK, _merged(done))
+        return [self._tagged(one, message) for message in passed]
+
+    def _tagged(self, one: SharedPartition, message: Delivered) -> Delivered:
+        tag = 0 if self._auto_ack else self._tags.add(one, message.offset, 1)
+        return Delivered(
+            tag,
+            message.deliveries,
+            message.taken_ms,
+            message.message,
+            message.source,
+            message.partition,
+            message.offset,
+        )
+
+
+def _by_partition(pieces: Iterable[Piece]) -> Iterable[tuple[SharedPartition, list[Piece]]]:
+    found: dict[SharedPartition, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.partition, []).append(piece)
+    return found.items()
+
+
+def _merged(runs: Iterable[Run]) -> list[Run]:
+    """In order, neighbours joined."""
+    merged: list[Run] = []
+    for first, count in sorted(runs):
+        if merged and merged[-1][0] + merged[-1][1] == first:
+            merged[-1] = merged[-1][0], merged[-1][1] + count
+        else:
+            merged.append((first, count))
+    return merged
+
+
+def _tags_of(offsets: Sequence[Run], pieces: Sequence[Piece]) -> list[Run]:
+    """The tags of runs of offsets, among the pieces that they came from."""
+    return [
+        (piece.first + first - piece.offset, end - first)
+        for offset, count in offsets
+        for piece in pieces
+        if (first := max(offset, piece.offset)) < (end := min(offset + count, piece.offset + piece.count))
+    ]
+
+
+def _later(one: Receipt | None, other: Receipt | None) -> Receipt | None:
+    """All partitions of a group are written to one log: the later receipt holds for both."""
+    if one is None or other is None:
+        return one or other
+    return one if one.offset >= other.offset else other

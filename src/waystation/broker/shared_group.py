@@ -1,0 +1,254 @@
+"""One share group at work: its members, its partitions, the feeds that it pushes to.
+
+Kafka's share consumers fetch from the group's partitions (`doors/kafka/share_fetch.py`); members of our own doors are
+feeds, and the group sends them records as their credit allows: whoever waits longest first, and what there is divided
+among those who wait. Nobody polls: appends, acknowledgements, credit and time wake the group.
+
+Made and found by `SharedGroups`. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from waystation.broker.partition import Partition
+from waystation.broker.shared_partition import OpenedBatches, SharedPartition
+from waystation.errors import WaystationError
+from waystation.groups.alarm import Alarm
+from waystation.groups.share_group import ShareGroup
+from waystation.groups.share_partition import Death, Saved, SharePartition, saved_at
+from waystation.groups.share_records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
+from waystation.groups.share_settings import ShareSettings, reset_of
+from waystation.world.clock import Clock
+
+if TYPE_CHECKING:
+    from waystation.broker.shared_feed import SharedFeed
+    from waystation.broker.shared_journal import SharedJournal
+    from waystation.broker.topics import Topics
+
+logger = logging.getLogger("waystation.shared")
+
+TURN_MESSAGES = 1_000
+"""A group hands out at most so many messages in one turn of the loop; then others have theirs."""
+TURN_BYTES = 1024 * 1024
+
+PartitionKey = tuple[UUID, int]
+Start = Callable[[Partition], int]
+"""Where a group begins in a partition that is new to it."""
+
+
+class SharedGroup:
+    """See the module."""
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: ShareSettings,
+        own: Mapping[str, str],
+        *,
+        clock: Clock,
+        topics: Topics,
+        journal: SharedJournal,
+        alarm: Alarm,
+        opened: OpenedBatches,
+        letters: Callable[[SharedPartition, list[Death], str | None], None],
+        epoch: int = 0,
+    ) -> None:
+        self.id = group_id
+        self.own = dict(own)
+        self.journal = journal
+        self.alarm = alarm
+        self.opened = opened
+        self.machine = ShareGroup(group_id, settings, epoch)
+        self.partitions: dict[PartitionKey, SharedPartition] = {}
+        self.feeds: dict[str, SharedFeed] = {}
+        self.bury = letters
+        self.remembered: dict[PartitionKey, Saved] = {}
+        """Partitions as the log has them, until they are used."""
+        self._clock = clock
+        self._topics = topics
+        self._to_wake: dict[SharedPartition, None] = {}
+        self._waking: asyncio.Handle | None = None
+        self._pumping: asyncio.Handle | None = None
+        self.closed = False
+
+    @property
+    def settings(self) -> ShareSettings:
+        return self.machine.settings
+
+    @property
+    def committed_only(self) -> bool:
+        return self.machine.settings.isolation == "read_committed"
+
+    def now_ms(self) -> int:
+        """For durations."""
+        return int(self._clock.monotonic() * 1000)
+
+    # -- what is written ---------------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> ShareKey:
+        return ShareKey(GROUP, self.id)
+
+    def encode(self) -> bytes:
+        return write_value(GroupBody(self.machine.epoch))
+
+    def encode_settings(self) -> bytes | None:
+        return write_value(SettingsBody(self.own)) if self.own else None
+
+    @property
+    def settings_key(self) -> ShareKey:
+        return ShareKey(SETTINGS, self.id)
+
+    def use(self, settings: ShareSettings) -> None:
+        """The group's or the broker's settings have changed."""
+        self.machine.settings = settings
+        for one in self.partitions.values():
+            one.core.ledger.max_deliveries = settings.max_deliveries
+            one.core.keeps_dead = settings.dead_letter is not None
+            self.wake_soon(one)
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def partition(self, partition: Partition, start: Start | None = None) -> SharedPartition:
+        """The group's view of a partition; where it is new, it begins where `start` (or the group's setting) says."""
+        key = (partition.topic.id, partition.index)
+        found = self.partitions.get(key)
+        if found is None:
+            saved = self.remembered.pop(key, None)
+            new = saved is None
+            if saved is None:
+                saved = saved_at((start or self.reset)(partition))
+            core = SharePartition(
+                saved,
+                max_deliveries=self.settings.max_deliveries,
+                keeps_dead=self.settings.dead_letter is not None,
+            )
+            found = self.partitions[key] = SharedPartition(self, partition, core)
+            if new:
+                self.journal.note(found.key, found.encode)
+        return found
+
+    def has(self, key: PartitionKey) -> bool:
+        return key in self.partitions or key in self.remembered
+
+    def places(self) -> list[PartitionKey]:
+        return sorted({*self.partitions, *self.remembered})
+
+    def reset(self, partition: Partition) -> int:
+        """What `share.auto.offset.reset` means for a partition now."""
+        kind, ago_ms = reset_of(self.settings.reset)
+        if kind == "ago":
+            return at_time(partition, self._clock.now_ms() - ago_ms)
+        return earliest(partition) if kind == "earliest" else latest(partition)
+
+    def subscribe(self, names: Iterable[str], start: Start | None = None) -> None:
+        """Makes sure of the group's position in all partitions of these topics."""
+        for name in names:
+            topic = self._topics.find(name)
+            for partition in topic.partitions if topic is not None else ():
+                self.partition(partition, start)
+
+    def topics_changed(self) -> None:
+        """Topics that came after their subscribers are read from their beginning: nothing in them is old."""
+        if self.machine.topics_changed(self._topics, self.now_ms()):
+            self.subscribe(self.machine.subscribed(self._topics), earliest)
+        for feed in tuple(self.feeds.values()):
+            feed.look(self._topics)
+
+    def forget(self, key: PartitionKey) -> None:
+        """A topic is gone."""
+        gone = self.partitions.pop(key, None)
+        self.remembered.pop(key, None)
+        if gone is not None:
+            gone.wake()
+            for waiter in tuple(gone.waiters):
+                gone.unwait(waiter)
+            self.alarm.set(gone.name, None)
+            self._to_wake.pop(gone, None)
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    def release(self, member: str) -> None:
+        """What the member holds goes to others."""
+        for one in self.partitions.values():
+            one.release_all(member)
+
+    # -- waking ------------------------------------------------------------------------------------------------------
+
+    def wake_soon(self, one: SharedPartition) -> None:
+        """Those who wait for the partition are asked when this turn of the loop is over."""
+        if one.waiters:
+            self._to_wake[one] = None
+            if self._waking is None and not self.closed:
+                self._waking = asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
+        waiting, self._to_wake = self._to_wake, {}
+        for one in waiting:
+            one.wake()
+
+    def pump_soon(self) -> None:
+        """A feed can take something, or there may be something to take."""
+        if self._pumping is None and not self.closed and self.feeds:
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Gives each feed its share. The feeds that were served go to the back of the line."""
+        self._pumping = None
+        left = TURN_MESSAGES
+        for one in list(self.partitions.values()):
+            hungry = [feed for feed in self.feeds.values() if feed.room > 0 and one in feed.partitions]
+            while hungry and left > 0:
+                given = self._share_out(one, hungry, left)
+                left -= given
+                if not given:
+                    break
+                hungry = [feed for feed in hungry if feed.room > 0 and not feed.closed]
+        if left <= 0:
+            self.pump_soon()
+
+    def _share_out(self, one: SharedPartition, hungry: list[SharedFeed], most: int) -> int:
+        """One round over the feeds; returns how many records were handed out."""
+        try:
+            one.fill(min(most, sum(feed.room for feed in hungry)), TURN_BYTES)
+        except WaystationError as error:
+            if one.trouble != str(error):
+                one.trouble = str(error)
+                logger.warning("shared.unreadable group=%s topic=%s error=%r", self.id, one.topic, str(error))
+            return 0
+        share = -(-one.core.ready // len(hungry))
+        given = 0
+        for feed in hungry:
+            taken = feed.feed(one, min(share, most)) if share else 0
+            if taken:
+                given += taken
+                self.feeds[feed.name] = self.feeds.pop(feed.name, feed)  # to the back
+        return given
+
+    def close(self) -> None:
+        self.closed = True
+        for handle in (self._waking, self._pumping):
+            if handle is not None:
+                handle.cancel()
+
+
+# -- where to begin ----------------------------------------------------------------------------------------------------
+
+
+def earliest(partition: Partition) -> int:
+    return partition.log.start_offset
+
+
+def latest(partition: Partition) -> int:
+    return partition.log.end_offset
+
+
+def at_time(partition: Partition, when_ms: int) -> int:
+    found = partition.log.find_time(max(0, when_ms))
+    return partition.log.end_offset if found is None else found[0]

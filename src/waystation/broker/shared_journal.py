@@ -1,0 +1,145 @@
+"""Where share groups are written down: `__share_group_state`, of each thing the newest state.
+
+Whoever changes something says so (`note`) and is given a receipt; what was noted in one turn of the loop is written
+together at its end, each thing once, as it is then. Many small acknowledgements so cost one record. The receipt holds
+nevertheless, because nothing else is ever appended to these logs: the n-th thing that waits gets the n-th offset from
+the present end.
+
+What nobody waits for (`note_soon`: how often records were handed out) is written with the next thing, or a moment
+later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from waystation.broker.partition import Partition
+from waystation.broker.state_log import PartitionStateLog
+from waystation.errors import StorageFailed
+from waystation.groups.records import partition_for
+from waystation.groups.share_records import ShareKey
+from waystation.log.commit import GroupCommit
+from waystation.queues.feed import Receipt
+from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.shared")
+
+Encode = Callable[[], bytes | None]
+"""The state as it is when it is written; None: it is gone."""
+
+SOON_S = 0.25
+"""A crash forgets at most this much of how often records were handed out."""
+RETRY_S = 1.0
+MAX_RECORDS = 500
+"""In one batch."""
+
+
+class _Shard:
+    """One partition of the topic, and what waits to be written to it."""
+
+    __slots__ = ("log", "partition", "soon", "waiting")
+
+    def __init__(self, partition: Partition, log: PartitionStateLog) -> None:
+        self.partition = partition
+        self.log = log
+        self.waiting: dict[ShareKey, tuple[Encode, int]] = {}
+        """With the end of the log that it is kept below."""
+        self.soon: dict[ShareKey, Encode] = {}
+
+    def put(self, key: ShareKey, encode: Encode) -> int:
+        """Queues a thing, unless it waits already; returns the end of the log that it is kept below."""
+        found = self.waiting.get(key)
+        end = self.partition.log.end_offset + len(self.waiting) + 1 if found is None else found[1]
+        self.waiting[key] = encode, end
+        return end
+
+    def take_soon(self) -> None:
+        """What nobody waits for goes along, behind what somebody waits for."""
+        for key, encode in self.soon.items():
+            self.put(key, encode)
+        self.soon.clear()
+
+
+class SharedJournal:
+    """One per broker."""
+
+    def __init__(self, partitions: Sequence[Partition], commit: GroupCommit, clock: Clock) -> None:
+        self._shards = [_Shard(one, PartitionStateLog(one, commit, clock)) for one in partitions]
+        self._commit = commit
+        self._writing: asyncio.Handle | None = None
+        self._soon: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def note(self, key: ShareKey, encode: Encode) -> Receipt:
+        """The thing has changed; it is kept when the receipt is."""
+        shard = self._shard_of(key)
+        shard.soon.pop(key, None)
+        end = shard.put(key, encode)
+        self._write_later()
+        return Receipt(shard.partition.log, end)
+
+    def note_soon(self, key: ShareKey, encode: Encode) -> None:
+        """The thing has changed, but nobody waits for it."""
+        shard = self._shard_of(key)
+        if key in shard.waiting:
+            return
+        shard.soon[key] = encode
+        if self._soon is None and not self._closed:
+            self._soon = asyncio.get_running_loop().call_later(SOON_S, self._write_soon)
+
+    def replay(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Every record, oldest first."""
+        for shard in self._shards:
+            for batch in shard.log.replay():
+                yield from batch.records
+
+    def close(self) -> None:
+        """Writes what is left; the broker's last commit round makes it durable."""
+        for shard in self._shards:
+            shard.take_soon()
+        self._write()
+        self._closed = True
+        for timer in (self._writing, self._soon):
+            if timer is not None:
+                timer.cancel()
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _shard_of(self, key: ShareKey) -> _Shard:
+        return self._shards[partition_for(key.group_id, len(self._shards))]
+
+    def _write_later(self) -> None:
+        if self._writing is None and not self._closed:
+            self._writing = asyncio.get_running_loop().call_soon(self._write)
+
+    def _write_soon(self) -> None:
+        self._soon = None
+        for shard in self._shards:
+            shard.take_soon()
+        self._write()
+        if self._commit.waits:
+            self._commit.join()  # nobody waits for it, but it is to reach the disk
+
+    def _write(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+        for shard in self._shards:
+            if shard.waiting:
+                self._write_shard(shard)
+
+    def _write_shard(self, shard: _Shard) -> None:
+        shard.take_soon()
+        try:
+            while shard.waiting:
+                taken = list(shard.waiting.items())[:MAX_RECORDS]
+                shard.log.append([(key.encode(), encode()) for key, (encode, _) in taken])
+                for key, _ in taken:
+                    del shard.waiting[key]
+        except StorageFailed as error:
+            # It stays, in its order, so that the receipts still hold; whoever waits hears of the log's failure.
+            logger.warning("shared.log_failed partition=%d error=%r", shard.partition.index, str(error))
+            if self._writing is None and not self._closed:
+                self._writing = asyncio.get_running_loop().call_later(RETRY_S, self._write)

@@ -1,0 +1,180 @@
+"""Dead letters of share groups: the record, as it was, with the story of its death, to a topic or a queue.
+
+The letter is written before the group's state says that the record is done, and to a log that is synced before it; so a
+dead record is never lost on the way. (A crash between the two writes the letter again.) A target that cannot take it
+now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for it.
+
+To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191); to a queue the
+message that the record is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from waystation.broker.crossing import message_of
+from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, story_of, with_death
+from waystation.broker.publishing import Publishing
+from waystation.broker.shared_partition import SharedPartition
+from waystation.broker.topics import Topic
+from waystation.errors import Corrupt, Invalid, TooLarge, WaystationError
+from waystation.groups.share_partition import REJECTED, Death
+from waystation.log import batch as batches
+from waystation.log.batch import Record
+from waystation.message import Message
+from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.shared")
+
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.5, 30.0
+KAFKA_HEADER = "__dlq.errors."
+_WORDS = {REJECTED: "Offset rejected by client."}
+_LIMIT_WORDS = "Offset delivery count exceeded the threshold."
+
+HeaderPair = tuple[str, bytes | None]
+
+
+class QueueTargets(Protocol):
+    """Queues, as far as letters need them."""
+
+    def __contains__(self, name: object) -> bool: ...
+    async def declare(self, name: str) -> object: ...
+    def put(self, name: str, messages: Sequence[Message]) -> object: ...
+
+
+class SharedLetters:
+    """One per broker. `ensure_topic` makes a topic if the broker makes topics by itself."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        publishing: Publishing,
+        ensure_topic: Callable[[str], Awaitable[Topic]],
+        queues: Callable[[], QueueTargets],
+    ) -> None:
+        self._clock = clock
+        self._publishing = publishing
+        self._ensure_topic = ensure_topic
+        self._queues = queues
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
+        """Takes care of records that have just died. Does not wait."""
+        target = one.group.settings.dead_letter
+        for death in deaths:
+            logger.info(
+                "shared.dead group=%s topic=%s partition=%d offset=%d count=%d reason=%s target=%s",
+                *(one.group.id, one.topic, one.partition.index, death.first, death.count, death.reason, target),
+            )
+        if not one.core.keeps_dead:
+            return
+        task = asyncio.get_running_loop().create_task(self._bury(one, deaths, error), name="shared-letters")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
+        for death in deaths:
+            wait_s = RETRY_FIRST_S
+            while not one.group.closed:
+                target = one.group.settings.dead_letter
+                try:
+                    if target is not None:
+                        await self._send(one, death, target, error)
+                    break
+                except (TooLarge, Corrupt, Invalid) as refused:
+                    # It will never be taken, and it must not keep the group from going on.
+                    logger.error(
+                        "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d target=%s error=%r",
+                        *(one.group.id, one.topic, one.partition.index, death.first, death.count, target),
+                        str(refused),
+                    )
+                    break
+                except WaystationError as refused:
+                    logger.warning(
+                        "shared.letter_waits group=%s target=%s error=%r", one.group.id, target, str(refused)
+                    )
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(RETRY_LONGEST_S, wait_s * 2)
+            one.buried(death)
+
+    async def _send(self, one: SharedPartition, death: Death, target: str, error: str | None) -> None:
+        records = one.records(death.first, death.count)
+        letters = [letter for record in records if (letter := self._letter(one, death, target, record, error))]
+        if not letters:
+            return
+        if target.startswith(TOPIC_TARGET):
+            topic = await self._ensure_topic(target.removeprefix(TOPIC_TARGET))
+            for key, value, headers, _ in letters:
+                self._append(one, topic, (key, value, headers))
+            return
+        queues = self._queues()
+        if target not in queues:
+            await queues.declare(target)
+        queues.put(target, [message for *_, message in letters])
+
+    def _append(
+        self, one: SharedPartition, topic: Topic, letter: tuple[bytes | None, bytes | None, tuple[HeaderPair, ...]]
+    ) -> None:
+        batch = batches.build([letter], self._clock.now_ms())
+        partition = topic.partitions[one.partition.index % len(topic.partitions)]
+        self._publishing.append(partition, batch, self._publishing.check(partition, batch))
+
+    def _letter(
+        self, one: SharedPartition, death: Death, target: str, record: Record, error: str | None
+    ) -> tuple[bytes | None, bytes | None, tuple[HeaderPair, ...], Message] | None:
+        """The letter as a record and as a message; None if it would go in circles."""
+        source = f"{TOPIC_TARGET}{one.topic}"
+        message = message_of(record.key, record.value, record.headers, record.timestamp)
+        if target == source or _cycles(message, target):
+            logger.warning(
+                "shared.letter_in_a_circle group=%s topic=%s offset=%d", one.group.id, one.topic, record.offset
+            )
+            return None
+        story = with_death(message, source, death.reason, self._clock.now_ms(), death.deliveries, error)
+        story[0] |= {"group": one.group.id, "partition": one.partition.index, "offset": record.offset}
+        headers = _headers(record, story, one, death, error)
+        moved = msgspec.structs.replace(
+            message,
+            id=message.id if message.id is not None else f"{one.topic}-{one.partition.index}@{record.offset}",
+            headers={**message.headers, X_DEATH: story},
+            delay_ms=0,
+            deliver_at_ms=None,
+            ttl_ms=None,
+        )
+        return record.key, record.value, headers, moved
+
+
+def _headers(
+    record: Record, story: list[Any], one: SharedPartition, death: Death, error: str | None
+) -> tuple[HeaderPair, ...]:
+    own = tuple(pair for pair in record.headers if pair[0] != X_DEATH and not pair[0].startswith(KAFKA_HEADER))
+    told = {
+        "topic": one.topic,
+        "partition": str(one.partition.index),
+        "offset": str(record.offset),
+        "group": one.group.id,
+        "delivery.count": str(death.deliveries),
+        "message": error or _WORDS.get(death.reason, _LIMIT_WORDS),
+    }
+    kafka = tuple((KAFKA_HEADER + name, text.encode()) for name, text in told.items())
+    return (*own, (X_DEATH, msgspec.json.encode(story)), *kafka)
+
+
+def _cycles(message: Message, target: str) -> bool:
+    """Whether it died in `target` before and no consumer has rejected it since."""
+    for death in story_of(message):
+        if death.get("reason") == REJECTED:
+            return False
+        if death.get("queue") == target:
+            return True
+    return False

@@ -1,0 +1,420 @@
+"""One partition of a topic as one share group consumes it: the core (`groups.share_partition`) with a log to read from,
+a journal to write to, a clock, and those who wait for records.
+
+Records are admitted as they are wanted, so a group that nobody fetches for costs nothing. Batches stay as they are on
+the way to Kafka's consumers; they are opened for our own doors only.
+
+Made by its `SharedGroup`; members fetch and settle through it. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from waystation.broker.crossing import delivered_of
+from waystation.broker.partition import Partition
+from waystation.groups.share_partition import Death, Run, SharePartition
+from waystation.groups.share_records import PARTITION, ShareKey, write_value
+from waystation.log import batch as batches
+from waystation.log.batch import Header, Record
+from waystation.message import Delivered
+from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.ledger import Grant
+
+if TYPE_CHECKING:
+    from waystation.broker.shared_group import SharedGroup
+
+READ_BYTES = 256 * 1024
+FILL_BYTES = 8 * 1024 * 1024
+"""At most so much is read for one fetch: the loop has others to serve."""
+
+Waiter = Callable[[], None]
+
+
+class Batch(NamedTuple):
+    """A stored batch in the window."""
+
+    base: int
+    last: int
+    size: int
+
+
+class Verdicts(NamedTuple):
+    """What became of a verdict: what to wait for, and which offsets the member does not hold."""
+
+    receipt: Receipt | None
+    unknown: list[Run]
+
+
+class SharedPartition:
+    """See the module."""
+
+    def __init__(self, group: SharedGroup, partition: Partition, core: SharePartition) -> None:
+        self.group = group
+        self.partition = partition
+        self.core = core
+        self.key = ShareKey(PARTITION, group.id, partition.topic.id, partition.index)
+        self.name = f"{partition.topic.id}/{partition.index}\0{group.id}"
+        self.members: set[str] = set()
+        """Those who took something here, and have not left."""
+        self.waiters: dict[Waiter, None] = {}
+        self.trouble = ""
+        """Why it could not be read, the last time it was told."""
+        self._watching = False
+        self._batches: list[Batch] = []
+        self._bases: list[int] = []
+        self._waking = False
+
+    @property
+    def topic(self) -> str:
+        return self.partition.topic.name
+
+    def encode(self) -> bytes:
+        return write_value(self.core.saved())
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait(self, waiter: Waiter) -> None:
+        """`waiter` is called when there may be records to take; it stays until `unwait`."""
+        self.waiters[waiter] = None
+        if not self._watching:
+            self._watching = True
+            self.partition.watchers.add(self.wake)
+
+    def unwait(self, waiter: Waiter) -> None:
+        self.waiters.pop(waiter, None)
+        if not self.waiters and self._watching:
+            self._watching = False
+            self.partition.watchers.discard(self.wake)
+
+    def wake(self) -> None:
+        """Something came back, or the log has grown. Whoever waits longest is asked first."""
+        if self._waking:
+            self.group.wake_soon(self)  # by one of those who are being asked
+            return
+        self._waking = True
+        try:
+            for waiter in tuple(self.waiters):
+                waiter()
+        finally:
+            self._waking = False
+
+    # -- handing out -------------------------------------------------------------------------------------------------
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a fetch may find something: it costs nothing to ask."""
+        return self.core.ready > 0 or (self.core.end < self._limit() and self._room() > 0)
+
+    def acquire(self, member: str, count: int, hold_ms: int, budget: int = FILL_BYTES) -> list[Grant]:
+        """Up to `count` records for a member; fewer where there are no more, or reading them would take long."""
+        now_ms = self.group.now_ms()
+        self.lapse(now_ms)
+        self.fill(count, budget)
+        core = self.core
+        if not core.ready:
+            return []
+        self._attach(member)
+        grants = core.acquire(member, count, now_ms, hold_ms)
+        self._taken()
+        return grants
+
+    def acquire_bytes(self, member: str, count: int, size: int, hold_ms: int, *, whole: bool) -> list[Grant]:
+        """Up to `count` records whose batches have about `size` bytes, at least one batch.
+
+        `whole`: a batch that is begun is taken to its end, so that it need not be sent again for its other records.
+        """
+        now_ms = self.group.now_ms()
+        self.lapse(now_ms)
+        self.fill(count, min(size, FILL_BYTES))
+        core = self.core
+        if not core.ready:
+            return []
+        self._attach(member)
+        grants: list[Grant] = []
+        seen: set[int] = set()
+        used = taken = 0
+        largest = max((one.size for one in self._batches), default=1)
+        while taken < count and (used < size or not grants):
+            step = max(1, min(count - taken, (size - used) // largest))
+            got = core.acquire(member, step, now_ms, hold_ms)
+            if not got:
+                break
+            grants += got
+            for index in self._indexes(got):
+                if index not in seen:
+                    seen.add(index)
+                    used += self._batches[index].size
+            taken += sum(grant.count for grant in got)
+        if whole and grants:
+            end = grants[-1].first + grants[-1].count - 1
+            rest = next((self._batches[index].last - end for index in self._indexes(grants[-1:])[-1:]), 0)
+            if rest > 0:
+                grants += core.acquire(member, rest, now_ms, hold_ms)
+        self._taken()
+        return grants
+
+    def stored(self, grants: Sequence[Grant]) -> list[bytes]:
+        """The batches that the records are in, as they are stored."""
+        parts: list[bytes] = []
+        wanted = [self._batches[index] for index in self._indexes(grants)]
+        i = 0
+        while i < len(wanted):
+            end, size = wanted[i].last + 1, wanted[i].size
+            j = i + 1
+            while j < len(wanted) and wanted[j].base == end:  # neighbours are read at once
+                end, size = wanted[j].last + 1, size + wanted[j].size
+                j += 1
+            parts += self._read(wanted[i].base, end, size)
+            i = j
+        return parts
+
+    def opened(self, grants: Sequence[Grant]) -> tuple[list[Delivered], list[Run]]:
+        """The messages of the records, in order, and the offsets that have none (they were compacted away)."""
+        found: list[Delivered] = []
+        missing: list[Run] = []
+        for grant in grants:
+            at, end = grant.first, grant.first + grant.count
+            for index in self._indexes((grant,)):
+                for one in self._open(self._batches[index]):
+                    if at <= one.offset < end:
+                        if one.offset > at:
+                            missing.append((at, one.offset - at))
+                        found.append(one if grant.deliveries == 1 else _again(one, grant.deliveries))
+                        at = one.offset + 1
+            if at < end:
+                missing.append((at, end - at))
+        return found, missing
+
+    def records(self, first: int, count: int) -> list[Record]:
+        """Single records as they are stored; fewer where some are no longer there."""
+        found: list[Record] = []
+        log = self.partition.log
+        begin = max(first, log.start_offset)
+        for data, header in log.batches_from(begin) if begin < first + count else ():
+            if header.base_offset >= first + count:
+                break
+            if not header.control:
+                found += [one for one in batches.records_of(data, header) if first <= one.offset < first + count]
+        return found
+
+    # -- verdicts ----------------------------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        member: str,
+        verdict: Verdict,
+        runs: Sequence[Run],
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+    ) -> Verdicts:
+        """What the member does not hold is not touched."""
+        core, now_ms = self.core, self.group.now_ms()
+        self.lapse(now_ms)
+        self._attach(member)
+        was_full = self._room() <= 0
+        if verdict is Verdict.ACK:
+            settled = core.ack(member, runs)
+        elif verdict is Verdict.KILL:
+            settled = core.reject(member, runs)
+        else:
+            settled = core.release(member, runs, now_ms + delay_ms if delay_ms else None)
+        receipt = self._note(settled.deaths, error) if settled.changed else None
+        self._rearm()
+        if verdict is not Verdict.ACK or was_full:
+            self.group.wake_soon(self)
+        return Verdicts(receipt, settled.unknown)
+
+    def touch(self, member: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
+        now_ms = self.group.now_ms()
+        self.lapse(now_ms)
+        self._attach(member)
+        unknown = self.core.touch(member, runs, now_ms, hold_ms)
+        self._rearm()
+        return unknown
+
+    def release_all(self, member: str) -> None:
+        """The member is gone; what it held comes back."""
+        if member not in self.members:
+            return
+        self.members.discard(member)
+        settled = self.core.detach(member)
+        if settled.changed:
+            self._note(settled.deaths, None)
+        self._rearm()
+        self.group.wake_soon(self)
+
+    def buried(self, death: Death) -> None:
+        """The letters of these dead records are written, or will never be."""
+        self.core.buried(death.first, death.count)
+        self.group.journal.note(self.key, self.encode)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def lapse(self, now_ms: int) -> None:
+        settled = self.core.lapse(now_ms)
+        if settled.changed:
+            self._note(settled.deaths, None)
+        if settled.returned:
+            for feed in self.group.feeds.values():
+                feed.lost(self, settled.returned)
+
+    def ring(self) -> None:
+        """The moment has come that the ledger wanted to be looked at."""
+        self.lapse(self.group.now_ms())
+        self._rearm()
+        self.group.wake_soon(self)
+
+    # -- the window --------------------------------------------------------------------------------------------------
+
+    def fill(self, wanted: int, budget: int) -> None:
+        """Admits records until `wanted` are ready, the window is full, or the log has no more."""
+        core, log = self.core, self.partition.log
+        changed = core.log_begins_at(log.start_offset)
+        limit = self._limit()
+        while core.ready < wanted and core.end < limit and self._room() > 0 and budget > 0:
+            data = log.read(core.end, min(budget, READ_BYTES), limit)
+            if not data:
+                break
+            budget -= len(data)
+            for _, header in batches.scan(data):
+                if core.ready >= wanted or self._room() <= 0:
+                    break
+                changed |= self._admit(header)
+        if changed:
+            deaths, core.dead_again = core.dead_again, []
+            self._note(deaths, None)
+        self._prune()
+
+    def _admit(self, header: Header) -> bool:
+        core = self.core
+        end = header.last_offset + 1
+        if end <= core.end:
+            return False
+        if header.base_offset > core.end:
+            core.skip(header.base_offset)
+        if header.control or header.record_count == 0 or self._aborted(header):
+            core.skip(end)
+            return bool(core.dead_again)
+        if not self._bases or self._bases[-1] < header.base_offset:
+            self._batches.append(Batch(header.base_offset, header.last_offset, header.size))
+            self._bases.append(header.base_offset)
+        return core.admit(min(end, core.end + self._room()))
+
+    def _aborted(self, header: Header) -> bool:
+        if not header.transactional or not self.group.committed_only:
+            return False
+        return any(
+            one.producer_id == header.producer_id and one.first_offset <= header.base_offset
+            for one in self.partition.log.aborted.overlapping(header.base_offset, header.last_offset + 1)
+        )
+
+    def _room(self) -> int:
+        return self.group.settings.max_locks - self.core.in_flight
+
+    def _limit(self) -> int:
+        log = self.partition.log
+        return log.stable_offset if self.group.committed_only else log.high_watermark
+
+    def _prune(self) -> None:
+        """Forgets the batches below the window."""
+        if self._batches and self._batches[0].last < self.core.start:
+            keep = next((i for i, one in enumerate(self._batches) if one.last >= self.core.start), len(self._batches))
+            del self._batches[:keep], self._bases[:keep]
+
+    def reset(self, start: int) -> Receipt:
+        """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""
+        self.core.reset(start, self.core.epoch + 1)
+        self.members.clear()
+        self._batches.clear()
+        self._bases.clear()
+        self._rearm()
+        return self.group.journal.note(self.key, self.encode)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _attach(self, member: str) -> None:
+        if member not in self.members:
+            self.members.add(member)
+            self.core.ledger.attach(member)
+
+    def _taken(self) -> None:
+        self.group.journal.note_soon(self.key, self.encode)
+        self._rearm()
+
+    def _rearm(self) -> None:
+        self.group.alarm.set(self.name, self.core.ledger.next_ms())
+
+    def _note(self, deaths: list[Death], error: str | None) -> Receipt:
+        if deaths:
+            self.group.bury(self, deaths, error)
+        return self.group.journal.note(self.key, self.encode)
+
+    def _indexes(self, grants: Sequence[Grant]) -> list[int]:
+        """The places of the batches that the records are in, in order, each once."""
+        found: list[int] = []
+        for grant in grants:
+            i = max(0, bisect_right(self._bases, grant.first) - 1)
+            while i < len(self._batches) and self._batches[i].base < grant.first + grant.count:
+                if self._batches[i].last >= grant.first:
+                    found.append(i)
+                i += 1
+        return sorted(set(found)) if len(grants) > 1 else found
+
+    def _read(self, first: int, end: int, size: int) -> list[bytes]:
+        parts: list[bytes] = []
+        while first < end:
+            data = self.partition.log.read(first, size)
+            used = 0
+            for position, header in batches.scan(data):
+                if header.base_offset >= end:
+                    break
+                used = position + header.size
+                first = header.last_offset + 1
+            if not used:
+                break
+            parts.append(data if used == len(data) else data[:used])
+            size -= used
+        return parts
+
+    def _open(self, batch: Batch) -> list[Delivered]:
+        cache = self.group.opened
+        key = (self.partition, batch.base)
+        messages = cache.get(key)
+        if messages is None:
+            data = self.partition.log.read(batch.base, batch.size)
+            header = batches.read_header(data)
+            body = batches.records_section(data, header)
+            messages = delivered_of(body, header, self.topic, self.partition.index, 0)
+            cache.put(key, messages, len(body))
+        return messages
+
+
+def _again(one: Delivered, deliveries: int) -> Delivered:
+    return Delivered(one.tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
+
+
+class OpenedBatches:
+    """The batches that were opened last, for members that take a few records of them at a time. Bounded in bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._size = 0
+        self._batches: dict[tuple[Partition, int], tuple[list[Delivered], int]] = {}
+
+    def get(self, key: tuple[Partition, int]) -> list[Delivered] | None:
+        found = self._batches.pop(key, None)
+        if found is None:
+            return None
+        self._batches[key] = found
+        return found[0]
+
+    def put(self, key: tuple[Partition, int], messages: list[Delivered], size: int) -> None:
+        self._batches[key] = messages, size
+        self._size += size
+        while self._size > self._most and len(self._batches) > 1:
+            _, gone = self._batches.pop(next(iter(self._batches)))
+            self._size -= gone

@@ -1,0 +1,465 @@
+"""One stream consumer: a consumer group's offsets, in order, each partition with one consumer at a time.
+
+The consumer is a member of the Kafka consumer group of that name (see `membership`), so native and Kafka consumers of a
+group divide its partitions among them. What it acknowledges is committed up to the first message that it has not; the
+receipt is the offset's place in the offsets log. A message it rejects or releases is delivered to it again, later ones
+do not wait for it, and the committed offset stays before it; `max_deliveries` and `dead_letter` end that.
+
+Partitions that are taken back: nothing more is read, what was delivered may be acknowledged for `LET_GO_S`, then they
+are given up; what comes later for them is unknown.
+
+On the loop's thread only. Made by `Streams.open`; doors know it as a `Feed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Literal, Protocol
+from uuid import UUID
+
+from waystation.broker.membership import Membership
+from waystation.broker.reading import Readers, read_chunk
+from waystation.broker.selection import Selection
+from waystation.broker.stream_share import Share
+from waystation.broker.topics import Topics
+from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
+from waystation.groups.calls import OffsetToCommit, TopicPartition
+from waystation.groups.coordinator import GroupCoordinator
+from waystation.groups.errors import UnknownMember
+from waystation.message import Delivered
+from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
+from waystation.routing.filters import Filter
+
+logger = logging.getLogger("waystation.streams")
+
+MAX_HELD = 20_000
+"""Messages that one consumer may have without an acknowledgement, whatever its credit."""
+
+LET_GO_S = 5.0
+"""How long what was delivered of a partition that is taken back may still be acknowledged."""
+
+UNSTABLE_RETRY_S = 0.1
+REJECT_FIRST_MS, REJECT_LONGEST_MS = 100, 30_000
+"""A rejected message comes again after the first, then twice that, and so on."""
+
+OnEnd = Callable[[WaystationError], None]
+Start = Literal["earliest", "latest"]
+
+
+class Hub(Protocol):
+    """What a consumer needs of the rest (`Streams`)."""
+
+    topics: Topics
+    groups: GroupCoordinator
+    readers: Readers
+
+    def names_for(self, selection: Selection) -> tuple[str, ...]: ...
+
+    def sizes(self) -> dict[UUID, int]: ...
+
+    def receipt(self, group: str) -> Receipt: ...
+
+    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]: ...
+
+    def closed(self, feed: StreamFeed) -> None: ...
+
+
+class Terms:
+    """What a stream consumer asked for."""
+
+    __slots__ = ("auto_ack", "dead_letter", "filter", "max_deliveries", "prefetch", "start", "start_ms")
+
+    def __init__(
+        self,
+        *,
+        filter: Filter | None = None,
+        start: Start = "latest",
+        start_ms: int | None = None,
+        prefetch: int = 0,
+        auto_ack: bool = False,
+        max_deliveries: int = 0,
+        dead_letter: str | None = None,
+    ) -> None:
+        self.filter = filter
+        self.start = start
+        self.start_ms = start_ms
+        self.prefetch = min(prefetch, MAX_HELD) or MAX_HELD
+        self.auto_ack = auto_ack
+        self.max_deliveries = max_deliveries
+        self.dead_letter = dead_letter
+
+
+class StreamFeed:
+    """One consumer (`queues.feed.Feed`). Made by `Streams.open`."""
+
+    def __init__(
+        self, hub: Hub, group: str, selection: Selection, terms: Terms, deliver: Deliver, on_end: OnEnd
+    ) -> None:
+        self.group = group
+        self.selection = selection
+        self.passed_over = 0  # dead, without a dead-letter target
+        self._hub = hub
+        self._terms = terms
+        self._deliver = deliver
+        self._on_end = on_end
+        self._names = hub.names_for(selection)
+        self._known_topics = hub.sizes()
+        self._credit = 0
+        self._next_tag = 0
+        self._held: dict[int, tuple[Share, int]] = {}
+        self._shares: dict[TopicPartition, Share] = {}
+        self._ready: dict[Share, None] = {}
+        self._again: deque[tuple[Share, int]] = deque()
+        self._due = False
+        self._pumping = False
+        self._closed = False
+        self.member: Membership
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it subscribes to and that are there."""
+        return [topic.name for topic in self.selection.matching(self._hub.topics)]
+
+    # -- the feed ---------------------------------------------------------------------------------------------------
+
+    def credit(self, count: int) -> None:
+        """The consumer can take this many more messages."""
+        if count > 0 and not self._closed:
+            self._credit += count
+            self._soon()
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        """A verdict on messages that were delivered and whose partitions are still this consumer's."""
+        unknown: list[Run] = []
+        touched: dict[Share, None] = {}
+        for tag in self._known(runs, unknown):
+            share, offset = self._held.pop(tag)
+            share.in_hand -= 1
+            touched[share] = None
+            if verdict is Verdict.ACK:
+                share.done(offset)
+            else:
+                self._put_back(share, offset, verdict, delay_ms, error)
+        receipt = self._commit(touched)
+        for share in touched:
+            if share.leaving and not share.in_hand:
+                self._give_up(share)
+        if touched:
+            self._soon()
+        return Settled(receipt, unknown)
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        """Nothing runs out while the consumer is in the group; returns what it does not hold."""
+        unknown: list[Run] = []
+        for _ in self._known(runs, unknown):
+            pass
+        return unknown
+
+    def close(self) -> None:
+        """Leaves the group; others go on from what was committed."""
+        if self._closed:
+            return
+        self._closed = True
+        self.lost()
+        self._hub.closed(self)
+
+    # -- what the membership says -----------------------------------------------------------------------------------
+
+    def owned(self) -> frozenset[TopicPartition]:
+        return frozenset(self._shares)
+
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        for key, share in list(self._shares.items()):
+            if key not in partitions and not share.leaving:
+                self._let_go(share)
+        for key in partitions:
+            known = self._shares.get(key)
+            if known is None:
+                self._take_on(key)
+            elif known.leaving:  # back before it was gone
+                known.leaving = False
+                self._follow(known) if known.begun else self._begin(known)
+
+    def lost(self) -> None:
+        for share in list(self._shares.values()):
+            self._drop(share)
+        self._held.clear()
+        self._again.clear()
+
+    def failed(self, error: WaystationError) -> None:
+        if not self._closed:
+            self.close()
+            self._on_end(error)
+
+    def topics_changed(self) -> None:
+        names = self._hub.names_for(self.selection)
+        if names != self._names:
+            self._names = names
+            self.member.nudge()
+
+    # -- partitions that come and go --------------------------------------------------------------------------------
+
+    def _take_on(self, key: TopicPartition) -> None:
+        try:
+            partition = self._hub.topics.by_id(key[0]).partition(key[1])
+        except WaystationError:
+            return  # deleted meanwhile; the group will notice too
+        share = self._shares[key] = Share(self._hub.readers.of(partition), self._woken)
+        self._begin(share)
+
+    def _begin(self, share: Share) -> None:
+        """Finds out from where to read; while a transaction holds the offset back, that has to wait."""
+        if share.dropped or share.begun or share.leaving:
+            return
+        partition, log = share.partition, share.partition.log
+        name = partition.topic.name
+        [found] = self._hub.groups.fetch_offsets(self.group, [(name, partition.index)], require_stable=True)
+        if found.error is not None:
+            asyncio.get_running_loop().call_later(UNSTABLE_RETRY_S, self._begin, share)
+            return
+        if found.offset >= 0:
+            share.begin(min(max(found.offset, log.start_offset), log.written_offset), found.offset)
+        else:
+            share.begin(self._first_offset(share), -1)
+            with suppress(Unavailable):  # a disk without room keeps nobody from reading
+                self._commit([share])  # so that a new group's beginning stays where it is, whatever comes next
+        self._follow(share)
+
+    def _first_offset(self, share: Share) -> int:
+        """Where a group begins that was never here."""
+        log, terms = share.partition.log, self._terms
+        if terms.start_ms is not None:
+            found = log.find_time(terms.start_ms)
+            return log.stable_offset if found is None else found[0]
+        is_new = share.partition.index >= self._known_topics.get(share.partition.topic.id, 0)
+        return log.start_offset if terms.start == "earliest" or is_new else log.stable_offset
+
+    def _follow(self, share: Share) -> None:
+        share.reader.listen(share.woken)
+        if share.behind:
+            self._ready[share] = None
+            self._soon()
+
+    def _let_go(self, share: Share) -> None:
+        share.leaving = True
+        share.reader.unlisten(share.woken)
+        self._ready.pop(share, None)
+        if share.in_hand:
+            asyncio.get_running_loop().call_later(LET_GO_S, self._time_is_up, share)
+        else:
+            self._give_up(share)
+
+    def _time_is_up(self, share: Share) -> None:
+        if share.leaving and not share.dropped:
+            self._give_up(share)
+
+    def _give_up(self, share: Share) -> None:
+        self._commit([share])
+        self._drop(share)
+        self.member.nudge()
+
+    def _drop(self, share: Share) -> None:
+        share.dropped = True
+        share.reader.unlisten(share.woken)
+        self._ready.pop(share, None)
+        partition = share.partition
+        self._shares.pop((partition.topic.id, partition.index), None)
+        if share.in_hand:
+            self._held = {tag: held for tag, held in self._held.items() if held[0] is not share}
+
+    # -- verdicts ---------------------------------------------------------------------------------------------------
+
+    def _known(self, runs: Sequence[Run], unknown: list[Run]) -> Iterable[int]:
+        """The tags of `runs` that are held; runs of others are added to `unknown`."""
+        for first, count in runs:
+            last = min(first + count, self._next_tag)
+            tags: Iterable[int] = range(max(first, 0), last)
+            if count > 4 * len(self._held):  # a long run of tags that are mostly over: do not count through it
+                tags = sorted(tag for tag in self._held if first <= tag < last)
+            expected = first
+            for tag in tags:
+                if tag in self._held:
+                    if tag > expected:
+                        unknown.append((expected, tag - expected))
+                    expected = tag + 1
+                    yield tag
+            if expected < first + count:
+                unknown.append((expected, first + count - expected))
+
+    def _put_back(self, share: Share, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None) -> None:
+        """It is to be delivered again, or dead."""
+        deliveries = share.deliveries.get(offset, 1)
+        limit = self._terms.max_deliveries
+        if verdict is Verdict.KILL or (verdict is Verdict.REJECT and limit and deliveries >= limit):
+            self._bury(share, offset, "rejected" if verdict is Verdict.KILL else "delivery-limit", error)
+            return
+        share.deliveries[offset] = deliveries + 1
+        if verdict is Verdict.REJECT and delay_ms is None:
+            delay_ms = min(REJECT_LONGEST_MS, REJECT_FIRST_MS << min(deliveries - 1, 20))
+        if delay_ms:
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self._due_again, share, offset)
+        else:
+            self._due_again(share, offset)
+
+    def _due_again(self, share: Share, offset: int) -> None:
+        if not share.dropped:
+            self._again.append((share, offset))
+            self._soon()
+
+    def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
+        target = self._terms.dead_letter
+        if target is None:
+            self.passed_over += 1
+            logger.info(
+                "passed over: group=%r message=%s-%d@%d reason=%s",
+                self.group, share.partition.topic.name, share.partition.index, offset, reason,
+            )  # fmt: skip
+            share.done(offset)
+            return
+        found = _message_at(share, offset)
+        if found is None:
+            share.done(offset)
+            return
+        self._hub.bury(target, found, reason, error).add_done_callback(
+            lambda kept: self._buried(share, offset, kept.exception())
+        )
+
+    def _buried(self, share: Share, offset: int, failure: BaseException | None) -> None:
+        if share.dropped:
+            return
+        if failure is not None:
+            logger.warning("a dead letter of group %r cannot be kept, it will be tried again: %s", self.group, failure)
+            self._due_again(share, offset)
+            return
+        share.done(offset)
+        self._commit([share])
+
+    def _commit(self, shares: Iterable[Share]) -> Receipt | None:
+        """Writes the offsets that moved; None if none did."""
+        offsets: list[OffsetToCommit] = []
+        for share in shares:
+            settled = share.settled
+            if share.begun and settled != share.committed and not share.dropped:
+                offsets.append(OffsetToCommit(share.partition.topic.name, share.partition.index, settled))
+                share.committed = settled
+        if not offsets:
+            return None
+        try:
+            self._hub.groups.write_offsets(self.group, offsets, self.member.member_id)
+        except UnknownMember:
+            self.member.nudge()  # it was taken for dead: it will hear of it, and lose what it has
+            return None
+        except WaystationError:
+            for share in shares:
+                share.committed = -1  # written with the next one
+            raise
+        return self._hub.receipt(self.group)
+
+    # -- delivering -------------------------------------------------------------------------------------------------
+
+    def _woken(self, share: Share) -> None:
+        self._ready[share] = None
+        if self._credit:
+            self._pump()
+
+    def _soon(self) -> None:
+        if not self._due and not self._closed:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._due = False
+        self._pump()
+
+    @property
+    def _room(self) -> int:
+        return min(self._credit, self._terms.prefetch - len(self._held))
+
+    def _pump(self) -> None:
+        """Delivers what there is room for; one chunk of a partition at a time, then others have their turn."""
+        if self._pumping or self._closed:
+            return
+        self._pumping = True
+        try:
+            while self._again and self._room > 0:
+                self._deliver_again(*self._again.popleft())
+            if self._ready and self._room > 0:
+                self._read_on()
+        except WaystationError as error:
+            self.failed(error)
+        except Exception as error:
+            logger.exception("a stream consumer cannot be served and is ended")
+            self.failed(Unavailable(f"the subscription failed: {error}"))
+        finally:
+            self._pumping = False
+        if (self._ready or self._again) and self._room > 0:
+            self._soon()
+
+    def _read_on(self) -> None:
+        share = next(iter(self._ready))
+        before = share.position
+        try:
+            taken = share.take(self._room)
+        except OffsetOutOfRange:
+            lost = share.back_in_range()
+            logger.warning(
+                "retention overtook group %r: it missed %d offsets of %s-%d",
+                self.group, lost, share.partition.topic.name, share.partition.index,
+            )  # fmt: skip
+            return
+        except WaystationError:
+            if self._hub.topics.find(share.partition.topic.name) is share.partition.topic:
+                raise
+            self._ready.pop(share, None)  # its topic is being deleted; the group will say so
+            return
+        if not share.behind or share.position == before:
+            self._ready.pop(share, None)
+        elif not share.inside:
+            self._ready[share] = self._ready.pop(share)
+        if self._terms.filter is not None:
+            matches = self._terms.filter.matches
+            taken = [one for one in taken if matches(one.message, topic=one.source)]
+        if taken:
+            if not self._terms.auto_ack:
+                share.delivered(taken)
+            self._hand_over(share, [self._tagged(share, one, 1) for one in taken])
+
+    def _tagged(self, share: Share, one: Delivered, deliveries: int) -> Delivered:
+        tag = self._next_tag
+        self._next_tag += 1
+        if not self._terms.auto_ack:
+            self._held[tag] = (share, one.offset)
+            share.in_hand += 1
+        return Delivered(tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
+
+    def _hand_over(self, share: Share, messages: list[Delivered]) -> None:
+        self._credit -= len(messages)
+        if self._terms.auto_ack:
+            self._commit([share])  # at most once: committed before the consumer has done anything
+        self._deliver(messages)
+
+    def _deliver_again(self, share: Share, offset: int) -> None:
+        if share.dropped or share.leaving:
+            return  # whoever gets the partition gets it too
+        found = _message_at(share, offset)
+        if found is None:  # retention has taken it
+            share.done(offset)
+            return
+        self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
+
+
+def _message_at(share: Share, offset: int) -> Delivered | None:
+    try:
+        chunk = read_chunk(share.partition, offset, 0)
+    except OffsetOutOfRange:
+        return None
+    return next((one for one in chunk.messages if one.offset == offset), None)

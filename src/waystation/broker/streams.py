@@ -1,0 +1,162 @@
+"""Stream subscriptions: the consumers of this broker, by group, and what they share.
+
+On the loop's thread only. Doors come here by way of `Subscriptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import msgspec
+
+from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, with_death
+from waystation.broker.membership import Membership
+from waystation.broker.messages import Messages
+from waystation.broker.queues import Queues
+from waystation.broker.reading import Readers
+from waystation.broker.selection import Selection
+from waystation.broker.stream_feed import OnEnd, StreamFeed, Terms
+from waystation.broker.topics import OFFSETS_TOPIC, Topics
+from waystation.groups.coordinator import GroupCoordinator
+from waystation.message import Delivered, Message
+from waystation.queues.feed import Deliver, Receipt
+from waystation.world import World
+
+Kept = Callable[..., Awaitable[None]]
+
+
+class Streams:
+    """All stream consumers of a broker, by group. One per broker, made when the coordinator is there."""
+
+    def __init__(
+        self,
+        world: World,
+        topics: Topics,
+        groups: GroupCoordinator,
+        readers: Readers,
+        messages: Messages,
+        queues: Queues,
+        kept: Kept,
+    ) -> None:
+        self.topics = topics
+        self.groups = groups
+        self.readers = readers
+        self._world = world
+        self._messages = messages
+        self._queues = queues
+        self._kept = kept
+        self._by_group: dict[str, dict[StreamFeed, None]] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._due = False
+        self.version = 0  # counts who came and went
+        self._offsets = topics.get(OFFSETS_TOPIC).partitions
+        topics.subscribe_changes(self._changed)
+
+    async def open(
+        self, group: str, selection: Selection, terms: Terms, consumer: str, deliver: Deliver, on_end: OnEnd
+    ) -> StreamFeed:
+        """A consumer in the group; partitions come to it as the group settles."""
+        feed = StreamFeed(self, group, selection, terms, deliver, on_end)
+        member_id = str(self._world.random.uuid())
+        feed.member = Membership(self.groups, group, member_id, consumer, feed, self._moved)
+        self._by_group.setdefault(group, {})[feed] = None
+        self.version += 1
+        try:
+            await feed.member.join()
+        except BaseException:
+            feed.close()
+            raise
+        return feed
+
+    async def close(self) -> None:
+        """Everybody leaves: before the coordinator goes."""
+        for feeds in list(self._by_group.values()):
+            for feed in list(feeds):
+                feed.close()
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def count(self, topic: str) -> int:
+        """How many groups have consumers here that subscribe to this topic."""
+        found = self.topics.find(topic)
+        if found is None:
+            return 0
+        return sum(any(feed.selection.wants(found) for feed in feeds) for feeds in self._by_group.values())
+
+    # -- for the feeds ----------------------------------------------------------------------------------------------
+
+    def names_for(self, selection: Selection) -> tuple[str, ...]:
+        """What a member subscribes to by name. Where nothing matches, the patterns themselves, since a member must
+        subscribe to something and no topic can have such a name."""
+        if not selection.patterns:
+            return tuple(sorted(selection.names))
+        names = selection.names | {topic.name for topic in selection.matching(self.topics)}
+        return tuple(sorted(names)) or selection.texts
+
+    def sizes(self) -> dict[UUID, int]:
+        """The partitions there are: later ones are read from their beginning, whoever starts at the end."""
+        return {topic.id: len(topic.partitions) for topic in self.topics}
+
+    def receipt(self, group: str) -> Receipt:
+        """Of the last thing written about a group."""
+        log = self._offsets[self.groups.partition_for(group)].log
+        return Receipt(log, log.end_offset)
+
+    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
+        """Keeps a dead letter with the story of its death; done when it is durable."""
+        now_ms = self._world.clock.now_ms()
+        message = dead.message
+        story = with_death(message, f"{TOPIC_TARGET}{dead.source}", reason, now_ms, dead.deliveries, error)
+        letter = msgspec.structs.replace(
+            message,
+            id=message.id if message.id is not None else f"{dead.source}-{dead.partition}@{dead.offset}",
+            headers={**message.headers, X_DEATH: story},
+            delay_ms=0,
+            deliver_at_ms=None,
+            ttl_ms=None,
+        )
+        return self._spawn(self._send_dead(target, letter))
+
+    async def _send_dead(self, target: str, letter: Message) -> None:
+        """To a queue, or to `topic:` and a topic's name; both come into being with their first dead."""
+        if target.startswith(TOPIC_TARGET):
+            topic = target.removeprefix(TOPIC_TARGET)
+            await self._messages.ensure(topic)
+            await self._kept(*self._messages.publish(topic, [letter]).receipts)
+            return
+        if target not in self._queues:
+            await self._queues.declare(target)
+        await self._queues.put_durable(target, [letter])
+
+    def closed(self, feed: StreamFeed) -> None:
+        self.version += 1
+        feeds = self._by_group.get(feed.group, {})
+        feeds.pop(feed, None)
+        if not feeds:
+            self._by_group.pop(feed.group, None)
+        self._spawn(feed.member.leave())
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _moved(self, member: Membership) -> None:
+        """Others of the group need not wait for their next heartbeat to hear of it."""
+        for feed in self._by_group.get(member.group_id, ()):
+            if feed.member is not member:
+                feed.member.nudge()
+
+    def _changed(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._due = False
+        for feeds in self._by_group.values():
+            for feed in feeds:
+                feed.topics_changed()

@@ -1,0 +1,153 @@
+"""Transactions over topics, queues and offsets: what is in one happens all together, or not at all.
+
+Queues take part as topics do: what a transaction does to a queue is written to its shard's log under the producer's id,
+and the marker that the coordinator writes there at the end says whether it counts. So there is one coordinator, one
+way to end, and one recovery, whatever takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.broker.crossing import headers_of
+from waystation.errors import Conflict, NotFound
+from waystation.groups.calls import OffsetToCommit
+from waystation.log import batch as batches
+from waystation.log.batch import TRANSACTIONAL
+from waystation.log.partitioning import partition_of
+from waystation.message import Message, check_message
+from waystation.queues.commands import Run
+from waystation.queues.queue import Queue
+from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard import PutResult, Shard
+from waystation.transactions.machine import Producer
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.topics import Topic
+
+QUEUES_TOPIC = "__queues"
+MAX_SEQUENCE = 2**31
+
+
+class Transacting:
+    """Hands out transactions; constructed by the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def begin(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
+        """A new transaction; an older one of the same id is undone, and its holder fenced."""
+        producer = await self._broker.transactions.init_producer_id(transactional_id, timeout_ms)
+        return Tx(self._broker, transactional_id, producer)
+
+
+class Tx:
+    """One transaction after another of one producer; `end` ends the present one, and the next call begins the next."""
+
+    def __init__(self, broker: Broker, transactional_id: str, producer: Producer) -> None:
+        self._broker = broker
+        self.transactional_id = transactional_id
+        self.producer = producer
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._joined: set[tuple[str, int]] = set()
+
+    async def publish(
+        self, topic: str, messages: Sequence[Message], partition: int | None = None
+    ) -> list[tuple[str, int, int]]:
+        """Messages to a topic, seen by read_committed readers when the transaction commits."""
+        for message in messages:
+            check_message(message)
+        known = self._broker.topics.get(topic)
+        count = len(known.partitions)
+        keyless = self._broker.world.random.below(count) if partition is None else partition  # one for all of them
+        shares: dict[int, list[Message]] = {}
+        for message in messages:
+            chosen = keyless if partition is not None or message.key is None else partition_of(message.key, count)
+            shares.setdefault(chosen, []).append(message)
+        await self._join([(topic, index) for index in shares])
+        return [(topic, index, self._append(known, index, share)) for index, share in shares.items()]
+
+    def _append(self, topic: Topic, index: int, messages: list[Message]) -> int:
+        place = (topic.name, index)
+        self._check_joined(place)
+        sequence = self._sequences.get(place, 0)
+        now_ms = self._broker.world.clock.now_ms()
+        batch = batches.build(
+            [(message.key, message.payload, tuple(headers_of(message))) for message in messages],
+            now_ms,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
+        target = topic.partition(index)
+        header = self._broker.publishing.check(target, batch)
+        appended = self._broker.publishing.append(target, batch, header)
+        self._sequences[place] = (sequence + len(messages)) % MAX_SEQUENCE
+        return appended.base_offset
+
+    async def put(self, queue: str, messages: Sequence[Message]) -> PutResult:
+        """Messages to a queue, there when the transaction commits."""
+        shard, known = self._broker.queues.get(queue)
+        return await self.put_to(shard, known, messages)
+
+    async def put_to(self, shard: Shard, queue: Queue, messages: Sequence[Message]) -> PutResult:
+        await self._join([self._place(shard)])
+        self._check_alive(shard, queue)
+        self._check_joined(self._place(shard))
+        return shard.put(queue, messages, self.producer)
+
+    async def settle(self, feed: QueueFeed, runs: Sequence[Run]) -> None:
+        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are delivered again."""
+        if not isinstance(feed, QueueFeed):
+            raise Conflict("only what a queue's consumer holds can be acknowledged in a transaction")
+        await self.take(feed.shard, feed.queue, feed.consumer, runs)
+
+    async def take(self, shard: Shard, queue: Queue, consumer: str | None, runs: Sequence[Run]) -> None:
+        await self._join([self._place(shard)])
+        self._check_alive(shard, queue)
+        self._check_joined(self._place(shard))
+        unknown = shard.take(queue, consumer, runs, self.producer)
+        if unknown:
+            raise Conflict(
+                f"messages {unknown} of queue {queue.name!r} are not held by this consumer; nothing was done"
+            )
+
+    async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Offsets of a group, committed with the transaction."""
+        await self._broker.transactions.add_offsets(self.transactional_id, self.producer, group)
+        results = await self._broker.groups.commit_transactional_offsets(
+            group, *self.producer, [OffsetToCommit(*offset) for offset in offsets]
+        )
+        for result in results:
+            if result.error is not None:
+                raise result.error
+
+    async def end(self, commit: bool) -> None:
+        """Commits or undoes; durable when this returns."""
+        self._joined.clear()
+        self.producer = await self._broker.transactions.end(
+            self.transactional_id, self.producer, commit, bumps_epoch=False
+        )
+
+    def _place(self, shard: Shard) -> tuple[str, int]:
+        return QUEUES_TOPIC, shard.index
+
+    async def _join(self, places: list[tuple[str, int]]) -> None:
+        missing = [place for place in places if place not in self._joined]
+        if missing:
+            await self._broker.transactions.add_partitions(self.transactional_id, self.producer, missing)
+            self._joined.update(missing)
+
+    def _check_joined(self, place: tuple[str, int]) -> None:
+        """The transaction may have been ended by its timeout, or by a newer holder of its id."""
+        if not self._broker.transactions.check_produce(self.transactional_id, *self.producer, *place):
+            self._joined.clear()
+            raise Conflict(f"the transaction of {self.transactional_id!r} is over: its time ran out")
+
+    @staticmethod
+    def _check_alive(shard: Shard, queue: Queue) -> None:
+        if shard.queues.get(queue.id) is not queue:
+            raise NotFound(f"queue {queue.name!r} was deleted")

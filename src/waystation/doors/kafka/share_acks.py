@@ -1,0 +1,108 @@
+"""Acknowledgements of a share consumer, as they stand in ShareFetch and ShareAcknowledge: checked, then applied.
+
+Each batch names a range of offsets and one type for all of them, or a type for each. Per partition: a batch that makes
+no sense refuses all; records that the member does not hold are left alone and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from waystation.broker.broker import Broker
+from waystation.broker.shared_group import SharedGroup
+from waystation.broker.shared_partition import SharedPartition
+from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
+from waystation.groups.calls import TopicPartition
+from waystation.groups.share_errors import InvalidRecordState, InvalidShareRequest
+from waystation.queues.feed import Receipt, Verdict
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+
+VERDICTS = {GAP: Verdict.ACK, ACCEPT: Verdict.ACK, RELEASE: Verdict.RELEASE, REJECT: Verdict.KILL}
+MAX_OFFSETS = 1_000_000
+"""In the batches of one partition: far more than anybody can hold."""
+
+Acks = dict[TopicPartition, Sequence[Any]]
+Typed = tuple[int, int, int]
+"""(first offset, how many, type)."""
+
+
+def acks_of(topics: Iterable[Any]) -> Acks:
+    """The acknowledgement batches of a request by partition; partitions without any are left out."""
+    return {
+        (topic.topic_id, partition.partition_index): partition.acknowledgement_batches
+        for topic in topics
+        for partition in topic.partitions
+        if partition.acknowledgement_batches
+    }
+
+
+def find(broker: Broker, group: SharedGroup, key: TopicPartition) -> SharedPartition:
+    topic = broker.topics.by_id(key[0]) if key[0] is not None else None
+    if topic is None:
+        raise UnknownTopicId("the request names a topic without an id")
+    if topic.internal:
+        raise UnknownTopic(f"topic {topic.name!r} is the broker's own")
+    return group.partition(topic.partition(key[1]))
+
+
+def apply(
+    broker: Broker, group: SharedGroup, member: str, acks: Acks, *, renews: bool
+) -> tuple[dict[TopicPartition, WaystationError | None], list[Receipt]]:
+    """What became of each partition's acknowledgements, and what to wait for until they are kept."""
+    results: dict[TopicPartition, WaystationError | None] = {}
+    receipts: list[Receipt] = []
+    for key, found in acks.items():
+        try:
+            typed = list(_typed(found, renews=renews and group.settings.renews))
+            receipts += _settle(find(broker, group, key), member, typed)
+            results[key] = None
+        except WaystationError as error:
+            results[key] = error
+    return results, receipts
+
+
+def _typed(found: Sequence[Any], *, renews: bool) -> Iterator[Typed]:
+    """The batches as runs of one type each."""
+    behind = total = 0
+    for batch in found:
+        count = batch.last_offset - batch.first_offset + 1
+        types = batch.acknowledge_types
+        total += count
+        if batch.first_offset < behind or count < 1 or total > MAX_OFFSETS:
+            raise InvalidShareRequest("acknowledgements have to be in the order of their offsets, without overlaps")
+        if len(types) not in (1, count):
+            raise InvalidShareRequest(f"{len(types)} acknowledge types for {count} records; one, or one for each")
+        if any(not GAP <= kind <= (RENEW if renews else REJECT) for kind in types):
+            raise InvalidShareRequest("an acknowledge type that does not exist, or is not allowed here")
+        behind = batch.last_offset + 1
+        at = batch.first_offset
+        if len(types) == 1:
+            yield at, count, types[0]
+            continue
+        for kind, same in groupby(types):
+            length = len(list(same))
+            yield at, length, kind
+            at += length
+
+
+def _settle(one: SharedPartition, member: str, typed: Sequence[Typed]) -> list[Receipt]:
+    receipts: list[Receipt] = []
+    unknown = 0
+    for kind in sorted({kind for _, _, kind in typed}):
+        runs = [(first, count) for first, count, of in typed if of == kind]
+        if kind == RENEW:
+            unknown += len(one.touch(member, runs, one.group.settings.lock_ms))
+            continue
+        verdicts = one.settle(member, VERDICTS[kind], runs)
+        unknown += len(verdicts.unknown)
+        if verdicts.receipt is not None:
+            receipts.append(verdicts.receipt)
+    if unknown:
+        raise InvalidRecordState(
+            f"member {member!r} does not hold all of these records of {one.topic}-{one.partition.index}: they were"
+            " settled before, or their lock ran out"
+        )
+    return receipts

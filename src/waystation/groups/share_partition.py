@@ -1,0 +1,247 @@
+"""One partition of a topic, as one share group consumes it: which records may be handed out, are held, are done.
+
+    below `start`   everything is done: the group never comes back to it
+    start … end     the window: admitted to the ledger, each record ready, held, done or dying
+    from `end` on   not looked at yet
+
+The ledger is what consumers see and lives in memory; the marks are what the log remembers (`share_marks`): done, dying,
+or handed out so often. Whoever restores a partition from its marks admits the records from `start` on again: those that
+are done are left out, the others are handed out again, counted. So a crash gives records back, and never one that was
+acknowledged durably.
+
+Invariants: `start` only rises (but for an administrator's `reset`); a record is admitted once; a record that was
+acknowledged is never handed out again.
+
+Pure: no I/O, no clock. The caller reads the topic's log, says what is there, and writes `saved()` when a call says
+that it changed something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from waystation.groups.share_marks import DONE, DYING, Mark, Marks, handed_out
+from waystation.queues.ledger import Grant, Ledger, Outcome
+
+Run = tuple[int, int]
+"""(first offset, how many)."""
+
+REJECTED = "rejected"
+LIMIT = "delivery-limit"
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """A partition in the log. `marks`: for each run its distance from the one before, its length and its mark."""
+
+    epoch: int
+    start: int
+    marks: list[tuple[int, int, int]] = []
+
+
+class Death(msgspec.Struct, frozen=True):
+    """Records that will not be handed out again. With dead letters they are dying until `buried`."""
+
+    first: int
+    count: int
+    deliveries: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Settled:
+    """What a verdict, or time, did."""
+
+    changed: bool = False
+    """There is something to write."""
+    unknown: list[Run] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    returned: list[Run] = field(default_factory=list)
+    """Time only: what nobody holds any longer, dead or not."""
+
+
+class SharePartition:
+    """See the module. `keeps_dead`: the dead are dying until the caller has written their letters (`buried`)."""
+
+    def __init__(self, saved: Saved, *, max_deliveries: int = 0, keeps_dead: bool = False) -> None:
+        self.start = saved.start
+        self.end = saved.start
+        self.epoch = saved.epoch
+        self.keeps_dead = keeps_dead
+        self.ledger = Ledger(max_deliveries=max_deliveries)
+        self.marks = Marks()
+        self.dead_again: list[Death] = []
+        """Found when they were admitted: they died before a crash, or came back from it once too often."""
+        at = saved.start
+        for gap, count, mark in saved.marks:
+            at += gap
+            self.marks.set(at, at + count, mark)
+            at += count
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        return self.ledger.ready
+
+    @property
+    def in_flight(self) -> int:
+        """What the window is bounded by: records that are not done, and pieces that the state is in."""
+        return max(len(self.ledger) + self.marks.dying, len(self.marks))
+
+    def saved(self) -> Saved:
+        """The partition as it is, to be written."""
+        at = self.start
+        marks: list[tuple[int, int, int]] = []
+        for run in self.marks:
+            marks.append((run.first - at, run.end - run.first, run.mark))
+            at = run.end
+        return Saved(self.epoch, self.start, marks)
+
+    # -- the window --------------------------------------------------------------------------------------------------
+
+    def admit(self, end: int) -> bool:
+        """Takes the records from `self.end` up to `end` into the window. Says whether there is something to write."""
+        at = self.end
+        self.end = end
+        for run in self.marks.between(at, end):
+            self._admit_fresh(at, run.first)
+            at = run.end
+            limit = self.ledger.max_deliveries
+            spent = run.mark != DONE and bool(limit) and run.deliveries >= limit
+            if run.mark == DYING or spent:
+                reason = LIMIT if spent else REJECTED
+                self.dead_again.append(Death(run.first, run.end - run.first, run.deliveries, reason))
+                self.marks.set(run.first, run.end, DYING if self.keeps_dead else DONE)
+            elif run.mark != DONE:
+                for offset in range(run.first, run.end):
+                    self.ledger.admit(offset, deliveries=run.deliveries)
+        self._admit_fresh(at, end)
+        return self._advance() or bool(self.dead_again)
+
+    def skip(self, end: int) -> bool:
+        """There is nothing to deliver from `self.end` up to `end`. Says whether there is something to write."""
+        first, self.end = self.end, end
+        for run in self.marks.between(first, end):
+            if run.mark == DYING:
+                self.dead_again.append(Death(run.first, run.end - run.first, 0, REJECTED))
+        self.marks.set(first, end, DONE)
+        self._advance()
+        return False  # found again in the same way after a crash
+
+    def log_begins_at(self, offset: int) -> bool:
+        """What was below is gone from the topic's log, held or not. Says whether there is something to write."""
+        if offset <= self.start:
+            return False
+        if offset < self.end:
+            self.ledger.finish([(self.start, offset - self.start)])
+        else:
+            self.ledger.finish([(self.start, self.end - self.start)] if self.end > self.start else [])
+            self.end = offset
+        self.start = offset
+        self.marks.cut(offset)
+        self._advance()
+        return True
+
+    def reset(self, start: int, epoch: int) -> None:
+        """An administrator's wish: from here on, as if nothing had been handed out. Nobody holds anything."""
+        self.start = self.end = start
+        self.epoch = epoch
+        self.marks = Marks()
+        self.ledger = Ledger(max_deliveries=self.ledger.max_deliveries)
+        self.dead_again.clear()
+
+    # -- handing out -------------------------------------------------------------------------------------------------
+
+    def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
+        """The marks change; writing them may wait a little, see the caller."""
+        grants = self.ledger.acquire(consumer, count, now_ms, hold_ms)
+        for grant in grants:
+            self.marks.set(grant.first, grant.first + grant.count, handed_out(grant.deliveries))
+        return grants
+
+    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, hold_ms: int) -> list[Run]:
+        """More time; returns what is not held."""
+        return self.ledger.touch(consumer, runs, now_ms, hold_ms)
+
+    # -- verdicts ----------------------------------------------------------------------------------------------------
+
+    def ack(self, consumer: str, runs: Sequence[Run]) -> Settled:
+        return self._settled(self.ledger.ack(consumer, runs))
+
+    def release(self, consumer: str, runs: Sequence[Run], until_ms: int | None = None) -> Settled:
+        return self._settled(self.ledger.release(consumer, runs, until_ms=until_ms))
+
+    def reject(self, consumer: str, runs: Sequence[Run]) -> Settled:
+        """Dead now."""
+        outcome = self.ledger.reject(consumer, runs)
+        dead, outcome.done = outcome.done, []
+        settled = self._settled(outcome)
+        self._die(dead, REJECTED, settled)
+        return settled
+
+    def detach(self, consumer: str) -> Settled:
+        """The consumer goes; what it held comes back."""
+        settled = Settled()
+        self._die(self.ledger.detach(consumer).exhausted, LIMIT, settled)
+        return settled
+
+    def lapse(self, now_ms: int) -> Settled:
+        """Time passes."""
+        lapsed = self.ledger.lapse(now_ms)
+        settled = Settled(returned=[*lapsed.returned, *lapsed.exhausted])
+        self._die(lapsed.exhausted, LIMIT, settled)
+        return settled
+
+    def buried(self, first: int, count: int) -> bool:
+        """The letters of dying records are written (or will never be). Says whether there is something to write."""
+        for run in self.marks.between(max(first, self.start), first + count):
+            if run.mark == DYING:
+                self.marks.set(run.first, run.end, DONE)
+        self._advance()
+        return True
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _admit_fresh(self, first: int, end: int) -> None:
+        if first < end:
+            self.ledger.admit_run(first, end - first)
+
+    def _settled(self, outcome: Outcome) -> Settled:
+        settled = Settled(unknown=outcome.unknown)
+        for first, count in outcome.done:
+            self.marks.set(first, first + count, DONE)
+            settled.changed = True
+        self._die(outcome.exhausted, LIMIT, settled)
+        self._advance()
+        return settled
+
+    def _die(self, runs: Iterable[Run], reason: str, settled: Settled) -> None:
+        for first, count in runs:
+            for run in self.marks.between(first, first + count):
+                settled.deaths.append(Death(run.first, run.end - run.first, run.deliveries, reason))
+            self.marks.set(first, first + count, DYING if self.keeps_dead else DONE)
+            settled.changed = True
+        self._advance()
+
+    def _advance(self) -> bool:
+        """Moves `start` over what is done."""
+        before = self.start
+        for run in self.marks:
+            if run.first > self.start or run.mark != DONE or run.first >= self.end:
+                break
+            self.start = min(run.end, self.end)
+        if self.start > before:
+            self.marks.cut(self.start)
+        return self.start > before
+
+
+def saved_at(start: int, epoch: int = 0) -> Saved:
+    """A partition that nothing was taken from yet."""
+    return Saved(epoch, start)
+
+
+def runs_of(marks: Iterable[Mark]) -> list[Run]:
+    return [(mark.first, mark.end - mark.first) for mark in marks]

@@ -1,0 +1,184 @@
+"""The settings of a share group: its own (kept with the group) over the broker's defaults.
+
+The table is the truth: parsing, validation, DescribeConfigs and the documentation come from it. Names are Kafka's; what
+is ours alone starts with `waystation.`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from waystation.config import BrokerSettings, Setting, Value
+from waystation.errors import InvalidSetting, near_matches
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+RESET = "share.auto.offset.reset"
+DELIVERIES = "share.delivery.count.limit"
+DEAD_LETTER = "waystation.dead.letter"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+
+SHARE_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            RESET,
+            "string",
+            "latest",
+            "Where the group begins in a partition that is new to it: `earliest`, `latest`, or `by_duration:PT1H`.",
+        ),
+        Setting(
+            "share.isolation.level",
+            "string",
+            "read_uncommitted",
+            "`read_committed`: records of open transactions wait, those of aborted ones are left out.",
+            choices=("read_uncommitted", "read_committed"),
+        ),
+        Setting(
+            "share.record.lock.duration.ms",
+            "int",
+            30_000,
+            "How long a member may hold a record before it is given to another.",
+            low=1,
+            high=86_400_000,
+            broker_name="group.share.record.lock.duration.ms",
+        ),
+        Setting(
+            DELIVERIES,
+            "int",
+            5,
+            "A record that was handed out so often and came back is dead.",
+            low=1,
+            high=32_766,
+            broker_name="group.share.delivery.count.limit",
+        ),
+        Setting(
+            "share.partition.max.record.locks",
+            "int",
+            2_000,
+            "Records of one partition that are not done, above which no further ones are handed out.",
+            low=1,
+            high=100_000,
+            broker_name="group.share.partition.max.record.locks",
+        ),
+        Setting(
+            "share.session.timeout.ms",
+            "int",
+            45_000,
+            "A member silent for this long is removed, and what it holds is given to others.",
+            low=1,
+            high=2**31 - 1,
+            broker_name="group.share.session.timeout.ms",
+        ),
+        Setting(
+            "share.heartbeat.interval.ms",
+            "int",
+            5_000,
+            "How often members of a group at rest are told to heartbeat.",
+            low=1,
+            high=2**31 - 1,
+            broker_name="group.share.heartbeat.interval.ms",
+        ),
+        Setting(
+            "share.renew.acknowledge.enable",
+            "bool",
+            True,
+            "Whether members may prolong the lock of a record (`renew`).",
+        ),
+        Setting(
+            DEAD_LETTER_TOPIC,
+            "string",
+            "",
+            "The topic that dead records go to; empty: they are dropped. The whole record goes, with its story.",
+        ),
+        Setting(
+            "errors.deadletterqueue.copy.record.enable",
+            "bool",
+            True,
+            "Accepted for compatibility; a dead letter always has the record in it.",
+        ),
+        Setting(
+            DEAD_LETTER,
+            "string",
+            "",
+            "Where dead records go: a queue's name, or `topic:NAME`. Wins over `errors.deadletterqueue.topic.name`.",
+        ),
+    )
+}
+
+_DURATION = re.compile(
+    r"by_duration:P(?:(\d{1,9})D)?(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12})(?:\.(\d{1,9}))?S)?)?",
+    re.IGNORECASE,
+)
+
+
+def check_setting(name: str, text: str) -> Value:
+    """The typed value; InvalidSetting for an unknown name or a value that it cannot take."""
+    setting = SHARE_SETTINGS.get(name)
+    if setting is None:
+        raise InvalidSetting(f"there is no group setting {name!r}{near_matches(name, SHARE_SETTINGS)}")
+    value = setting.parse(text)
+    if name == RESET:
+        reset_of(text.strip())
+    return value
+
+
+def reset_of(text: str) -> tuple[Literal["earliest", "latest", "ago"], int]:
+    """What `share.auto.offset.reset` means: a strategy, and for `ago` how many milliseconds."""
+    lowered = text.lower()
+    if lowered == "earliest":
+        return "earliest", 0
+    if lowered == "latest":
+        return "latest", 0
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        raise InvalidSetting(f"{RESET}={text!r}: expected earliest, latest, or a duration such as by_duration:PT1H30M")
+    days, hours, minutes, seconds, fraction = (found[i] or "0" for i in range(1, 6))
+    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    return "ago", whole * 1000 + int((fraction + "00")[:3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """A group's settings, resolved: a snapshot, made anew when the group's or the broker's change."""
+
+    reset: str = "latest"
+    isolation: Isolation = "read_uncommitted"
+    lock_ms: int = 30_000
+    max_deliveries: int = 5
+    max_locks: int = 2_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    renews: bool = True
+    dead_letter: str | None = None
+    """A queue's name, or `topic:NAME`."""
+    max_members: int = 1_000
+
+    @classmethod
+    def of(cls, own: Mapping[str, str], broker: BrokerSettings) -> ShareSettings:
+        def value(name: str) -> Value:
+            setting = SHARE_SETTINGS[name]
+            return setting.parse(own[name]) if name in own else broker.topic_default(setting)
+
+        committed = value("share.isolation.level") == "read_committed"
+        return cls(
+            reset=str(value(RESET)),
+            isolation="read_committed" if committed else "read_uncommitted",
+            lock_ms=int(value("share.record.lock.duration.ms")),
+            max_deliveries=int(value(DELIVERIES)),
+            max_locks=int(value("share.partition.max.record.locks")),
+            session_timeout_ms=int(value("share.session.timeout.ms")),
+            heartbeat_interval_ms=int(value("share.heartbeat.interval.ms")),
+            renews=bool(value("share.renew.acknowledge.enable")),
+            dead_letter=_target(str(value(DEAD_LETTER)), str(value(DEAD_LETTER_TOPIC))),
+            max_members=broker.integer("group.share.max.size"),
+        )
+
+
+def _target(any_target: str, topic: str) -> str | None:
+    if any_target:
+        return any_target.removeprefix("queue:")
+    return f"topic:{topic}" if topic else None

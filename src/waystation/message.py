@@ -1,0 +1,96 @@
+"""A message, as every door and the heart see it: what a sender gives, and what a receiver gets.
+
+Times in a `Message` are what the sender said (a delay, a time to live, a time of delivery); when it was taken in is
+known to whoever stores it. So the same bytes are sent, stored and delivered, and nobody rewrites them on the way.
+
+Structs are arrays on the wire and on the disk: fields may be added at the end, never moved.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from waystation.errors import Invalid
+
+HIGHEST_PRIORITY = 9
+MAX_HORIZON_MS = 100 * 365 * 24 * 3600 * 1000
+"""A delay or a time to live of more than a century is a mistake in the unit."""
+
+
+class Priority(IntEnum):
+    """Names for some of the priorities 0 to 9. A message that says nothing has 0 and comes last."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a sender gives. Headers: text names; values are text, bytes, numbers, booleans, None, or JSON-like."""
+
+    payload: bytes
+    id: str | None = None
+    key: bytes | None = None
+    headers: dict[str, Any] = {}
+    priority: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int | None = None  # wins over delay_ms
+    ttl_ms: int | None = None  # counted from when it is taken in
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    content_type: str | None = None
+    type: str | None = None  # text, json, binary, command, event, or the sender's own
+    max_deliveries: int = 0  # 0: the queue's
+    timestamp_ms: int | None = None  # when it happened, if the sender says so
+
+    @property
+    def plain(self) -> bool:
+        """Ready at once, no expiry, nothing of its own to remember."""
+        return not (
+            self.priority
+            or self.delay_ms
+            or self.deliver_at_ms is not None
+            or self.ttl_ms is not None
+            or self.max_deliveries
+        )
+
+    def ready_at_ms(self, taken_ms: int) -> int | None:
+        """When it may be delivered; None: at once."""
+        if self.deliver_at_ms is not None:
+            return self.deliver_at_ms if self.deliver_at_ms > taken_ms else None
+        return taken_ms + self.delay_ms if self.delay_ms else None
+
+    def expires_at_ms(self, taken_ms: int) -> int | None:
+        return None if self.ttl_ms is None else taken_ms + self.ttl_ms
+
+
+class Delivered(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a receiver gets. `tag` is what it acknowledges; it means something to the feed that gave it only."""
+
+    tag: int
+    deliveries: int  # this one included; 0 where it is only looked at
+    taken_ms: int  # when the broker took it in
+    message: Message
+    source: str = ""  # the topic, where a subscription spans many; a queue's consumer knows its queue
+    partition: int = -1
+    offset: int = -1
+
+
+def check_message(message: Message) -> None:
+    """Raises Invalid, naming the field, unless the message makes sense."""
+    if not 0 <= message.priority <= HIGHEST_PRIORITY:
+        raise Invalid(f"priority: {message.priority} is not between 0 and {HIGHEST_PRIORITY}")
+    if not 0 <= message.delay_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"delay_ms: {message.delay_ms} is not between 0 and a century")
+    if message.deliver_at_ms is not None and not 0 <= message.deliver_at_ms <= 2**62:
+        raise Invalid(f"deliver_at_ms: {message.deliver_at_ms} is no time")
+    if message.ttl_ms is not None and not 0 < message.ttl_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"ttl_ms: {message.ttl_ms} is not above zero and below a century")
+    if message.max_deliveries < 0:
+        raise Invalid(f"max_deliveries: {message.max_deliveries} is below zero")
+    if message.id is not None and not 0 < len(message.id) <= 255:
+        raise Invalid("id: must have 1 to 255 characters")

@@ -1,0 +1,257 @@
+"""A message as a JSON object: one form for every door that speaks JSON (JSON lines, HTTP, WebSocket).
+
+The fields are those of `Message` by name. Bytes have three spellings: `payload` is text; `payload` beside
+`"encoding": "base64"`, or `payload_base64`, is anything; `json` is a JSON value, stored as its JSON. What comes out
+always has `payload`, with `"encoding": "base64"` only where the bytes are not UTF-8. Keys and headers that are not
+UTF-8 are in `key_base64` and `headers_base64`. So every message survives the way out and in again, byte for byte.
+
+Nothing here knows a door; whoever holds decoded JSON may call it.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from waystation.errors import Invalid
+from waystation.message import Delivered, Message, check_message
+
+JSON_TYPE = "application/json"
+
+_TEXTS = ("id", "correlation_id", "reply_to", "content_type", "type")
+_NUMBERS = ("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "timestamp_ms")
+_BYTES = ("payload", "payload_base64", "encoding", "json", "key", "key_base64", "headers", "headers_base64")
+_OF_DELIVERY = frozenset(("tag", "deliveries", "taken_ms", "source", "partition", "offset", "queue", "state"))
+"""What a receiver's object has beyond a sender's: taken and left aside, so that what came in can be sent on."""
+
+FIELDS = frozenset(_TEXTS + _NUMBERS + _BYTES)
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+def from_json_object(given: object) -> Message:
+    """The message that a JSON object describes. Raises Invalid, naming the field, unless it makes sense."""
+    if not isinstance(given, Mapping):
+        raise Invalid(f"message: must be a JSON object, not {_kind(given)}")
+    for name in given:
+        if name not in FIELDS and name not in _OF_DELIVERY:
+            raise Invalid(f"{name}: a message has no such field{_near(str(name))}")
+    fields: dict[str, Any] = {name: _checked(given, name, _text) for name in _TEXTS if name in given}
+    fields.update((name, _checked(given, name, _number)) for name in _NUMBERS if name in given)
+    for name in ("priority", "delay_ms", "max_deliveries"):
+        if fields.get(name, 0) is None:
+            del fields[name]  # null says nothing
+    if "json" in given and fields.get("content_type") is None:
+        fields["content_type"] = JSON_TYPE
+    message = Message(payload=_payload(given), key=_key(given), headers=_headers(given), **fields)
+    check_message(message)
+    return message
+
+
+def to_json_object(message: Message | Delivered, queue: str = "") -> dict[str, Any]:
+    """The JSON object of a message, without what it leaves unsaid.
+
+    A delivered one has its delivery's fields too, and always an id: its own, or the one that the broker knows it by
+    (`QUEUE#TAG` where `queue` names the queue it came from, `TOPIC-PARTITION@OFFSET` where it came from a topic).
+    """
+    if isinstance(message, Delivered):
+        return _delivered(message, queue)
+    found: dict[str, Any] = {}
+    if message.id is not None:
+        found["id"] = message.id
+    _put_bytes(found, message)
+    for name in _TEXTS[1:]:
+        value = getattr(message, name)
+        if value is not None:
+            found[name] = value
+    for name in _NUMBERS:
+        value = getattr(message, name)
+        if value is not None and (value or name not in ("priority", "delay_ms", "max_deliveries")):
+            found[name] = value
+    return found
+
+
+def _delivered(delivered: Delivered, queue: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": id_of(delivered, queue)}
+    found.update(to_json_object(delivered.message))
+    if found["id"] is None:
+        del found["id"]
+    found["tag"] = delivered.tag
+    found["deliveries"] = delivered.deliveries
+    found["taken_ms"] = delivered.taken_ms
+    if queue:
+        found["queue"] = queue
+    if delivered.source:
+        found["source"] = delivered.source
+    if delivered.offset >= 0:
+        found["partition"] = delivered.partition
+        found["offset"] = delivered.offset
+    return found
+
+
+def id_of(delivered: Delivered, queue: str = "") -> str | None:
+    """What a message is known by: its own id, or where it is."""
+    if delivered.message.id is not None:
+        return delivered.message.id
+    if delivered.offset >= 0:
+        return f"{delivered.source}-{delivered.partition}@{delivered.offset}"
+    return f"{queue}#{delivered.tag}" if queue else None
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+def _put_bytes(found: dict[str, Any], message: Message) -> None:
+    text = _as_text(message.payload)
+    if text is None:
+        found["payload"] = b64encode(message.payload).decode()
+        found["encoding"] = "base64"
+    else:
+        found["payload"] = text
+    if message.key is not None:
+        text = _as_text(message.key)
+        if text is None:
+            found["key_base64"] = b64encode(message.key).decode()
+        else:
+            found["key"] = text
+    if not message.headers:
+        return
+    plain = {name: value for name, value in message.headers.items() if not isinstance(value, bytes)}
+    if plain:
+        found["headers"] = plain
+    if len(plain) < len(message.headers):
+        found["headers_base64"] = {
+            name: b64encode(value).decode() for name, value in message.headers.items() if isinstance(value, bytes)
+        }
+
+
+def _as_text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+
+def _payload(given: Mapping[str, Any]) -> bytes:
+    spellings = [name for name in ("payload", "payload_base64", "json") if name in given]
+    if len(spellings) != 1:
+        raise Invalid(
+            "payload: is missing; give payload (text), payload_base64 or json"
+            if not spellings
+            else f"payload: is given twice, as {' and '.join(spellings)}"
+        )
+    encoding = given.get("encoding")
+    if encoding not in (None, "base64", "utf-8") or (encoding and spellings != ["payload"]):
+        raise Invalid("encoding: is 'base64' or 'utf-8', and says how payload is written")
+    if "json" in given:
+        return _json(given["json"])
+    if "payload_base64" in given:
+        return _base64("payload_base64", given["payload_base64"])
+    value = given["payload"]
+    if not isinstance(value, str):
+        raise Invalid(f"payload: must be text, not {_kind(value)}; give a JSON value as json, bytes as payload_base64")
+    return _base64("payload", value) if encoding == "base64" else _utf8("payload", value)
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+        raise Invalid(f"json: cannot be written as JSON: {error}") from None
+
+
+def _key(given: Mapping[str, Any]) -> bytes | None:
+    if given.get("key_base64") is not None:
+        if given.get("key") is not None:
+            raise Invalid("key: is given twice, as key and key_base64")
+        return _base64("key_base64", given["key_base64"])
+    value = _checked(given, "key", _text)
+    return None if value is None else _utf8("key", value)
+
+
+def _headers(given: Mapping[str, Any]) -> dict[str, Any]:
+    headers = dict(_checked(given, "headers", _object) or {})
+    for name in headers:
+        if not isinstance(name, str):
+            raise Invalid(f"headers: a name must be text, not {_kind(name)}")
+        _utf8("headers", name)
+        _json_like(headers[name], name)
+    for name, value in (_checked(given, "headers_base64", _object) or {}).items():
+        headers[name] = _base64(f"headers_base64.{name}", value)
+    return headers
+
+
+def _json_like(value: Any, name: str) -> None:
+    """A value that no encoder can write would be found out only when the message is stored."""
+    if isinstance(value, str):
+        _utf8(f"headers.{name}", value)
+    elif value is not None and not isinstance(value, bool | float):
+        try:
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Invalid(f"headers.{name}: {error}") from None
+
+
+def _checked(given: Mapping[str, Any], name: str, check: Callable[[str, Any], Any]) -> Any:
+    value = given.get(name)
+    return None if value is None else check(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{name}: must be text, not {_kind(value)}")
+    _utf8(name, value)
+    return value
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(f"{name}: must be a whole number, not {_kind(value)}")
+    if isinstance(value, float) and not value.is_integer():
+        raise Invalid(f"{name}: must be a whole number, not {value}")
+    if not -(2**63) <= value < 2**63:
+        raise Invalid(f"{name}: {value:.3g} is out of range")
+    return int(value)
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{name}: must be a JSON object, not {_kind(value)}")
+    return value
+
+
+def _utf8(name: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{name}: has half of a surrogate pair, which no text can have") from None
+
+
+def _base64(name: str, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise Invalid(f"{name}: must be base64 text, not {_kind(value)}")
+    try:
+        return b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Invalid(f"{name}: is not base64: {error}") from None
+
+
+def _near(name: str) -> str:
+    near = get_close_matches(name, FIELDS, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _kind(value: object) -> str:
+    """What JSON calls it."""
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "an array", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

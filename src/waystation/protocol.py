@@ -1,0 +1,500 @@
+"""The native protocol's command set: what a client asks, what the broker answers and pushes.
+
+One set of structs for every way in: msgpack frames (a four-byte big-endian length, then one command), JSON lines, and
+a client in the broker's own process, which hands them over as they are. A frame that is a request carries an `id` that
+the answer repeats; `id` 0 asks for no answer. Requests may be pipelined; answers come as they are ready. Messages
+come as `Deliver` pushes, as far as the consumer's credit goes.
+
+A msgpack connection begins with the four bytes of `MAGIC`; a JSON-lines connection begins with `{`; everything else on
+that port is Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from waystation.message import Delivered, Message
+from waystation.queues.settings import QueueSettings
+
+MAGIC = b"\xd7WS1"
+VERSION = 1
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+Run = tuple[int, int]
+
+
+class Command(msgspec.Struct, tag_field="action", kw_only=True, omit_defaults=True, gc=False):
+    """A request. The tag (`action`) is the class's name in lower case with underscores."""
+
+    id: int = 0
+
+
+# -- the connection ----------------------------------------------------------------------------------------------------
+
+
+class Hello(Command, tag="hello"):
+    """The first request of a client that wants to be known by name → HelloAnswer."""
+
+    client: str = ""
+    version: int = VERSION
+
+
+class Ping(Command, tag="ping"):
+    """→ None. Also what keeps an idle connection open."""
+
+
+class Stats(Command, tag="stats"):
+    """→ dict: counters and what there is, as document 0 has it, and more."""
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+class DeclareQueue(Command, tag="declare_queue"):
+    """→ QueueInfo. With settings that differ from the present ones: Conflict. `settings` None: any are fine."""
+
+    queue: str
+    settings: QueueSettings | None = None
+    passive: bool = False  # NotFound instead of making it
+    alter: bool = False  # change the settings of one that is there
+
+
+class DeleteQueue(Command, tag="delete_queue"):
+    """→ how many messages went with it."""
+
+    queue: str
+    if_empty: bool = False
+    if_unused: bool = False
+
+
+class PurgeQueue(Command, tag="purge_queue"):
+    """→ how many messages went; held ones stay."""
+
+    queue: str
+
+
+class DescribeQueue(Command, tag="describe_queue"):
+    """→ QueueInfo."""
+
+    queue: str
+
+
+class ListQueues(Command, tag="list_queues"):
+    """→ list[QueueInfo] in the order of names."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = 1000
+
+
+class Put(Command, tag="put"):
+    """→ PutAnswer, when the messages are durable. All of them or none (Full, Invalid…); duplicates are left out."""
+
+    queue: str
+    messages: list[Message]
+    wait_ms: int = 0  # how long to wait for room in a full queue before Full is answered
+    tx: int = 0
+
+
+class Get(Command, tag="get"):
+    """→ Got, with at least one message, or none after `wait_ms`. They are held by this connection."""
+
+    queue: str
+    count: int = 1
+    wait_ms: int = 0
+    hold_ms: int | None = None
+    auto_ack: bool = False
+
+
+class Peek(Command, tag="peek"):
+    """→ list[Peeked]: messages as they are, without taking them. `after`: tag to go on behind."""
+
+    queue: str
+    count: int = 10
+    after: int = -1
+    state: Literal["any", "ready", "parked", "held"] = "any"
+
+
+class Find(Command, tag="find"):
+    """→ Found or None. `queue` None: everywhere (queues and topics that know ids)."""
+
+    message_id: str
+    queue: str | None = None
+    topic: str | None = None
+
+
+class Cancel(Command, tag="cancel"):
+    """→ bool: whether it was there, not held, and is now gone."""
+
+    queue: str
+    message_id: str
+
+
+class Redrive(Command, tag="redrive"):
+    """→ RedriveAnswer. Sends dead letters back to where they died (or to `to`), oldest first."""
+
+    queue: str
+    to: str | None = None
+    filter: str | None = None
+    rate: float = 0.0  # messages per second; 0: as fast as can be
+    limit: int = 0
+    dry_run: bool = False
+    message_ids: list[str] = []
+
+
+# -- consuming ---------------------------------------------------------------------------------------------------------
+
+
+class Consume(Command, tag="consume_queue"):
+    """→ None; then `Deliver` pushes for `consumer`, a number that the client chooses (above zero, its own per
+    connection), as far as credit goes."""
+
+    consumer: int
+    queue: str
+    credit: int = 0
+    prefetch: int = 0  # the most it holds at once; 0: no limit but credit
+    hold_ms: int | None = None
+    auto_ack: bool = False
+    exclusive: bool = False
+
+
+class Subscribe(Command, tag="subscribe_topics"):
+    """→ SubscribeAnswer; then `Deliver` pushes. Patterns: `*` is one word, `#` any number, words between dots.
+
+    shared: per-message acks, the position is the group's, members compete. stream: offsets of a consumer group, in
+    order, acks commit. live: from now on (and the last `history`), no state, no acks.
+    """
+
+    consumer: int
+    topics: list[str]
+    syntax: Literal["wildcard", "regex"] = "wildcard"
+    mode: Literal["shared", "stream", "live"] = "live"
+    group: str | None = None
+    filter: str | None = None
+    history: int = 0
+    start: Literal["earliest", "latest"] = "latest"  # where a new group begins
+    start_ms: int | None = None  # or at this time
+    slow: Literal["drop", "block"] = "block"  # live: what happens to messages while there is no credit
+    credit: int = 0
+    prefetch: int = 0
+    hold_ms: int | None = None
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    auto_ack: bool = False
+
+
+class Credit(Command, tag="credit"):
+    """No answer: `consumer` can take `count` more messages."""
+
+    consumer: int
+    count: int
+
+
+class Settle(Command, tag="settle"):
+    """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs."""
+
+    consumer: int
+    runs: list[Run]
+    verdict: Literal["ack", "reject", "release", "kill"] = "ack"
+    delay_ms: int | None = None
+    error: str | None = None
+    tx: int = 0
+
+
+class Touch(Command, tag="touch"):
+    """→ SettleAnswer: more time for held messages."""
+
+    consumer: int
+    runs: list[Run]
+    hold_ms: int | None = None
+
+
+class Cease(Command, tag="cease"):
+    """→ None: the consumer goes; what it holds is delivered to others."""
+
+    consumer: int
+
+
+# -- topics and routing ------------------------------------------------------------------------------------------------
+
+
+class Publish(Command, tag="publish_messages"):
+    """→ PublishAnswer. To a topic, or through an exchange by `routing_key`. acks: 0 no answer, 1 written, all durable."""
+
+    messages: list[Message]
+    topic: str | None = None
+    exchange: str | None = None
+    routing_key: str = ""
+    partition: int | None = None  # None: by the key, or one for the whole batch
+    acks: Literal["none", "written", "durable"] = "durable"
+    mandatory: bool = False  # NotFound if no binding matches
+    tx: int = 0
+
+
+class CreateTopic(Command, tag="create_topic"):
+    """→ TopicInfo."""
+
+    topic: str
+    partitions: int | None = None
+    settings: dict[str, str] = {}
+
+
+class DeleteTopic(Command, tag="delete_topic"):
+    """→ None."""
+
+    topic: str
+
+
+class DescribeTopic(Command, tag="describe_topic"):
+    """→ TopicInfo."""
+
+    topic: str
+
+
+class ListTopics(Command, tag="list_topics"):
+    """→ list[TopicInfo]."""
+
+    pattern: str = "#"
+
+
+class DeclareExchange(Command, tag="declare_exchange"):
+    """→ None. Kinds: direct, fanout, topic, headers, filter."""
+
+    exchange: str
+    kind: str = "direct"
+    alternate: str | None = None
+    passive: bool = False
+
+
+class DeleteExchange(Command, tag="delete_exchange"):
+    """→ None."""
+
+    exchange: str
+    if_unused: bool = False
+
+
+class Bind(Command, tag="bind"):
+    """→ None. `target`: `queue:NAME`, `topic:NAME` or `exchange:NAME`."""
+
+    exchange: str
+    target: str
+    key: str = ""
+    arguments: dict[str, Any] = {}  # headers exchanges: x-match and the headers; filter exchanges: filter
+
+
+class Unbind(Command, tag="unbind"):
+    """→ None."""
+
+    exchange: str
+    target: str
+    key: str = ""
+    arguments: dict[str, Any] = {}
+
+
+class ListRouting(Command, tag="list_routing"):
+    """→ RoutingInfo."""
+
+
+class Route(Command, tag="route"):
+    """→ list[str]: where such a message would go; nothing is sent."""
+
+    exchange: str
+    message: Message
+    routing_key: str = ""
+
+
+# -- request and reply -------------------------------------------------------------------------------------------------
+
+
+class OpenInbox(Command, tag="open_inbox"):
+    """→ str: a name for `reply_to`. Replies come as `Deliver` pushes for `consumer`; it goes with the connection."""
+
+    consumer: int
+
+
+class Reply(Command, tag="reply"):
+    """→ bool: whether the inbox was there."""
+
+    to: str
+    message: Message
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+class Begin(Command, tag="begin"):
+    """→ int: the transaction's number for `tx`. An older holder of the same transactional id is fenced."""
+
+    transactional_id: str
+    timeout_ms: int = 60_000
+
+
+class CommitOffsets(Command, tag="commit_offsets"):
+    """→ None. Offsets of a group, in a transaction or alone: [topic, partition, offset]."""
+
+    group: str
+    offsets: list[tuple[str, int, int]]
+    tx: int = 0
+
+
+class End(Command, tag="end"):
+    """→ None, when all of it is durable (commit) or undone (abort)."""
+
+    tx: int
+    commit: bool = True
+
+
+AnyCommand = (
+    Hello
+    | Ping
+    | Stats
+    | DeclareQueue
+    | DeleteQueue
+    | PurgeQueue
+    | DescribeQueue
+    | ListQueues
+    | Put
+    | Get
+    | Peek
+    | Find
+    | Cancel
+    | Redrive
+    | Consume
+    | Subscribe
+    | Credit
+    | Settle
+    | Touch
+    | Cease
+    | Publish
+    | CreateTopic
+    | DeleteTopic
+    | DescribeTopic
+    | ListTopics
+    | DeclareExchange
+    | DeleteExchange
+    | Bind
+    | Unbind
+    | ListRouting
+    | Route
+    | OpenInbox
+    | Reply
+    | Begin
+    | CommitOffsets
+    | End
+)
+
+
+# -- answers and pushes ------------------------------------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct, tag_field="kind", tag="answer", omit_defaults=True, gc=False):
+    """`value` is what the command's docstring names (convert it with `msgspec.convert`)."""
+
+    id: int
+    value: Any = None
+
+
+class Failure(msgspec.Struct, tag_field="kind", tag="failure", omit_defaults=True, gc=False):
+    """`error` is a class of `waystation.errors` by name; `id` 0: the connection's own, nobody's request."""
+
+    id: int
+    error: str
+    text: str
+
+
+class Deliver(msgspec.Struct, tag_field="kind", tag="deliver", gc=False):
+    """Messages for a consumer."""
+
+    consumer: int
+    messages: list[Delivered]
+
+
+class Ceased(msgspec.Struct, tag_field="kind", tag="ceased", gc=False):
+    """The broker ends a consumer: its queue was deleted, it was too slow, its group is gone."""
+
+    consumer: int
+    error: str
+    text: str
+
+
+Outgoing = Answer | Failure | Deliver | Ceased
+
+
+class HelloAnswer(msgspec.Struct, omit_defaults=True):
+    connection: str  # what this connection is called in lists and logs
+    version: int
+    broker: str  # the product's version
+
+
+class QueueInfo(msgspec.Struct, omit_defaults=True):
+    queue: str
+    settings: QueueSettings
+    ready: int = 0
+    parked: int = 0
+    held: int = 0
+    bytes: int = 0
+    consumers: int = 0
+    oldest_ms: int | None = None  # when its oldest message was taken in
+    put: int = 0  # counters since the start of the broker
+    delivered: int = 0
+    acked: int = 0
+    dead: int = 0
+
+
+class PutAnswer(msgspec.Struct, omit_defaults=True):
+    first: int  # the tag of the first message; an id is QUEUE#TAG where the sender gave none
+    count: int  # how many were stored
+    duplicates: list[int] = []  # indexes that were left out: their ids were used within the window
+
+
+class Got(msgspec.Struct, omit_defaults=True):
+    consumer: int  # below zero: what Settle and Touch name
+    messages: list[Delivered] = []
+
+
+class Peeked(msgspec.Struct, array_like=True):
+    state: str
+    ready_at_ms: int | None
+    delivered: Delivered
+
+
+class Found(msgspec.Struct, omit_defaults=True):
+    place: str  # queue:NAME or topic:NAME
+    state: str
+    delivered: Delivered
+    ready_at_ms: int | None = None
+
+
+class RedriveAnswer(msgspec.Struct, omit_defaults=True):
+    matched: int
+    moved: int
+    skipped: int = 0  # they had nowhere to go back to
+
+
+class SubscribeAnswer(msgspec.Struct, omit_defaults=True):
+    topics: list[str]  # those that match now
+    subscribers: int = 1
+
+
+class SettleAnswer(msgspec.Struct, omit_defaults=True):
+    unknown: list[Run] = []  # not held by this consumer: nothing was done to them
+
+
+class PublishAnswer(msgspec.Struct, omit_defaults=True):
+    places: list[tuple[str, int, int]] = []  # (topic, partition, first offset) per partition written
+    queues: list[str] = []
+    subscribers: int = 0
+
+
+class TopicInfo(msgspec.Struct, omit_defaults=True):
+    topic: str
+    partitions: list[tuple[int, int, int]]  # (start offset, end offset, bytes)
+    settings: dict[str, str] = {}
+    subscribers: int = 0
+
+
+class RoutingInfo(msgspec.Struct, omit_defaults=True):
+    exchanges: list[tuple[str, str, str | None]]  # (name, kind, alternate)
+    bindings: list[tuple[str, str, str, dict[str, Any]]]  # (exchange, target, key, arguments)

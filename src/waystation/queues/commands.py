@@ -1,0 +1,118 @@
+"""What a shard's log says: every change of every queue on it, in order.
+
+A command is one record of the log. Queues are known by numbers that are never used again, entries by numbers that
+ascend within their queue. Commands are arrays with a number in front that says which they are: fields may be added at
+the end, never moved. `docs/reference/on-disk.md` describes them to strangers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from waystation.message import Message
+from waystation.queues.settings import QueueSettings
+
+Run = tuple[int, int]
+
+MAX_BLOCK_MESSAGES = 4096
+MAX_BLOCK_BYTES = 1024 * 1024
+"""A larger publish is several blocks of one batch, so that looking up one message never reads much more."""
+
+
+class Declare(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
+    queue: int
+    name: str
+    settings: QueueSettings
+
+
+class Delete(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
+    queue: int
+
+
+class Alter(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
+    queue: int
+    settings: QueueSettings
+
+
+class Enqueue(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
+    """A block of messages, as they were sent. `first` -1: in a transaction, numbered when it commits."""
+
+    queue: int
+    first: int
+    count: int
+    taken_ms: int
+    plain: bool  # nothing in it needs to be looked at: no ids, priorities, delays, expiries
+    sizes: int | bytes  # of the payloads: one number for all, or four bytes each
+    messages: msgspec.Raw  # an array of Message
+
+
+class Forward(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
+    """Entries of an old segment, written again so that the segment can go. Nothing changes but where they are."""
+
+    queue: int
+    first: int
+    taken_ms: list[int]
+    messages: msgspec.Raw
+
+
+class Done(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
+    """Acknowledged, cancelled, purged, expired, dropped, or moved elsewhere."""
+
+    queue: int
+    runs: list[Run]
+
+
+class HandedOut(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
+    """Delivered once more. Written with whatever comes next: a crash may forget the last of them."""
+
+    queue: int
+    runs: list[Run]
+
+
+class Park(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
+    """Given back, not to be delivered before a time."""
+
+    queue: int
+    until_ms: int
+    runs: list[Run]
+
+
+class Bury(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
+    """Dead; on the way to the dead-letter target."""
+
+    queue: int
+    runs: list[Run]
+    reason: str
+    at_ms: int
+    error: str | None = None
+
+
+Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Park | Bury
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_messages: msgspec.msgpack.Decoder[list[Message]] = msgspec.msgpack.Decoder(list[Message])
+
+
+def encode(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode(data: bytes) -> Command:
+    return _decoder.decode(data)
+
+
+def encode_messages(messages: list[Message]) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(messages))
+
+
+def decode_messages(raw: msgspec.Raw) -> list[Message]:
+    return _messages.decode(raw)
+
+
+def entries_of(runs: Iterable[Run]) -> Iterator[int]:
+    """Every entry of some runs."""
+    for first, count in runs:
+        yield from range(first, first + count)

@@ -1,0 +1,59 @@
+"""A feed: one consumer's stream of messages, whatever they come from. Doors know feeds and nothing behind them.
+
+A queue's consumer, a member of a shared subscription and a live listener are all feeds. Messages come by the callback
+that the feed was opened with, as far as its credit goes; nobody polls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from waystation.log.log import Log
+from waystation.message import Delivered
+
+Deliver = Callable[[list[Delivered]], None]
+Run = tuple[int, int]
+"""(first tag, how many)."""
+
+
+class Verdict(Enum):
+    """What a consumer says of messages that it holds."""
+
+    ACK = "ack"  # done
+    REJECT = "reject"  # failed: tried again as the retry policy says, until it is dead
+    RELEASE = "release"  # given back, to be delivered again at once or after a delay; no fault of the message
+    KILL = "kill"  # dead now: no retry
+
+
+class Receipt(NamedTuple):
+    """Where a change was written: it is kept when that log is durable up to there (`GroupCommit.durable`)."""
+
+    log: Log
+    offset: int
+
+
+class Settled(NamedTuple):
+    """What became of a verdict. What the consumer does not hold was not touched."""
+
+    receipt: Receipt | None  # None: nothing had to be written
+    unknown: list[Run]
+
+
+class Feed(Protocol):
+    """All calls are for the loop's thread."""
+
+    def credit(self, count: int) -> None:
+        """The consumer can take this many more messages."""
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        """A verdict on held messages. `error`: why it was rejected, kept with the dead letter."""
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        """More time for held messages; returns what is not held."""
+
+    def close(self) -> None:
+        """The consumer goes; what it holds is delivered to others."""

@@ -1,0 +1,178 @@
+"""Who holds what until when: the consumers of a queue, and what was handed to them.
+
+A hold is a run of entries of one chunk and one priority that one consumer has until one deadline. It costs the same for
+one entry as for a thousand. Settling a whole hold is one look in a dict; settling a part cuts it. The hold that an
+entry belongs to is found from the entry's own byte: the first byte of every hold is marked (`states.HEAD`).
+
+Invariants: every HELD entry is in exactly one hold, and a hold has HELD entries only. Every hold lies within a row of
+the deadlines that was made with its deadline; cutting a hold needs no new rows.
+
+Only the ledger calls this. It moves the entries; here holds only begin and end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from waystation.queues.runs import Run, add_run, apart
+from waystation.queues.states import CHUNK, HEAD, Chunk, State, States
+from waystation.queues.timetable import Timetable
+
+_HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & 7 == State.HELD) + b"]")
+_HEADS = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & 15 == State.HELD | HEAD) + b"]")
+
+_STALE_ROWS = 65_536
+_FEW_ROWS = 64
+
+
+class Consumer:
+    __slots__ = ("firsts", "held", "prefetch")
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch  # 0: no limit
+        self.held = 0  # entries
+        self.firsts: set[int] = set()  # of its holds
+
+
+Hold = tuple[int, int, Consumer]
+"""(how many entries, deadline in ms, whose)."""
+
+
+class Holds:
+    """One queue's."""
+
+    __slots__ = ("_by_first", "_deadlines", "_states", "consumers")
+
+    def __init__(self, states: States) -> None:
+        self.consumers: dict[str, Consumer] = {}  # in the order of their arrival
+        self._states = states
+        self._by_first: dict[int, Hold] = {}
+        self._deadlines = Timetable()
+
+    def begin(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
+        """A hold of entries of one chunk and one priority, whose first byte is marked."""
+        self._by_first[first] = (count, deadline_ms, consumer)
+        consumer.firsts.add(first)
+        consumer.held += count
+        deadlines = self._deadlines
+        deadlines.add(deadline_ms, first * CHUNK + count - 1)
+        if deadlines.rows > 4 * len(self._by_first) + _STALE_ROWS:
+            deadlines.sweep(self._matters)
+
+    def end(self, consumer: Consumer, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        """Ends the consumer's holds on these entries; returns them as runs that lie in one hold each."""
+        ended: list[Run] = []
+        by_first = self._by_first
+        for first, count in runs if len(runs) == 1 else apart(runs):
+            hold = by_first.get(first)
+            if hold is not None and hold[0] == count and hold[2] is consumer:
+                del by_first[first]
+                consumer.firsts.discard(first)
+                consumer.held -= count
+                ended.append((first, count))
+            elif count > 0:
+                self._end_parts(consumer, first, count, ended, unknown)
+        if not by_first and self._deadlines.rows > _FEW_ROWS:
+            self._deadlines = Timetable()
+        return ended
+
+    def end_of_anyone(self, first: int, count: int) -> list[Run]:
+        ended: list[Run] = []
+        self._end_parts(None, first, count, ended, [])
+        return ended
+
+    def end_all(self, consumer: Consumer) -> list[Run]:
+        ended = [(first, self._by_first.pop(first)[0]) for first in sorted(consumer.firsts)]
+        consumer.firsts.clear()
+        consumer.held = 0
+        return ended
+
+    def end_late(self, now_ms: int) -> list[Run]:
+        """Ends the holds whose deadline has come."""
+        ended: list[Run] = []
+        for row in self._deadlines.due(now_ms):
+            first, last = divmod(row, CHUNK)
+            number, start = divmod(first, CHUNK)
+            chunk = self._states.chunks.get(number)
+            if chunk is None:
+                continue
+            for found in _HEADS.finditer(bytes(chunk[start : start + last + 1])):
+                head = first + found.start()
+                hold = self._by_first.get(head)
+                if hold is not None and hold[1] <= now_ms:
+                    count, _, consumer = self._by_first.pop(head)
+                    consumer.firsts.discard(head)
+                    consumer.held -= count
+                    ended.append((head, count))
+        return ended
+
+    def again(self, consumer: Consumer, ended: list[Run], deadline_ms: int) -> None:
+        """Entries whose holds were just ended are held again, for longer."""
+        for first, count in ended:
+            self._states.chunks[first // CHUNK][first % CHUNK] |= HEAD
+            self.begin(consumer, first, count, deadline_ms)
+
+    def next_ms(self) -> int | None:
+        return self._deadlines.next_ms() if self._by_first else None
+
+    def runs(self) -> list[Run]:
+        return [(first, hold[0]) for first, hold in self._by_first.items()]
+
+    def _end_parts(
+        self, consumer: Consumer | None, first: int, count: int, ended: list[Run], unknown: list[Run]
+    ) -> None:
+        """The general way: looks for holds of this consumer, or of anyone, in a run of any length."""
+        known = first  # up to here, everything is accounted for
+        for number, chunk, start, stop in self._states.pieces(first, count):
+            base = number * CHUNK
+            while start < stop:
+                found = _HELD.search(chunk, start, stop)
+                if found is None:
+                    break
+                start = found.start()
+                head = _head_of(chunk, start)
+                size, _, owner = self._by_first[base + head]
+                end = min(stop, head + size)
+                if consumer is None or owner is consumer:
+                    if base + start > known:
+                        add_run(unknown, known, base + start - known)
+                    self._cut(chunk, base, head, start, end)
+                    ended.append((base + start, end - start))
+                    known = base + end
+                start = end
+        if known < first + count:
+            add_run(unknown, known, first + count - known)
+
+    def _cut(self, chunk: Chunk, base: int, head: int, start: int, end: int) -> None:
+        """Takes the entries from start to end out of the hold that begins at head."""
+        by_first = self._by_first
+        size, deadline_ms, owner = by_first[base + head]
+        if head < start:
+            by_first[base + head] = (start - head, deadline_ms, owner)
+        else:
+            del by_first[base + head]
+            owner.firsts.discard(base + head)
+        if end < head + size:
+            by_first[base + end] = (head + size - end, deadline_ms, owner)
+            owner.firsts.add(base + end)
+            chunk[end] |= HEAD
+        owner.held -= end - start
+
+    def _matters(self, when_ms: int, row: int) -> bool:
+        """Whether there still is a hold that a row of the deadlines was made for."""
+        first, last = divmod(row, CHUNK)
+        chunk = self._states.chunks.get(first // CHUNK)
+        if chunk is None:
+            return False
+        start = first % CHUNK
+        for found in _HEADS.finditer(bytes(chunk[start : start + last + 1])):
+            hold = self._by_first.get(first + found.start())
+            if hold is not None and hold[1] == when_ms:
+                return True
+        return False
+
+
+def _head_of(chunk: Chunk, index: int) -> int:
+    byte = chunk[index]
+    return index if byte & HEAD else chunk.rfind(byte | HEAD, 0, index)

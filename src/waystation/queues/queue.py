@@ -1,0 +1,232 @@
+"""One queue's state in memory: its ledger, where its messages are, its window of ids, its dead that wait to be moved.
+
+It changes by commands only, the same ones when they are made and when they are replayed; it writes nothing itself.
+What is empty costs nothing: a queue that nobody uses is this object, its name and its settings, which queues that were
+declared alike share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from waystation.message import Message
+from waystation.queues.commands import Enqueue, Run, decode_messages
+from waystation.queues.ledger import Ledger
+from waystation.queues.places import Places, trace_of
+from waystation.queues.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from waystation.queues.queue_feed import QueueFeed
+
+
+class Death(NamedTuple):
+    """Why and when an entry died."""
+
+    reason: str  # rejected, expired, delivery-limit, overflow
+    at_ms: int
+    error: str | None
+
+
+class Queue:
+    """Constructed by its shard."""
+
+    __slots__ = (
+        "acked", "armed_ms", "bytes", "dead", "deaths", "delivered", "feeds", "gone_chunks", "id", "ids", "ledger",
+        "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms", "waiting_room",
+    )  # fmt: skip
+
+    def __init__(self, queue_id: int, name: str, settings: QueueSettings) -> None:
+        self.id = queue_id
+        self.name = name
+        self.settings = settings
+        self.ledger: Ledger | None = None
+        self.places: Places | None = None
+        self.ids: dict[str, int] | None = None  # used within the window, with the time when each was
+        self.deaths: dict[int, Death] | None = None
+        self.feeds: list[QueueFeed] | None = None
+        self.gone_chunks: list[int] | None = None
+        self.waiting_room: list[asyncio.Future[None]] | None = None  # publishers that wait until there is room
+        self.owner: str | None = None
+        self.bytes = 0
+        self.stamp = -1  # commands below this offset are in the snapshot that the queue came from
+        self.armed_ms: int | None = None
+        self.used_ms = 0
+        self.turn = 0  # whose turn it is among the feeds
+        self.pumping = False
+        self.put = self.delivered = self.acked = self.dead = 0
+
+    # -- parts that come into being with the first message ------------------------------------------------------------
+
+    def open_ledger(self) -> Ledger:
+        ledger = self.ledger
+        if ledger is None:
+            settings = self.settings
+            ledger = Ledger(
+                max_deliveries=settings.max_deliveries,
+                single_active=settings.single_active,
+                keeps_dead=settings.dead_letter is not None,
+            )
+            self.adopt(ledger, Places())
+        return ledger
+
+    def adopt(self, ledger: Ledger, places: Places) -> None:
+        self.ledger, self.places, self.gone_chunks = ledger, places, []
+        ledger.on_chunk_gone = self.gone_chunks.append
+
+    def change(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        if self.ledger is not None:
+            self.ledger.max_deliveries = settings.max_deliveries
+            self.ledger.single_active = settings.single_active
+            self.ledger.keeps_dead = settings.dead_letter is not None
+
+    @property
+    def newest(self) -> int:
+        return -1 if self.ledger is None else self.ledger.newest
+
+    def __len__(self) -> int:
+        return 0 if self.ledger is None else len(self.ledger)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def admit(self, block: Enqueue, first: int, offset: int, messages: Sequence[Message] | None = None) -> None:
+        """Takes in a block that was written at `offset`."""
+        ledger = self.open_ledger()
+        sizes = block_sizes(block)
+        ids: list[str | None] | None = None
+        if block.plain:
+            ledger.admit_run(first, block.count)
+        else:
+            if messages is None:
+                messages = decode_messages(block.messages)
+            ids = self._admit_each(ledger, messages, first, block.taken_ms)
+        self.places.add(first, sizes, offset, ids)  # type: ignore[union-attr]  # comes with the ledger
+        self.bytes += sum(sizes)
+
+    def _admit_each(
+        self, ledger: Ledger, messages: Sequence[Message], first: int, taken_ms: int
+    ) -> list[str | None] | None:
+        ids: list[str | None] = []
+        limit_ms = self.settings.ttl_ms
+        window = self.settings.dedup_window_ms
+        for entry, message in enumerate(messages, first):
+            expires_ms = message.expires_at_ms(taken_ms)
+            if limit_ms is not None:
+                expires_ms = taken_ms + limit_ms if expires_ms is None else min(expires_ms, taken_ms + limit_ms)
+            ledger.admit(
+                entry,
+                priority=message.priority,
+                deliver_at_ms=message.ready_at_ms(taken_ms),
+                expires_at_ms=expires_ms,
+                max_deliveries=message.max_deliveries,
+            )
+            ids.append(message.id)
+            if window and message.id is not None:
+                self.remember_id(message.id, taken_ms)
+        return ids if any(message_id is not None for message_id in ids) else None
+
+    def finished(self, runs: Iterable[Run]) -> list[int]:
+        """The ledger has let go of these; returns the offsets of blocks that are wholly done as far as can be seen."""
+        blocks: list[int] = []
+        places = self.places
+        if places is None:
+            return blocks
+        for first, count in runs:
+            self.bytes -= places.bytes_of(first, count)
+            for _, length, offset, index in places.blocks(first, count):
+                if index == 0 and length > 1:
+                    blocks.append(offset)
+        self.sweep()
+        return blocks
+
+    def sweep(self) -> None:
+        """Forgets the places of chunks in which nothing is alive."""
+        if self.gone_chunks:
+            for number in self.gone_chunks:
+                self.places.drop(number)  # type: ignore[union-attr]
+            self.gone_chunks.clear()
+
+    def finish(self, runs: Sequence[Run]) -> list[Run]:
+        """Ends entries whatever their state; returns those that were alive."""
+        if self.ledger is None:
+            return []
+        done = self.ledger.finish(runs)
+        if self.deaths:
+            for first, count in done:
+                for entry in range(first, first + count):
+                    self.deaths.pop(entry, None)
+        self.finished(done)
+        return done
+
+    def bury(self, runs: Iterable[Run], death: Death) -> None:
+        """These wait for being moved to the dead-letter target."""
+        if self.deaths is None:
+            self.deaths = {}
+        for first, count in runs:
+            for entry in range(first, first + count):
+                self.deaths[entry] = death
+
+    def dead_bytes(self) -> int:
+        """Of what waits to be moved."""
+        if not self.deaths or self.places is None:
+            return 0
+        return sum(self.places.bytes_of(entry, 1) for entry in self.deaths)
+
+    def room(self) -> asyncio.Future[None]:
+        """Something to wait for while the queue is full: the next time that it gets smaller."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.waiting_room is None:
+            self.waiting_room = []
+        self.waiting_room.append(future)
+        return future
+
+    def wake_publishers(self) -> None:
+        waiting, self.waiting_room = self.waiting_room or [], None
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # -- ids ----------------------------------------------------------------------------------------------------------
+
+    def remember_id(self, message_id: str, taken_ms: int) -> None:
+        if self.ids is None:
+            self.ids = {}
+        self.ids[message_id] = taken_ms
+
+    def forget_old_ids(self, now_ms: int) -> None:
+        """Lets go of ids that were used before the window; they are in the order of their use."""
+        if not self.ids:
+            return
+        before = now_ms - self.settings.dedup_window_ms
+        while self.ids:
+            message_id = next(iter(self.ids))
+            if self.ids[message_id] > before:
+                return
+            del self.ids[message_id]
+
+    def entries_like(self, message_id: str) -> Iterator[int]:
+        """Living entries that may have this id of their own."""
+        ledger, places = self.ledger, self.places
+        if ledger is None or places is None:
+            return
+        for entry in list(places.with_trace(trace_of(message_id))):
+            if ledger.state_of(entry):
+                yield entry
+
+
+def block_sizes(block: Enqueue) -> Sequence[int]:
+    if isinstance(block.sizes, int):
+        return array("I", [block.sizes]) * block.count
+    sizes = array("I")
+    sizes.frombytes(block.sizes)
+    return sizes
+
+
+def pack_sizes(sizes: Sequence[int]) -> int | bytes:
+    """One number where all are alike."""
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    return array("I", sizes).tobytes()

@@ -1,0 +1,182 @@
+"""A queue's consumer (`feed.Feed`): pushed to as far as its credit goes, or asked for messages one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from waystation.errors import Conflict, Corrupt, StorageFailed, WaystationError
+from waystation.message import Delivered
+from waystation.queues.commands import Run
+from waystation.queues.feed import Deliver, Settled, Verdict
+from waystation.queues.ledger import Grant
+from waystation.queues.queue import Queue
+from waystation.queues.shard import Shard
+
+OnEnd = Callable[[WaystationError], None]
+
+
+class QueueFeed:
+    """Opened by the broker's queues. `consumer` is unique on its queue."""
+
+    __slots__ = (
+        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "exclusive", "hold_ms", "on_closed", "queue",
+        "shard",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        shard: Shard,
+        queue: Queue,
+        consumer: str,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        prefetch: int = 0,
+        hold_ms: int | None = None,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+    ) -> None:
+        self.shard = shard
+        self.queue = queue
+        self.consumer = consumer
+        self.hold_ms = hold_ms
+        self.auto_ack = auto_ack
+        self.exclusive = exclusive
+        self.closed = False
+        self.on_closed: Callable[[QueueFeed], None] | None = None
+        self._deliver = deliver
+        self._on_end = on_end
+        self._left = 0
+        queue.open_ledger().attach(consumer, prefetch)
+        if queue.feeds is None:
+            queue.feeds = []
+        queue.feeds.append(self)
+        shard.touch(queue)
+
+    def credit(self, count: int) -> None:
+        self._left += count
+        if self._left > 0:
+            self.shard.wake(self.queue)
+
+    def feed(self, share: int, now_ms: int) -> bool:
+        """Takes up to `share` messages; False if it took none. The queue calls it when its turn has come."""
+        count = min(share, self._left)
+        if count <= 0 or self.closed:
+            return False
+        hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
+        grants = self.shard.acquire(self.queue, self.consumer, count, now_ms, hold_ms)
+        if not grants:
+            return False
+        taken: list[Delivered] = []
+        for grant in grants:
+            try:
+                self._open(grant, taken)
+            except (Corrupt, StorageFailed) as error:
+                self.shard.unreadable(self.queue, self.consumer, grant, error, now_ms)
+        self._left -= len(taken)
+        if self.auto_ack and taken:
+            try:
+                self.settle(Verdict.ACK, [(grant.first, grant.count) for grant in grants])
+            except StorageFailed as error:
+                self.end(error)
+                return False
+        if taken:
+            self._deliver(taken)
+        return bool(taken)
+
+    def _open(self, grant: Grant, taken: list[Delivered]) -> None:
+        """The grant's messages; all of them or none."""
+        deliveries = grant.deliveries
+        opened: list[Delivered] = []
+        for first, count, offset, index in self.queue.places.blocks(grant.first, grant.count):  # type: ignore[union-attr]
+            block = self.shard.bodies.get(offset)
+            when = block.taken_ms
+            if isinstance(when, int):
+                opened += [
+                    Delivered(tag, deliveries, when, message)
+                    for tag, message in enumerate(block.messages[index : index + count], first)
+                ]
+            else:
+                opened += [
+                    Delivered(first + i, deliveries, when[index + i], block.messages[index + i]) for i in range(count)
+                ]
+        taken += opened
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        if self.closed:
+            return Settled(None, list(runs))
+        return self.shard.settle(self.queue, self.consumer, verdict, runs, delay_ms=delay_ms, error=error)
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        if self.closed:
+            return list(runs)
+        if hold_ms is None:
+            hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
+        return self.queue.open_ledger().touch(self.consumer, runs, self.shard.world.clock.now_ms(), hold_ms)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._left = 0
+        if self.queue.feeds is not None and self in self.queue.feeds:
+            self.queue.feeds.remove(self)
+        self.shard.detach(self.queue, self.consumer)
+        self.shard.touch(self.queue)
+        if self.on_closed is not None:
+            self.on_closed(self)
+
+    def end(self, error: WaystationError) -> None:
+        """The broker ends it: the queue is gone, or cannot be used."""
+        if not self.closed:
+            self.close()
+            self._on_end(error)
+
+
+class Getter(QueueFeed):
+    """A consumer that asks for messages instead of being sent them."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(
+        self, shard: Shard, queue: Queue, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+    ) -> None:
+        super().__init__(shard, queue, consumer, self._hand_over, self._ended, hold_ms=hold_ms, auto_ack=auto_ack)
+        self._waiters: list[tuple[int, asyncio.Future[list[Delivered]]]] = []
+
+    async def get(self, count: int, wait_ms: int) -> list[Delivered]:
+        """At least one message, at most `count`; none if none came in time."""
+        if self.closed:
+            raise Conflict(f"queue {self.queue.name!r} is gone, or this consumer was closed")
+        future: asyncio.Future[list[Delivered]] = asyncio.get_running_loop().create_future()
+        waiter = (count, future)
+        self._waiters.append(waiter)
+        self.shard.touch(self.queue)
+        self._left += count
+        self.shard.pump_now(self.queue)
+        try:
+            if not future.done() and wait_ms > 0:
+                await asyncio.wait([future], timeout=wait_ms / 1000)
+            return future.result() if future.done() else []
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                self._left -= count
+            if future.cancelled() is False and not future.done():
+                future.cancel()
+
+    def _hand_over(self, messages: list[Delivered]) -> None:
+        while messages and self._waiters:
+            count, future = self._waiters.pop(0)
+            share, messages = messages[:count], messages[count:]
+            self._left -= count - len(share)
+            future.set_result(share)
+
+    def _ended(self, error: WaystationError) -> None:
+        for _, future in self._waiters:
+            if not future.done():
+                future.set_exception(error)
+        self._waiters.clear()

@@ -1,0 +1,112 @@
+"""The start of a shard: what its log says is done again, so that memory says what it said before.
+
+A queue that came from a snapshot knows everything below its stamp already, so its commands below that are skipped; of a
+transaction, what counts is where its end is.
+"""
+
+from __future__ import annotations
+
+from waystation.queues.commands import (
+    Alter,
+    Bury,
+    Command,
+    Declare,
+    Done,
+    Enqueue,
+    Forward,
+    HandedOut,
+    Park,
+    entries_of,
+)
+from waystation.queues.queue import Death, Queue
+from waystation.queues.shard import Shard
+from waystation.queues.shard_log import Replayed
+from waystation.queues.states import State
+
+
+def replay(shard: Shard, offset: int) -> None:
+    """Takes in the log from `offset` on. Blocks."""
+    for batch in shard.log.replay(offset):
+        if batch.outcome is not None:
+            _end_transaction(shard, batch)
+            continue
+        for at, command in batch.commands:
+            if batch.producer_id < 0:
+                _apply(shard, command, at)
+                continue
+            shard.open.setdefault(batch.producer_id, []).append((at, command))
+            if isinstance(command, Done):
+                _hide(shard, command, at)
+    _free_leaving(shard)
+
+
+def _hide(shard: Shard, command: Done, offset: int) -> None:
+    """A transaction that is not over has taken these."""
+    queue = shard.queues.get(command.queue)
+    if queue is not None and queue.ledger is not None and offset >= queue.stamp:
+        for entry in entries_of(command.runs):
+            queue.ledger.take_out(entry)
+
+
+def _end_transaction(shard: Shard, batch: Replayed) -> None:
+    """A queue that the snapshot took after this end knows of it already."""
+    written = shard.open.get(batch.producer_id, [])
+    shard.open[batch.producer_id] = [
+        (at, command)
+        for at, command in written
+        if (queue := shard.queues.get(command.queue)) is not None and batch.offset >= queue.stamp
+    ]
+    shard.apply_transaction(batch.producer_id, bool(batch.outcome))
+
+
+def _apply(shard: Shard, command: Command, offset: int) -> None:
+    if isinstance(command, Declare):
+        if command.queue not in shard.queues:
+            shard.new_queue(command.queue, command.name, command.settings)
+        return
+    queue = shard.queues.get(command.queue)
+    if queue is None or offset < queue.stamp:
+        return
+    if isinstance(command, Enqueue):
+        queue.admit(command, command.first, offset)
+    elif isinstance(command, Done):
+        queue.finish(command.runs)
+    elif isinstance(command, HandedOut):
+        queue.open_ledger().note_delivered(command.runs)
+    elif isinstance(command, Park):
+        for entry in entries_of(command.runs):
+            queue.open_ledger().park(entry, command.until_ms)
+    elif isinstance(command, Bury):
+        _bury(queue, command)
+    elif isinstance(command, Forward):
+        _move(queue, command, offset)
+    elif isinstance(command, Alter):
+        shard.change(queue, command.settings)
+    else:
+        del shard.queues[queue.id]
+
+
+def _bury(queue: Queue, command: Bury) -> None:
+    ledger = queue.open_ledger()
+    buried = [(entry, 1) for entry in entries_of(command.runs) if ledger.take_out(entry)]
+    queue.bury(buried, Death(command.reason, command.at_ms, command.error))
+
+
+def _move(queue: Queue, command: Forward, offset: int) -> None:
+    if queue.ledger is not None and queue.places is not None and queue.ledger.state_of(command.first):
+        queue.places.move(command.first, len(command.taken_ms), offset)
+
+
+def _free_leaving(shard: Shard) -> None:
+    """What was on its way out when a snapshot was taken, with nothing in the log that says so, is ready again."""
+    taken: dict[int, set[int]] = {}
+    for written in shard.open.values():
+        for _, command in written:
+            if isinstance(command, Done):
+                taken.setdefault(command.queue, set()).update(entries_of(command.runs))
+    for queue in shard.queues.values():
+        if queue.ledger is None or not queue.ledger.leaving:
+            continue
+        kept = taken.get(queue.id, set()) | set(queue.deaths or ())
+        runs = [(first, count) for state, first, count in queue.ledger.alive_runs() if state is State.LEAVING]
+        queue.ledger.restore([(entry, 1) for entry in entries_of(runs) if entry not in kept])

@@ -1,0 +1,72 @@
+"""Runs: entries that follow one another, as (first, how many). What queues hand around instead of one object each.
+
+A list of runs is *tidy* when it ascends and no two of its runs touch or overlap. Everything the ledger returns is tidy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Run = tuple[int, int]
+"""(first entry, how many)."""
+
+
+def add_run(runs: list[Run], first: int, count: int) -> None:
+    """Appends, and joins what follows directly on the last run."""
+    if runs:
+        before, length = runs[-1]
+        if before + length == first:
+            runs[-1] = (before, length + count)
+            return
+    runs.append((first, count))
+
+
+def tidy(runs: list[Run]) -> None:
+    """Brings runs in any order, overlapping or not, into order."""
+    if len(runs) < 2:
+        return
+    runs.sort()
+    joined: list[Run] = []
+    start, end = runs[0][0], 0
+    for first, count in runs:
+        if joined and first <= end:
+            end = max(end, first + count)
+            joined[-1] = (start, end - start)
+        else:
+            start, end = first, first + count
+            joined.append((first, count))
+    runs[:] = joined
+
+
+def apart(runs: Sequence[Run]) -> Sequence[Run]:
+    """The same entries in runs that ascend and do not overlap: mostly the very same runs."""
+    end = -1
+    for first, count in runs:
+        if first < end:
+            ordered = [(first, count) for first, count in runs if count > 0]
+            tidy(ordered)
+            return ordered
+        end = first + count
+    return runs
+
+
+def runs_of(entries: list[int]) -> list[Run]:
+    """The runs of some entries, which it sorts; an entry may stand there twice."""
+    if not entries:
+        return []
+    entries.sort()
+    if entries[-1] - entries[0] + 1 == len(entries) == len(set(entries)):
+        return [(entries[0], len(entries))]
+    runs: list[Run] = []
+    start = end = entries[0]
+    for entry in entries:
+        if entry > end:
+            runs.append((start, end - start))
+            start = entry
+        end = entry + 1
+    runs.append((start, end - start))
+    return runs
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    return sum(count for _, count in runs)

@@ -1,0 +1,137 @@
+"""When entries are due and when they expire: the two timetables of a queue, and the exceptions to them.
+
+Rows of the timetables are never searched for. An entry that leaves its place early leaves a stale row behind, which
+does nothing when its time comes, as the state of the entry shows. One case needs a note: an entry that was parked until
+one time and is parked again until another has rows of both, and `_moved` says which one counts.
+
+Invariants: a PARKED entry has a row with its true time, and if it has others, `_moved` has its true time. An entry with
+an expiry has a row of it, or the expiry has passed and it is in `overdue`, or it is gone.
+
+Only the ledger calls this.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+
+from waystation.queues.runs import Run, runs_of
+from waystation.queues.states import State, States
+from waystation.queues.timetable import Timetable, TimetableState
+
+_NEVER = 1 << 62
+_STALE_ROWS = 1024
+
+
+class ScheduleState(msgspec.Struct, array_like=True, frozen=True):
+    """A schedule as it is stored."""
+
+    times: TimetableState
+    expiries: TimetableState
+    moved: dict[int, int]
+    overdue: bytes
+
+
+class Schedule:
+    """One queue's."""
+
+    __slots__ = ("_expiries", "_moved", "_states", "_times", "overdue")
+
+    def __init__(self, states: States) -> None:
+        self.overdue: set[int] = set()  # held or leaving while their expiry passed
+        self._states = states
+        self._times = Timetable()
+        self._expiries = Timetable()
+        self._moved: dict[int, int] = {}
+
+    def park(self, first: int, count: int, until_ms: int) -> None:
+        """Entries that were made PARKED will be due."""
+        moved = self._moved
+        if moved:
+            for entry in range(first, first + count):
+                if entry in moved:
+                    moved[entry] = until_ms
+        self._times.add(until_ms, first, count)
+        if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
+            self._times.sweep(self._is_due_then)
+
+    def unpark(self, first: int, count: int) -> None:
+        """Those of a run that are PARKED are about to leave their place, or to wait for another time."""
+        if self._states.parked:
+            for _, start, length in self._states.runs(first, count, State.PARKED):
+                self._moved.update(dict.fromkeys(range(start, start + length), _NEVER))
+
+    def expire(self, first: int, count: int, when_ms: int) -> None:
+        """Entries will expire."""
+        self._expiries.add(when_ms, first, count)
+        if self._expiries.rows > 2 * len(self._states) + _STALE_ROWS:
+            self._expiries.sweep(self._is_alive)
+
+    def expire_late(self) -> None:
+        """What came back by other ways than its consumer, after its expiry: the next lapse finds it."""
+        states = self._states
+        back = [entry for entry in self.overdue if states.state_of(entry) in (State.READY, State.PARKED)]
+        self.overdue.difference_update(back)
+        for first, count in runs_of(back):
+            self.expire(first, count, 0)
+
+    def forget(self, first: int, count: int) -> None:
+        """These are done."""
+        if self._moved:
+            for entry in range(first, first + count):
+                self._moved.pop(entry, None)
+        if self.overdue:
+            self.overdue.difference_update(range(first, first + count))
+
+    def expired(self, now_ms: int) -> list[Run]:
+        """The runs whose expiry has come. Those in someone's hands, or on their way out, are noted as overdue."""
+        runs = runs_of(self._expiries.due(now_ms))
+        if self._states.held or self._states.leaving:
+            for first, count in runs:
+                for state, start, length in self._states.runs(first, count):
+                    if state is State.HELD or state is State.LEAVING:
+                        self.overdue.update(range(start, start + length))
+        return runs
+
+    def due(self, now_ms: int) -> list[Run]:
+        """The runs that were to wait until now; some may not be PARKED any more."""
+        rows = self._times.due(now_ms)
+        moved = self._moved
+        if moved:
+            rows = [entry for entry in rows if moved.get(entry, 0) <= now_ms]
+        return runs_of(rows)
+
+    def next_ms(self) -> int | None:
+        states = self._states
+        due = self._times.next_ms() if states.parked else None
+        expiry = self._expiries.next_ms() if len(states) else None
+        return due if expiry is None else expiry if due is None else min(due, expiry)
+
+    def until(self, entry: int) -> int | None:
+        """Until when a PARKED entry is parked: slow."""
+        if entry in self._moved:
+            return self._moved[entry]
+        return next((when_ms for when_ms, row in self._times.all_rows() if row == entry), None)
+
+    def _is_due_then(self, when_ms: int, entry: int) -> bool:
+        return self._states.state_of(entry) is State.PARKED and self._moved.get(entry, when_ms) == when_ms
+
+    def _is_alive(self, _: int, entry: int) -> bool:
+        return self._states.state_of(entry) is not State.DONE
+
+    def dump(self) -> ScheduleState:
+        overdue = array("q", self.overdue).tobytes()
+        return ScheduleState(self._times.dump(), self._expiries.dump(), dict(self._moved), overdue)
+
+    @classmethod
+    def load(cls, state: ScheduleState, states: States) -> Schedule:
+        schedule = cls(states)
+        schedule._times = Timetable.load(state.times)
+        schedule._expiries = Timetable.load(state.expiries)
+        schedule._moved = dict(state.moved)
+        overdue = array("q")
+        overdue.frombytes(state.overdue)
+        schedule.overdue.update(overdue)
+        schedule.expire_late()
+        return schedule

@@ -1,0 +1,87 @@
+"""All shards of a broker: recovered at the start, told of the ends of transactions, checkpointed in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from waystation.errors import WaystationError
+from waystation.log.log import Log
+from waystation.queues.checkpoint import Checkpointer
+from waystation.queues.queue import Queue
+from waystation.queues.replay import replay
+from waystation.queues.shard import Shard
+from waystation.queues.shard_log import ShardLog
+from waystation.world import World
+
+logger = logging.getLogger("waystation.queues")
+
+
+class Shards(Sequence[Shard]):
+    """Constructed by the broker on the logs of its internal topic."""
+
+    def __init__(
+        self,
+        logs: Sequence[Log],
+        world: World,
+        *,
+        cache_bytes: int,
+        on_dead: Callable[[Shard, Queue], None],
+        durable: Callable[[Log, int], Awaitable[object]],
+    ) -> None:
+        self._world = world
+        self._shards = [
+            Shard(index, ShardLog(log, world.clock), world, cache_bytes=cache_bytes // len(logs), on_dead=on_dead)
+            for index, log in enumerate(logs)
+        ]
+        self.checkpointers = [Checkpointer(shard, world, durable) for shard in self._shards]
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: int) -> Shard:  # type: ignore[override]  # nobody slices shards
+        return self._shards[index]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards)
+
+    def recover(self) -> None:
+        """Snapshot and log, shard by shard. Blocks: before the doors open."""
+        for shard, checkpointer in zip(self._shards, self.checkpointers, strict=True):
+            replay(shard, checkpointer.load())
+
+    def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        self._shards[partition].on_marker(producer_id, commit)
+
+    def start(self, interval_s: Callable[[], float]) -> None:
+        for shard in self._shards:
+            shard.start()
+        self._task = asyncio.get_running_loop().create_task(self._beat(interval_s), name="queue-checkpoints")
+
+    async def _beat(self, interval_s: Callable[[], float]) -> None:
+        while True:
+            await asyncio.sleep(interval_s())
+            await self.checkpoint()
+
+    async def checkpoint(self, *, force: bool = False) -> None:
+        """Writes snapshots of shards that changed much, and frees what they made dead."""
+        for checkpointer in self.checkpointers:
+            try:
+                await checkpointer.run(force=force)
+            except (OSError, WaystationError) as error:
+                logger.warning("queues: no checkpoint now, will be tried again: %s", error)
+
+    async def close(self) -> None:
+        """Before the group commit stops; nothing is put or settled any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for shard in self._shards:
+            shard.log.flush()
+        await self.checkpoint(force=True)
+        for shard in self._shards:
+            shard.close()

@@ -1,0 +1,121 @@
+"""Snapshots of a shard: all queues in one file, so that a start need not read the whole past.
+
+    magic "WSQ1" · pieces: u32 length, u32 CRC-32C, msgpack · an end piece with the count
+
+A snapshot is taken while the shard works on, queue by queue; so each piece carries its *stamp*, the offset of the log
+at which it was true, and a replay skips a queue's commands below its stamp. `Head.replay_from` is where a replay
+begins: where the snapshot was begun, or where the oldest transaction that was open then had written first.
+
+A file is written beside, synced and renamed: it is there whole or not at all. Its name is the offset of its beginning.
+The one before it is kept, and so is the log from there on: if the newest turns out to be damaged, it will do.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+from crc32c import crc32c
+
+from waystation.queues.ledger import Ledger, LedgerState
+from waystation.queues.places import ChunkState, Places
+from waystation.queues.queue import Death, Queue
+from waystation.queues.settings import QueueSettings
+
+MAGIC = b"WSQ1"
+SUFFIX = ".queues"
+_FRAME = struct.Struct(">II")
+
+
+class Head(msgspec.Struct, array_like=True, tag="head"):
+    replay_from: int
+
+
+class Piece(msgspec.Struct, array_like=True, tag="queue"):
+    """One queue."""
+
+    id: int
+    name: str
+    settings: QueueSettings
+    stamp: int
+    ledger: LedgerState | None = None
+    places: list[ChunkState] = []
+    ids: dict[str, int] | None = None
+    deaths: dict[int, tuple[str, int, str | None]] | None = None
+    bytes: int = 0
+
+
+class Tail(msgspec.Struct, array_like=True, tag="tail"):
+    queues: int
+
+
+_decoder: msgspec.msgpack.Decoder[Head | Piece | Tail] = msgspec.msgpack.Decoder(Head | Piece | Tail)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Damaged(Exception):
+    """The file is not what was written."""
+
+
+def frame(part: Head | Piece | Tail) -> bytes:
+    body = _encoder.encode(part)
+    return _FRAME.pack(len(body), crc32c(body)) + body
+
+
+def parts(data: bytes) -> Iterator[Head | Piece | Tail]:
+    """Everything in a file; Damaged where it is not whole."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise Damaged("it does not begin as a snapshot does")
+    position = len(MAGIC)
+    view = memoryview(data)
+    count = 0
+    while True:
+        if position + _FRAME.size > len(data):
+            raise Damaged("it ends in the middle")
+        length, crc = _FRAME.unpack_from(data, position)
+        body = view[position + _FRAME.size : position + _FRAME.size + length]
+        if len(body) != length or crc32c(body) != crc:
+            raise Damaged(f"it is damaged at position {position}")
+        part = _decoder.decode(body)
+        position += _FRAME.size + length
+        if isinstance(part, Tail):
+            if part.queues != count:
+                raise Damaged("queues are missing")
+            return
+        count += isinstance(part, Piece)
+        yield part
+
+
+def piece_of(queue: Queue, stamp: int) -> Piece:
+    return Piece(
+        queue.id,
+        queue.name,
+        queue.settings,
+        stamp,
+        None if queue.ledger is None else queue.ledger.dump(),
+        [] if queue.places is None else queue.places.dump(),
+        queue.ids,
+        None
+        if not queue.deaths
+        else {entry: (death.reason, death.at_ms, death.error) for entry, death in queue.deaths.items()},
+        queue.bytes,
+    )
+
+
+def queue_of(piece: Piece) -> Queue:
+    queue = Queue(piece.id, piece.name, piece.settings)
+    queue.stamp = piece.stamp
+    queue.bytes = piece.bytes
+    queue.ids = piece.ids
+    if piece.deaths:
+        queue.deaths = {entry: Death(*death) for entry, death in piece.deaths.items()}
+    if piece.ledger is not None:
+        ledger = Ledger.load(
+            piece.ledger,
+            max_deliveries=piece.settings.max_deliveries,
+            single_active=piece.settings.single_active,
+            keeps_dead=piece.settings.dead_letter is not None,
+        )
+        queue.adopt(ledger, Places.load(piece.places))
+    return queue

@@ -1,0 +1,64 @@
+"""An exchange: it holds bindings and says which of them a message matches. One subclass per kind, one file each.
+
+Pure. Names, existence and persistence are the table's and the broker's affair; an exchange knows its own bindings only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from waystation.routing.binding import Binding, Identity
+from waystation.routing.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """What the one who declares an exchange chooses."""
+
+    kind: str = "direct"
+    alternate: str | None = None
+    """Gets what matches no binding."""
+    durable: bool = True
+    """Survives a restart."""
+    auto_delete: bool = False
+    """Goes with its last binding."""
+    internal: bool = False
+    """Gets messages from other exchanges alone."""
+    arguments: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Kept for whoever asks. The broker reads nothing in them."""
+
+
+class Exchange(ABC):
+    """Bindings are added and removed by the table, which sees to it that each is there once."""
+
+    reads_messages: ClassVar[bool] = False
+    """Whether the answer depends on more than the routing key."""
+
+    def __init__(self, name: str, settings: ExchangeSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.bindings: dict[Identity, Binding] = {}
+
+    def check(self, key: str, arguments: dict[str, Any]) -> None:  # noqa: B027 - most kinds take any
+        """Raises Invalid if such a binding makes no sense here."""
+
+    def add(self, binding: Binding) -> None:
+        self._admit(binding)
+        self.bindings[binding.identity] = binding
+
+    def remove(self, binding: Binding) -> None:
+        del self.bindings[binding.identity]
+        self._dismiss(binding)
+
+    @abstractmethod
+    def _admit(self, binding: Binding) -> None: ...
+
+    @abstractmethod
+    def _dismiss(self, binding: Binding) -> None: ...
+
+    @abstractmethod
+    def match(self, subject: Subject) -> Iterable[Binding]:
+        """The bindings that the message matches, each once."""

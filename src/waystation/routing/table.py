@@ -1,0 +1,200 @@
+"""All exchanges and bindings of a broker, and the walk of a message through them.
+
+Invariant: a binding is in its exchange and under its target, or in neither. A walk visits an exchange once, so bindings
+between exchanges may form a circle and no message goes around in it. Pure; changed by broker/routing.py alone, which
+also remembers the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from waystation.errors import Invalid, NotFound, near_matches
+from waystation.routing.binding import EXCHANGE, Binding
+from waystation.routing.default import DefaultExchange
+from waystation.routing.direct import DirectExchange
+from waystation.routing.exchange import Exchange, ExchangeSettings
+from waystation.routing.fanout import FanoutExchange
+from waystation.routing.filter import FilterExchange
+from waystation.routing.headers import HeadersExchange
+from waystation.routing.subject import Subject
+from waystation.routing.topic import TopicExchange
+
+KINDS: dict[str, type[Exchange]] = {
+    "direct": DirectExchange,
+    "fanout": FanoutExchange,
+    "topic": TopicExchange,
+    "headers": HeadersExchange,
+    "filter": FilterExchange,
+}
+
+RESERVED_PREFIX = "amq."
+PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
+"""There from the start and for good, as AMQP clients expect."""
+
+MAX_NAME_BYTES = 255
+_EXCHANGE_TARGET = f"{EXCHANGE}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What goes, and what has to go with it."""
+
+    exchanges: list[Exchange]
+    bindings: list[Binding]
+
+
+def check_exchange_name(name: str) -> None:
+    size = len(name.encode(errors="replace"))
+    if not 0 < size <= MAX_NAME_BYTES or not name.isprintable():
+        raise Invalid(f"exchange: a name has 1 to {MAX_NAME_BYTES} printable bytes, not {name[:60]!r}")
+
+
+def make_exchange(name: str, settings: ExchangeSettings) -> Exchange:
+    """Raises Invalid for a kind that there is not."""
+    kind = KINDS.get(settings.kind)
+    if kind is None:
+        raise Invalid(f"kind: {settings.kind[:60]!r} is none; exchanges are {', '.join(KINDS)}")
+    return kind(name, settings)
+
+
+class RoutingTable:
+    """One per broker."""
+
+    def __init__(self, is_queue: Callable[[str], bool]) -> None:
+        self._default = DefaultExchange(is_queue)
+        self._exchanges: dict[str, Exchange] = {"": self._default}
+        self._by_target: dict[str, dict[Binding, None]] = {}
+        self._bindings = 0
+        for name, kind in PREDECLARED.items():
+            self.add_exchange(make_exchange(name, ExchangeSettings(kind)))
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Exchange:
+        """Raises NotFound, naming near matches."""
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"there is no exchange {name[:MAX_NAME_BYTES]!r}{near_matches(name, self._exchanges)}")
+        return exchange
+
+    def find(self, name: str) -> Exchange | None:
+        return self._exchanges.get(name)
+
+    def __iter__(self) -> Iterator[Exchange]:
+        return iter(list(self._exchanges.values()))
+
+    def __len__(self) -> int:
+        return len(self._exchanges)
+
+    @property
+    def binding_count(self) -> int:
+        return self._bindings
+
+    def has_like(self, binding: Binding) -> bool:
+        """Whether there is one that says the same."""
+        exchange = self._exchanges.get(binding.exchange)
+        return exchange is not None and binding.identity in exchange.bindings
+
+    def bindings_to(self, target: str) -> list[Binding]:
+        return list(self._by_target.get(target, ()))
+
+    # -- the walk ---------------------------------------------------------------------------------------------------
+
+    def route(self, name: str, subject: Subject) -> tuple[list[str], bool]:
+        """The queues and topics (`queue:NAME`, `topic:NAME`) that the message goes to, each once; and whether that
+        depends on the message and not on the routing key alone."""
+        walk = [self.get(name)]
+        seen = {name}
+        found: dict[str, None] = {}
+        reads = False
+        for exchange in walk:  # it grows while we go
+            reads = reads or exchange.reads_messages
+            onward: list[str] = []
+            matched = False
+            for binding in exchange.match(subject):
+                matched = True
+                if binding.target.startswith(_EXCHANGE_TARGET):
+                    onward.append(binding.target[len(_EXCHANGE_TARGET) :])
+                else:
+                    found[binding.target] = None
+            if not matched and exchange.settings.alternate is not None:
+                onward.append(exchange.settings.alternate)
+            for other in onward:
+                following = self._exchanges.get(other)
+                if following is not None and other not in seen:
+                    seen.add(other)
+                    walk.append(following)
+        return list(found), reads
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        self._exchanges[exchange.name] = exchange
+
+    def add_binding(self, binding: Binding) -> None:
+        self._exchanges[binding.exchange].add(binding)
+        self._by_target.setdefault(binding.target, {})[binding] = None
+        self._bindings += 1
+
+    def remove_binding(self, binding: Binding) -> None:
+        """Nothing if it is not there."""
+        exchange = self._exchanges.get(binding.exchange)
+        if exchange is None or exchange.bindings.get(binding.identity) is not binding:
+            return
+        exchange.remove(binding)
+        self._bindings -= 1
+        same_target = self._by_target[binding.target]
+        del same_target[binding]
+        if not same_target:
+            del self._by_target[binding.target]
+
+    def plan(self, exchanges: Iterable[Exchange], bindings: Iterable[Binding]) -> Removal:
+        """What removing these takes with it: the bindings from and to an exchange that goes, and the auto-delete
+        exchanges whose last binding goes."""
+        going: dict[Exchange, None] = dict.fromkeys(exchanges)
+        gone: dict[Binding, None] = dict.fromkeys(bindings)
+        left: dict[str, int] = {}
+        for exchange in going:
+            gone.update(self._around(exchange))
+        todo = list(gone)
+        for binding in todo:  # it grows while we go
+            source = self._exchanges.get(binding.exchange)
+            if source is None:
+                continue
+            left[source.name] = left.get(source.name, len(source.bindings)) - 1
+            if source.settings.auto_delete and not left[source.name] and source not in going:
+                going[source] = None
+                todo += [other for other in self._around(source) if other not in gone]
+                gone.update(self._around(source))
+        return Removal(list(going), list(gone))
+
+    def plan_departed(self, departed: Iterable[Binding]) -> Removal:
+        """What goes with bindings that have left the table already: exchanges that they were the last of."""
+        bindings = list(departed)
+        sources = {binding.exchange: self._exchanges.get(binding.exchange) for binding in bindings}
+        idle = [
+            each for each in sources.values() if each is not None and each.settings.auto_delete and not each.bindings
+        ]
+        removal = self.plan(idle, [])
+        return Removal(removal.exchanges, bindings + removal.bindings)
+
+    def _around(self, exchange: Exchange) -> dict[Binding, None]:
+        """From it and to it."""
+        return {
+            **dict.fromkeys(exchange.bindings.values()),
+            **self._by_target.get(_EXCHANGE_TARGET + exchange.name, {}),
+        }
+
+    def apply(self, removal: Removal) -> None:
+        for binding in removal.bindings:
+            self.remove_binding(binding)
+        for exchange in removal.exchanges:
+            self._exchanges.pop(exchange.name, None)

@@ -1,0 +1,136 @@
+"""The ledger's promises in the plainest way: every entry an object, every verb a loop. What the ledger is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from waystation.queues.ledger import Run, State
+
+
+@dataclass
+class Entry:
+    id: int
+    priority: int
+    state: State
+    due_at: int | None
+    expires_at: int | None  # None, too, when it has passed
+    deliveries: int
+    limit: int
+    holder: str | None = None
+    deadline: int = 0
+    overdue: bool = False
+
+
+@dataclass
+class Came:
+    """What came back, by what became of it."""
+
+    returned: set[int]
+    expired: set[int]
+    exhausted: set[int]
+
+
+def ids_of(runs: Iterable[Run]) -> set[int]:
+    return {entry for first, count in runs for entry in range(first, first + count)}
+
+
+class Naive:
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.prefetch: dict[str, int] = {}
+        self.max_deliveries = 0
+        self.single_active = False
+        self.keeps_dead = False
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def in_line(self) -> list[Entry]:
+        ready = [entry for entry in self.entries.values() if entry.state is State.READY]
+        return sorted(ready, key=lambda entry: (-entry.priority, entry.id))
+
+    def held_by(self, consumer: str) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.holder == consumer]
+
+    def some(self, runs: Iterable[Run]) -> list[Entry]:
+        """The entries of some runs, which may reach over everything there is."""
+        return [
+            entry
+            for entry in self.entries.values()
+            if any(first <= entry.id < first + count for first, count in runs)
+        ]
+
+    def next_event(self) -> int | None:
+        times = [entry.expires_at for entry in self.entries.values() if entry.expires_at is not None]
+        times += [entry.deadline for entry in self.entries.values() if entry.state is State.HELD]
+        times += [entry.due_at or 0 for entry in self.entries.values() if entry.state is State.PARKED]
+        return min(times, default=None)
+
+    # -- doing ------------------------------------------------------------------------------------------------------
+
+    def acquire(self, consumer: str, count: int, deadline: int) -> list[Entry]:
+        if self.single_active and consumer != next(iter(self.prefetch)):
+            return []
+        if self.prefetch[consumer]:
+            count = min(count, self.prefetch[consumer] - len(self.held_by(consumer)))
+        taken = self.in_line()[: max(0, count)]
+        for entry in taken:
+            entry.state, entry.holder, entry.deadline = State.HELD, consumer, deadline
+            entry.deliveries += 1
+        return taken
+
+    def end(self, entry: Entry) -> None:
+        del self.entries[entry.id]
+
+    def die(self, entry: Entry) -> None:
+        if self.keeps_dead:
+            entry.state, entry.holder = State.LEAVING, None
+        else:
+            self.end(entry)
+
+    def come_back(self, entries: Iterable[Entry], until: int | None = None) -> Came:
+        came = Came(set(), set(), set())
+        for entry in list(entries):
+            entry.holder = None
+            limit = entry.limit or self.max_deliveries
+            if entry.overdue:
+                self.die(entry)
+                came.expired.add(entry.id)
+                continue
+            if limit and entry.deliveries >= limit:
+                self.die(entry)
+                came.exhausted.add(entry.id)
+                continue
+            entry.state, entry.due_at = (State.READY, None) if until is None else (State.PARKED, until)
+            came.returned.add(entry.id)
+        return came
+
+    def lapse(self, now: int) -> tuple[Came, set[int]]:
+        expired = set()
+        for entry in list(self.entries.values()):
+            if entry.expires_at is not None and entry.expires_at <= now:
+                entry.expires_at = None
+                if entry.state in (State.READY, State.PARKED):
+                    self.die(entry)
+                    expired.add(entry.id)
+                else:
+                    entry.overdue = True
+        late = [entry for entry in self.entries.values() if entry.state is State.HELD and entry.deadline <= now]
+        came = self.come_back(late)
+        came.expired |= expired
+        due = [e for e in self.entries.values() if e.state is State.PARKED and (e.due_at or 0) <= now]
+        for entry in due:
+            entry.state = State.READY
+        return came, {entry.id for entry in due}
+
+    def back_by_other_ways(self, entry: Entry) -> None:
+        """An expiry that has passed meanwhile comes at the next moment."""
+        if entry.overdue:
+            entry.overdue, entry.expires_at = False, 0
+
+    def restart(self) -> None:
+        self.prefetch.clear()
+        for entry in self.entries.values():
+            if entry.state is State.HELD:
+                entry.state, entry.holder = State.READY, None
+                self.back_by_other_ways(entry)

@@ -1,0 +1,335 @@
+"""The ledger against a naive model that keeps every entry as an object: any verbs in any order, restarts between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.queues.naive import Came, Entry, Naive, ids_of
+from waystation.queues.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
+
+HOLD_MS = 1_000
+CONSUMERS = ("anna", "bob", "carl")
+DELAYS = st.integers(0, 3_000) | st.integers(0, 300_000)
+EVERYTHING = (0, 10**15)
+
+
+def is_tidy(runs: Sequence[Run]) -> bool:
+    return all(count > 0 for _, count in runs) and all(a[0] + a[1] < b[0] for a, b in zip(runs, runs[1:], strict=False))
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.model = Naive()
+        self.now = 1_700_000_000_000
+        self.next_id = 0
+        self.chunks: set[int] = set()
+        self.ledger.on_chunk_gone = self.chunks.remove
+        self.grants: list[Run] = []
+
+    # -- coming -----------------------------------------------------------------------------------------------------
+
+    def _next_id(self, skip: int) -> int:
+        """Skipping -1: to just before the end of a chunk, so that runs reach over it."""
+        return self.next_id + skip if skip >= 0 else max(self.next_id, (self.next_id // CHUNK + 1) * CHUNK - 2)
+
+    def _came(self, first: int, count: int, **fields: int | None) -> None:
+        self.next_id = first + count
+        due_at = fields.get("due_at")
+        for entry in range(first, first + count):
+            self.chunks.add(entry // CHUNK)
+            self.model.entries[entry] = Entry(
+                entry,
+                fields.get("priority") or 0,
+                State.READY if due_at is None else State.PARKED,
+                due_at,
+                fields.get("expires_at"),
+                fields.get("deliveries") or 0,
+                fields.get("limit") or 0,
+            )
+
+    @rule(
+        priority=st.integers(0, 9),
+        delay=st.none() | DELAYS,
+        ttl=st.none() | DELAYS,
+        deliveries=st.sampled_from([0, 0, 0, 1, 2, 253, 300]),
+        limit=st.sampled_from([0, 0, 0, 1, 2, 4, 256, 301]),
+        skip=st.sampled_from([0, 0, 0, 1, -1, CHUNK]),
+    )
+    def admit(self, priority: int, delay: int | None, ttl: int | None, deliveries: int, limit: int, skip: int) -> None:
+        entry = self._next_id(skip)
+        due_at = None if delay is None else self.now + delay
+        expires_at = None if ttl is None else self.now + ttl
+        self.ledger.admit(
+            entry,
+            priority=priority,
+            deliver_at_ms=due_at,
+            expires_at_ms=expires_at,
+            deliveries=deliveries,
+            max_deliveries=limit,
+        )
+        self._came(
+            entry, 1, priority=priority, due_at=due_at, expires_at=expires_at, deliveries=deliveries, limit=limit
+        )
+
+    @rule(
+        count=st.integers(1, 8),
+        priority=st.sampled_from([0, 0, 0, 5]),
+        delay=st.none() | st.none() | DELAYS,
+        ttl=st.none() | st.none() | DELAYS,
+        skip=st.sampled_from([0, 0, 1, -1]),
+    )
+    def admit_run(self, count: int, priority: int, delay: int | None, ttl: int | None, skip: int) -> None:
+        first = self._next_id(skip)
+        due_at = None if delay is None else self.now + delay
+        expires_at = None if ttl is None else self.now + ttl
+        self.ledger.admit_run(first, count, priority, deliver_at_ms=due_at, expires_at_ms=expires_at)
+        self._came(first, count, priority=priority, due_at=due_at, expires_at=expires_at)
+
+    @rule(limit=st.sampled_from([0, 1, 2, 3, 256]), single=st.booleans(), kept=st.booleans())
+    def change_settings(self, limit: int, single: bool, kept: bool) -> None:
+        for it in (self.ledger, self.model):
+            it.max_deliveries, it.single_active, it.keeps_dead = limit, single, kept
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    @rule(consumer=st.sampled_from(CONSUMERS), prefetch=st.sampled_from([0, 0, 1, 4, 9]))
+    def attach(self, consumer: str, prefetch: int) -> None:
+        self.ledger.attach(consumer, prefetch)
+        self.model.prefetch[consumer] = prefetch
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def detach(self, consumer: str) -> None:
+        lapsed = self.ledger.detach(consumer)
+        self.model.prefetch.pop(consumer, None)
+        self._check_came(lapsed, self.model.come_back(self.model.held_by(consumer)))
+        assert lapsed.ready == []
+
+    @precondition(lambda self: self.model.prefetch)
+    @rule(data=st.data(), count=st.integers(1, 12), hold=st.sampled_from([1, HOLD_MS, 30 * HOLD_MS, 600 * HOLD_MS]))
+    def acquire(self, data: st.DataObject, count: int, hold: int) -> None:
+        consumer = data.draw(st.sampled_from(sorted(self.model.prefetch)))
+        grants = self.ledger.acquire(consumer, count, self.now, hold)
+        expected = self.model.acquire(consumer, count, self.now + hold)
+        granted = [(g.first + n, g.deliveries, g.deadline_ms) for g in grants for n in range(g.count)]
+        assert granted == [(entry.id, entry.deliveries, self.now + hold) for entry in expected]
+        for one, other in zip(grants, grants[1:], strict=False):
+            assert one.first + one.count != other.first or one.deliveries != other.deliveries, "as long as possible"
+        self.grants += [(grant.first, grant.count) for grant in grants]
+
+    # -- verdicts ---------------------------------------------------------------------------------------------------
+
+    def _some_runs(self, data: st.DataObject) -> list[Run]:
+        """Whole grants, parts of them, things that never were; in any order, overlapping, and sometimes everything."""
+        places = sorted(self.model.entries) or [0]
+        near = st.tuples(st.sampled_from(places), st.integers(-1, 9))
+        runs = near if not self.grants else near | st.sampled_from(self.grants)
+        return data.draw(st.lists(runs, max_size=4) | st.just([EVERYTHING]))
+
+    @rule(data=st.data(), verb=st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch"]))
+    def settle(self, data: st.DataObject, verb: str) -> None:
+        consumer = data.draw(st.sampled_from(CONSUMERS))
+        runs = self._some_runs(data)
+        held = [entry for entry in self.model.some(runs) if entry.holder == consumer]
+        if verb == "touch":
+            hold = data.draw(st.sampled_from([1, HOLD_MS, 5 * HOLD_MS]))
+            self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.now, hold))
+            for entry in held:
+                entry.deadline = self.now + hold
+            return
+        if verb in ("release", "later"):
+            until = self.now + data.draw(DELAYS) if verb == "later" else None
+            outcome = self.ledger.release(consumer, runs, until)
+            self._check_came(outcome, self.model.come_back(held, until))
+            assert outcome.done == []
+        else:
+            outcome = getattr(self.ledger, verb)(consumer, runs)
+            assert is_tidy(outcome.done)
+            assert ids_of(outcome.done) == {entry.id for entry in held}
+            self._check_came(outcome, Came(set(), set(), set()))
+            for entry in held:
+                self._settle_one(entry, verb)
+        self._check_unknown(runs, held, outcome.unknown)
+
+    def _settle_one(self, entry: Entry, verb: str) -> None:
+        if verb == "ack":
+            self.model.end(entry)
+        elif verb == "reject":
+            self.model.die(entry)
+        else:
+            entry.state, entry.holder = State.LEAVING, None
+
+    # -- taking out -------------------------------------------------------------------------------------------------
+
+    def _some_entry(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.model.entries)) if self.model.entries else st.integers(0, 5))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        entry = self._some_entry(data)
+        waits = entry in self.model.entries and self.model.entries[entry].state in (State.READY, State.PARKED)
+        assert self.ledger.cancel(entry) == waits
+        if waits:
+            self.model.end(self.model.entries[entry])
+
+    @rule()
+    def purge(self) -> None:
+        waiting = [e for e in self.model.entries.values() if e.state in (State.READY, State.PARKED)]
+        purged = self.ledger.purge()
+        assert is_tidy(purged)
+        assert ids_of(purged) == {entry.id for entry in waiting}
+        for entry in waiting:
+            self.model.end(entry)
+
+    @rule()
+    def drop_oldest(self) -> None:
+        oldest = min(self.model.in_line(), key=lambda entry: entry.id, default=None)
+        assert self.ledger.drop_oldest() == (oldest.id if oldest else None)
+        if oldest:
+            self.model.die(oldest)
+
+    @rule(data=st.data())
+    def take_out(self, data: st.DataObject) -> None:
+        entry = self.model.entries.get(self._some_entry(data))
+        moves = entry is not None and entry.state is not State.LEAVING
+        assert self.ledger.take_out(entry.id if entry else 0) == moves
+        if entry is not None:
+            entry.state, entry.holder = State.LEAVING, None
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        runs = self._some_runs(data)
+        alive = self.model.some(runs)
+        for expected in ({entry.id for entry in alive}, set()):  # the second time, there is nothing left
+            finished = self.ledger.finish(runs)
+            assert is_tidy(finished)
+            assert ids_of(finished) == expected
+        for entry in alive:
+            self.model.end(entry)
+
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        runs = self._some_runs(data)
+        leaving = [entry for entry in self.model.some(runs) if entry.state is State.LEAVING]
+        restored = self.ledger.restore(runs)
+        assert is_tidy(restored)
+        assert ids_of(restored) == {entry.id for entry in leaving}
+        for entry in leaving:
+            entry.state = State.READY
+            self.model.back_by_other_ways(entry)
+
+    # -- what a replay says -----------------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def note_delivered(self, data: st.DataObject) -> None:
+        for run in self._some_runs(data):
+            self.ledger.note_delivered([run])
+            for entry in self.model.some([run]):
+                entry.deliveries += 1
+
+    @rule(data=st.data(), delay=DELAYS)
+    def park(self, data: st.DataObject, delay: int) -> None:
+        entry = self.model.entries.get(self._some_entry(data))
+        self.ledger.park(entry.id if entry else 0, self.now + delay)
+        if entry is not None and entry.state is not State.LEAVING:
+            entry.state, entry.holder, entry.due_at = State.PARKED, None, self.now + delay
+            self.model.back_by_other_ways(entry)
+
+    @rule()
+    def restart(self) -> None:
+        stored = msgspec.msgpack.encode(self.ledger.dump())
+        self.ledger = Ledger.load(
+            msgspec.msgpack.decode(stored, type=LedgerState),
+            max_deliveries=self.model.max_deliveries,
+            single_active=self.model.single_active,
+            keeps_dead=self.model.keeps_dead,
+        )
+        self.ledger.on_chunk_gone = self.chunks.remove
+        self.model.restart()
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    @rule(by=st.sampled_from([0, 1, 500, 1_000, 30_000, 70_000, 200_000]))
+    def time_passes(self, by: int) -> None:
+        self.now += by
+        self._lapse()
+
+    @rule()
+    def to_the_next_moment(self) -> None:
+        """What `next_ms` says is soon enough."""
+        next_ms, event = self.ledger.next_ms(), self.model.next_event()
+        if event is not None:
+            assert next_ms is not None
+            assert next_ms <= max(event, self.now)
+        if next_ms is not None:
+            self.now = max(self.now, next_ms)
+            self._lapse()
+
+    def _lapse(self) -> None:
+        lapsed = self.ledger.lapse(self.now)
+        came, due = self.model.lapse(self.now)
+        self._check_came(lapsed, came)
+        assert is_tidy(lapsed.ready)
+        assert ids_of(lapsed.ready) == due
+
+    # -- do they agree? ---------------------------------------------------------------------------------------------
+
+    def _check_came(self, lapsed: Lapsed | Outcome, came: Came) -> None:
+        for runs, expected in (
+            (lapsed.returned, came.returned),
+            (lapsed.expired, came.expired),
+            (lapsed.exhausted, came.exhausted),
+        ):
+            assert is_tidy(runs)
+            assert ids_of(runs) == expected
+
+    def _check_unknown(self, runs: list[Run], held: list[Entry], unknown: list[Run]) -> None:
+        assert is_tidy(unknown)
+        known = {entry.id for entry in held}
+        if runs == [EVERYTHING]:
+            assert sum(count for _, count in unknown) == EVERYTHING[1] - len(known)
+            assert not any(first <= entry < first + count for first, count in unknown for entry in known)
+        else:
+            assert ids_of(unknown) == ids_of(runs) - known
+
+    @invariant()
+    def they_agree(self) -> None:
+        ledger, entries = self.ledger, self.model.entries
+        by_state = dict.fromkeys(State, 0)
+        for entry in entries.values():
+            by_state[entry.state] += 1
+            assert ledger.state_of(entry.id) is entry.state
+            assert ledger.deliveries_of(entry.id) == entry.deliveries
+            assert ledger.ready_at(entry.id) == (entry.due_at if entry.state is State.PARKED else None)
+        counts = (ledger.ready, ledger.parked, ledger.held, ledger.leaving)
+        assert counts == tuple(by_state[state] for state in State if state)
+        assert len(ledger) == len(entries)
+        assert ledger.newest == self.next_id - 1
+        line = self.model.in_line()
+        assert ledger.next_ready() == (line[0].id if line else None)
+        assert ledger.consumers == len(self.model.prefetch)
+        assert ledger.active == next(iter(self.model.prefetch), None)
+        for consumer in CONSUMERS:
+            assert ledger.held_by(consumer) == len(self.model.held_by(consumer))
+
+    @invariant()
+    def what_is_alive_is_found(self) -> None:
+        entries = self.model.entries
+        alive = [(entry, state) for state, first, count in self.ledger.alive_runs() for entry in range(first, first + count)]
+        assert alive == sorted((entry.id, entry.state) for entry in entries.values())
+        assert list(self.ledger.lowest_chunks()) == sorted({entry // CHUNK for entry in entries})
+        assert self.chunks == {entry // CHUNK for entry in entries}
+        if entries:
+            middle = sorted(entries)[len(entries) // 2]
+            behind = ids_of((first, count) for _, first, count in self.ledger.alive_runs(State.READY, after=middle))
+            assert behind == {e.id for e in entries.values() if e.state is State.READY and e.id > middle}
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
