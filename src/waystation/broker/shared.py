@@ -189,7 +189,7 @@ class SharedGroups:
         answer = group.machine.heartbeat(beat, self.topics, self.now_ms())
         self._rearm(group)
         if beat.member_epoch == LEAVE_EPOCH:
-            self.gone(group, beat.member_id)
+            self._counted = None  # its session ends by itself: it may have something to acknowledge still
         elif group.machine.epoch != before:
             self._counted = None
             group.machine.topics_changed(self.topics, self.now_ms())
@@ -211,8 +211,8 @@ class SharedGroups:
             if group is not None:
                 group.release(session.key[1])
 
-    def gone(self, group: SharedGroup, member_id: str) -> None:
-        """A member has left, or was silent for too long."""
+    def _lose(self, group: SharedGroup, member_id: str) -> None:
+        """A member was silent for too long."""
         self._counted = None
         self.sessions.end((group.id, member_id))
         group.release(member_id)
@@ -367,7 +367,7 @@ class SharedGroups:
             return
         if kind == "group":
             for member_id in group.machine.tick(self.now_ms()):
-                self.gone(group, member_id)
+                self._lose(group, member_id)
             self._rearm(group)
             return
         for one in group.partitions.values():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waystation.broker.partition import Partition
     from waystation.broker.shared import SharedGroups
 
-KIND = "share"
+KIND = "Share"
 PROTOCOL = "share"
 
 
@@ -29,7 +29,7 @@ class SharedAdmin:
     def listing(self, states: Collection[str] = (), kinds: Collection[str] = ()) -> list[GroupListing]:
         """Empty filters let everything through; case does not matter."""
         wanted_states = {state.lower() for state in states}
-        if kinds and KIND not in {kind.lower() for kind in kinds}:
+        if kinds and KIND.lower() not in {kind.lower() for kind in kinds}:
             return []
         listings = [GroupListing(group.id, PROTOCOL, group.machine.state, KIND) for group in self._groups]
         return [one for one in listings if not wanted_states or one.state.lower() in wanted_states]

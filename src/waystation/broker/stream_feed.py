@@ -21,6 +21,8 @@ from contextlib import suppress
 from typing import Literal, Protocol
 from uuid import UUID
 
+import msgspec
+
 from waystation.broker.membership import Membership
 from waystation.broker.reading import Readers, read_chunk
 from waystation.broker.selection import Selection
@@ -253,10 +255,15 @@ class StreamFeed:
         share.leaving = True
         share.reader.unlisten(share.woken)
         self._ready.pop(share, None)
-        if share.in_hand:
+        if share.in_hand and self._is_there(share):
             asyncio.get_running_loop().call_later(LET_GO_S, self._time_is_up, share)
         else:
             self._give_up(share)
+
+    def _is_there(self, share: Share) -> bool:
+        """Whether the topic was not deleted."""
+        topic = share.partition.topic
+        return self._hub.topics.find(topic.name) is topic
 
     def _time_is_up(self, share: Share) -> None:
         if share.leaving and not share.dropped:
@@ -317,19 +324,18 @@ class StreamFeed:
 
     def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
         target = self._terms.dead_letter
-        if target is None:
+        deliveries = share.deliveries.get(offset, 1)
+        found = None if target in (None, f"topic:{share.partition.topic.name}") else _message_at(share, offset)
+        if target is None or found is None:  # a letter to where it died would die there again, for ever
             self.passed_over += 1
             logger.info(
                 "passed over: group=%r message=%s-%d@%d reason=%s",
-                self.group, share.partition.topic.name, share.partition.index, offset, reason,
-            )  # fmt: skip
+                *(self.group, share.partition.topic.name, share.partition.index, offset, reason),
+            )
             share.done(offset)
             return
-        found = _message_at(share, offset)
-        if found is None:
-            share.done(offset)
-            return
-        self._hub.bury(target, found, reason, error).add_done_callback(
+        dead = msgspec.structs.replace(found, deliveries=deliveries)
+        self._hub.bury(target, dead, reason, error).add_done_callback(
             lambda kept: self._buried(share, offset, kept.exception())
         )
 
@@ -413,11 +419,11 @@ class StreamFeed:
             lost = share.back_in_range()
             logger.warning(
                 "retention overtook group %r: it missed %d offsets of %s-%d",
-                self.group, lost, share.partition.topic.name, share.partition.index,
-            )  # fmt: skip
+                *(self.group, lost, share.partition.topic.name, share.partition.index),
+            )
             return
         except WaystationError:
-            if self._hub.topics.find(share.partition.topic.name) is share.partition.topic:
+            if self._is_there(share):
                 raise
             self._ready.pop(share, None)  # its topic is being deleted; the group will say so
             return

@@ -47,6 +47,7 @@ class Checkpointer:
         self._durable = durable
         self._last_bytes = 0  # of the last snapshot
         self._seen_bytes = -1  # how much had been appended then
+        self._turn = asyncio.Lock()
         self._kept: list[tuple[int, str]] = []  # (where a replay would begin, file), the newest last
 
     # -- start --------------------------------------------------------------------------------------------------------
@@ -94,12 +95,16 @@ class Checkpointer:
 
     async def run(self, *, force: bool = False, forward: bool | None = None) -> None:
         """A checkpoint, if enough has happened since the last one. `forward`: look for stragglers (unless forced)."""
+        async with self._turn:
+            await self._run(force=force, forward=not force if forward is None else forward)
+
+    async def _run(self, *, force: bool, forward: bool) -> None:
         appended = self._log.appended_bytes
         if appended == self._seen_bytes or self._log.failure is not None:
             return
         if not force and appended - max(0, self._seen_bytes) < max(FIRST_BYTES, self._last_bytes):
             return
-        if not force if forward is None else forward:
+        if forward:
             await self._write_forward()
         await self._save()
         self._seen_bytes = appended

@@ -38,6 +38,7 @@ class Shards(Sequence[Shard]):
         ]
         self.checkpointers = [Checkpointer(shard, world, durable) for shard in self._shards]
         self._task: asyncio.Task[None] | None = None
+        self._under_way: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -64,7 +65,9 @@ class Shards(Sequence[Shard]):
     async def _beat(self, interval_s: Callable[[], float]) -> None:
         while True:
             await asyncio.sleep(interval_s())
-            await self.checkpoint()
+            # To its end even when the broker stops: a thread may be writing to the file.
+            self._under_way = asyncio.ensure_future(self.checkpoint())
+            await asyncio.shield(self._under_way)
 
     async def checkpoint(self, *, force: bool = False) -> None:
         """Writes snapshots of shards that changed much, and frees what they made dead."""
@@ -80,6 +83,8 @@ class Shards(Sequence[Shard]):
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._under_way is not None:
+            await self._under_way
         for shard in self._shards:
             shard.log.flush()
         await self.checkpoint(force=True)

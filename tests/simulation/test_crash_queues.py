@@ -1,0 +1,121 @@
+"""Thousands of power cuts under queues: puts, delays, acks, dead letters, ids and transactions are kept as acknowledged.
+
+The same frame as `test_crash_broker.py`. To repeat a failure: `run_seed(SEED)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.loop import VirtualTime
+from tests.simulation.promises import Broken, expect
+from tests.simulation.queue_machine import QueueClients, QueueMachine
+from tests.simulation.world import Simulation
+from waystation.catalog import Catalog
+from waystation.catalog.memory import MemoryCatalog
+from waystation.log import log as log_module
+from waystation.log.commit import GroupCommit
+from waystation.log.log import Log
+from waystation.queues import checkpoint
+from waystation.queues.commands import Bury, Command, Done, Park
+from waystation.queues.shard_log import ShardLog, Written
+
+SEEDS = 80
+SOAK_SEEDS = 5_000
+GROUPS = 10
+LIFE_LONGEST_S = 600.0
+"""In virtual time. Who waits longer than this for an answer waits for ever."""
+
+
+def run_seed(seed: int) -> QueueClients:
+    """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
+    rng = random.Random(seed)
+    clients = QueueClients(rng)
+    catalog = MemoryCatalog()
+    disk = SimDisk(seed)
+    time = VirtualTime()
+    for life in range(rng.randint(2, 5)):
+        disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 3_000)) * rng.random()))
+        try:
+            run_life(seed, life, disk, time, catalog, clients)
+            disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
+        except PowerCut:
+            disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+    run_life(seed, 98, disk, time, catalog, clients)
+    run_life(seed, 99, disk.process_crash(), time, catalog, clients)
+    return clients
+
+
+def run_life(seed: int, life: int, disk: SimDisk, time: VirtualTime, catalog: Catalog, clients: QueueClients) -> None:
+    simulation = Simulation(seed * 100 + life, disk, time=time)
+
+    async def main() -> None:
+        machine = QueueMachine(simulation.world, disk, catalog, clients)
+        await machine.start()
+        await machine.work(clients.rng.choice((0.1, 0.6)))
+        await machine.broker.stop()
+        expect(not disk.open_files, f"still open after a clean stop: {[*disk.open_files.values()]}")
+
+    simulation.run(asyncio.wait_for(main(), LIFE_LONGEST_S))
+
+
+@pytest.fixture(autouse=True)
+def _checkpoints_after_a_few_kilobytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "CHECKPOINT_BYTES", 2_000)
+    monkeypatch.setattr(checkpoint, "FIRST_BYTES", 2_000)
+    monkeypatch.setattr(checkpoint, "SLICE_QUEUES", 2)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_queues_keep_what_was_acknowledged(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        _run_named(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_queues_keep_what_was_acknowledged_thousands_of_times(group: int) -> None:
+    for seed in range(SEEDS + group, SOAK_SEEDS, GROUPS):
+        _run_named(seed)
+
+
+def _run_named(seed: int) -> None:
+    try:
+        run_seed(seed)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+
+
+def _caught(seeds: int) -> int:
+    caught = 0
+    for seed in range(seeds):
+        try:
+            run_seed(seed)
+        except* Broken:
+            caught += 1
+    return caught
+
+
+def test_a_broker_that_acknowledges_before_the_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def too_early(self: GroupCommit, log: Log, offset: int) -> None:
+        self.join()  # the deliberate bug: the flush is started, but nobody waits for it
+
+    monkeypatch.setattr(GroupCommit, "durable", too_early)
+    assert _caught(20) > 3
+
+
+def test_a_shard_that_does_not_write_its_verdicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = ShardLog.write
+
+    def forgetful(self: ShardLog, wanted: Sequence[Command], producer: tuple[int, int] | None = None) -> Written:
+        kept = [command for command in wanted if not isinstance(command, Done | Park | Bury)]
+        return write(self, kept, producer)  # the deliberate bug
+
+    monkeypatch.setattr(ShardLog, "write", forgetful)
+    assert _caught(10) > 3
