@@ -88,7 +88,9 @@ def test_a_message_comes_out_of_a_topic_as_it_went_in(sent: list[Message], limit
 
 
 kafka_names = names | st.sampled_from([*TEXT_FIELDS, *NUMBER_FIELDS])
-kafka_values = st.none() | st.binary(max_size=8) | st.integers(-5, 2**63).map(lambda n: b"%d" % n) | text.map(str.encode)
+kafka_values = (
+    st.none() | st.binary(max_size=8) | st.integers(-5, 2**63).map(lambda n: b"%d" % n) | text.map(str.encode)
+)
 kafka_headers = st.lists(st.tuples(kafka_names, kafka_values), max_size=6, unique_by=lambda pair: pair[0])
 SAYS_NOTHING = {("x-priority", b"0"), ("x-delay", b"0"), ("x-max-deliveries", b"0")}
 

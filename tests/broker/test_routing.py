@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from tests.broker.kit import HandClock, run
+from tests.broker.kit import HandClock, broker_on, run, values
 from waystation.broker.routing import Routing
 from waystation.catalog import BindingRow, Catalog, MemoryCatalog
 from waystation.catalog.sqlite import SqliteCatalog
@@ -296,7 +296,7 @@ def test_declaring_again_is_fine_if_it_is_the_same(stage: Stage) -> None:
             ({"internal": True}, "internal"),
         ):
             with pytest.raises(Conflict, match=what):
-                await routing.declare_exchange("a", **({"kind": "topic", "alternate": "amq.fanout"} | changed))  # type: ignore[arg-type]
+                await routing.declare_exchange("a", **({"kind": "topic", "alternate": "amq.fanout"} | changed))
         assert stage.same_after_restart()
 
     run(story())
@@ -605,5 +605,36 @@ def test_limits_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         await stage.routing.bind("amq.fanout", "queue:jobs")
         with pytest.raises(Full):
             await stage.routing.bind("amq.fanout", "queue:mail")
+
+    run(story())
+
+
+# -- on a real broker --------------------------------------------------------------------------------------------------
+
+
+def test_routing_works_on_a_real_broker_and_after_its_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.queues.declare("jobs")
+            await broker.queues.declare("mine", QueueSettings(exclusive=True), owner="somebody")
+            await broker.routing.declare_exchange("orders", "topic")
+            for target, key in (("queue:jobs", "eu.#"), ("queue:mine", "#"), ("topic:audit", "*.new")):
+                await broker.routing.bind("orders", target, key)
+            answer = await broker.routing.publish("orders", "eu.new", [HELLO, HELLO])
+            assert (sorted(answer.queues), answer.places) == (["jobs", "mine"], [("audit", 0, 0)])
+            with pytest.raises(NotAllowed, match="broker's own"):
+                await broker.routing.bind("orders", "topic:__consumer_offsets")
+            with pytest.raises(NotFound, match="did you mean 'jobs'"):
+                await broker.routing.bind("orders", "queue:job")
+        async with broker_on(tmp_path) as broker:
+            assert broker.queues.describe("jobs").ready == 2
+            assert values(broker, "audit") == [b"hello", b"hello"]
+            assert sorted(broker.routing.route("orders", HELLO, "eu.new")) == ["queue:jobs", "topic:audit"]
+            await broker.queues.delete("jobs")
+            await broker.topics.delete("audit")
+            assert broker.routing.route("orders", HELLO, "eu.new") == []
+        async with broker_on(tmp_path) as broker:
+            assert broker.catalog.bindings() == []
+            assert broker.routing.describe("orders").kind == "topic"
 
     run(story())

@@ -55,9 +55,7 @@ class Naive:
     def some(self, runs: Iterable[Run]) -> list[Entry]:
         """The entries of some runs, which may reach over everything there is."""
         return [
-            entry
-            for entry in self.entries.values()
-            if any(first <= entry.id < first + count for first, count in runs)
+            entry for entry in self.entries.values() if any(first <= entry.id < first + count for first, count in runs)
         ]
 
     def next_event(self) -> int | None:

@@ -321,7 +321,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_alive_is_found(self) -> None:
         entries = self.model.entries
-        alive = [(entry, state) for state, first, count in self.ledger.alive_runs() for entry in range(first, first + count)]
+        alive = [
+            (entry, state) for state, first, count in self.ledger.alive_runs() for entry in range(first, first + count)
+        ]
         assert alive == sorted((entry.id, entry.state) for entry in entries.values())
         assert list(self.ledger.lowest_chunks()) == sorted({entry // CHUNK for entry in entries})
         assert self.chunks == {entry // CHUNK for entry in entries}

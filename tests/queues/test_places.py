@@ -42,7 +42,9 @@ def test_every_entry_is_found_where_it_was_written(sizes: list[int]) -> None:
 
 @given(blocks, st.data())
 @settings(max_examples=100, deadline=None)
-def test_what_is_written_forward_is_found_there_and_the_rest_where_it_was(sizes: list[int], data: st.DataObject) -> None:
+def test_what_is_written_forward_is_found_there_and_the_rest_where_it_was(
+    sizes: list[int], data: st.DataObject
+) -> None:
     places, model = _filled(sizes)
     for move in range(data.draw(st.integers(1, 4))):
         first = data.draw(st.integers(0, len(model) - 1))

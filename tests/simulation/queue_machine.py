@@ -19,6 +19,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.promises import expect
 from waystation.broker.broker import Broker
 from waystation.broker.dead_letters import story_of
+from waystation.broker.delayed import QUEUE as WAITING
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, NotFound
@@ -29,6 +30,7 @@ from waystation.world import World
 
 ROOT = "/data"
 DEAD_TOPIC = "dead.letters"
+LATE_TOPIC = "later"
 WINDOW_MS = 3_600_000
 QUEUES = {
     "plain": QueueSettings(hold_ms=300),
@@ -138,10 +140,15 @@ class QueueMachine:
                 number = _number(peeked.delivered.message)
                 found[number] += 1
                 expect(peeked.state != "leaving", f"{name}: message {number} is stuck on its way out")
-        if DEAD_TOPIC in self.broker.topics:
-            for delivered in self.broker.messages.history(DEAD_TOPIC, 10_000):
-                found[_number(delivered.message)] += 1
-                expect(bool(story_of(delivered.message)), "a dead letter without its story")
+        for peeked in self.broker.queues.peek(WAITING, 1_000_000) if WAITING in self.broker.queues else ():
+            found[_number(peeked.delivered.message)] += 1
+        for topic in (DEAD_TOPIC, LATE_TOPIC):
+            for delivered in self.broker.messages.history(topic, 10_000) if topic in self.broker.topics else ():
+                sent = self.clients.sent[_number(delivered.message)]
+                found[sent.number] += 1
+                expect(topic != DEAD_TOPIC or bool(story_of(delivered.message)), "a dead letter without its story")
+                early_ms = sent.not_before_ms - delivered.taken_ms
+                expect(topic != LATE_TOPIC or early_ms <= 0, f"published {early_ms} ms early: {sent}")
         return found
 
     def _check_one(self, sent: Sent, there: bool) -> None:
@@ -181,6 +188,8 @@ class QueueMachine:
             self.consume,
             self.cancel,
             self.checkpoint,
+            self.redrive,
+            self.publish_late,
             lambda: self.transfer(0),
             lambda: self.transfer(1),
         ]
@@ -296,6 +305,23 @@ class QueueMachine:
         for checkpointer in self.broker.shards.checkpointers:
             await checkpointer.run(force=True, forward=True)
         await asyncio.sleep(0.05)
+
+    async def redrive(self) -> None:
+        """Sends some of the dead back; where each is found afterwards does not matter, only that it is there once."""
+        target = self.rng.choice(("work", "plain", None))
+        await self.broker.queues.redrive("dead", to=target, limit=self.rng.choice((1, 5)))
+        await asyncio.sleep(0.1)
+
+    async def publish_late(self) -> None:
+        """A message for a topic that is not to be there before its time."""
+        sent = self.clients.new(LATE_TOPIC)
+        delay_ms = self.rng.choice((1, 30, 500, 60_000))
+        sent.not_before_ms = self.world.clock.now_ms() + delay_ms
+        await self.broker.messages.ensure(LATE_TOPIC)
+        published = self.broker.messages.publish(LATE_TOPIC, [Message(b"%d:" % sent.number, delay_ms=delay_ms)])
+        await self.broker.kept(*published.receipts)
+        if self.told():
+            sent.stored = True
 
     async def transfer(self, number: int) -> None:
         """Takes one message of "plain" and puts another to "out", in one transaction."""

@@ -28,6 +28,7 @@ from waystation.broker.topics import OFFSETS_TOPIC, SHARE_TOPIC, TRANSACTIONS_TO
 from waystation.broker.transacting import QUEUES_TOPIC, Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
+from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.settings import GroupSettings
 from waystation.log.commit import GroupCommit
@@ -170,12 +171,19 @@ class Broker:
         self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared)
         self.groups.start()
         await self.transactions.start()
+        await self._undo_left_over()
         self.shards.start(lambda: self.settings.integer("waystation.checkpoint.interval.ms") / 1000)
         self.queues.remove_left_over()
         self.routing.load()
         self.dead_letters.start()
         self.delayed.start()
         self.housekeeping.start()
+
+    async def _undo_left_over(self) -> None:
+        try:
+            await self.transacting.undo_left_over()
+        except StorageFailed as error:  # a full disk; their timeouts will end them
+            logger.warning("transactions of the broker's own are still open: %s", error)
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Invalid, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
@@ -35,8 +36,8 @@ logger = logging.getLogger("waystation.dead_letters")
 
 X_DEATH = "x-death"
 TOPIC_TARGET = "topic:"
-TRANSACTIONAL_ID = "__dead-letters"
-REDRIVE_ID = "__redrive"
+TRANSACTIONAL_ID = f"{OWN_PREFIX}dead-letters"
+REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 30.0
 MAX_STORY = 20

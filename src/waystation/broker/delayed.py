@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import NotFound, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("waystation.delayed")
 
 QUEUE = "__delayed"
-TRANSACTIONAL_ID = "__delayed"
+TRANSACTIONAL_ID = f"{OWN_PREFIX}delayed"
 TARGET = "x-delayed-to"
 CREDIT = 500
 RETRY_MS = 1_000

@@ -288,10 +288,8 @@ def build_batches(
     made: list[bytearray] = []
     parts: list[bytes] = []
     size, count = HEADER_SIZE, 0
-    record_parts, is_bare = crossing.record_parts, crossing.is_bare
+    record_parts = crossing.record_parts
     for message in messages:
-        if not is_bare(message):
-            check_message(message)
         delta = (message.timestamp_ms if message.timestamp_ms is not None else now_ms) - base
         mark = len(parts)
         added = record_parts(message, count, delta, parts)

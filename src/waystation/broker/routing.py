@@ -366,9 +366,10 @@ class Routing:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    def listing(self) -> RoutingInfo:
-        """All exchanges, and all bindings but the default exchange's."""
-        exchanges = sorted(self._table, key=lambda exchange: exchange.name)
+    def listing(self, name: str | None = None) -> RoutingInfo:
+        """All exchanges, or this one, and all their bindings but the default exchange's."""
+        exchanges = [self._table.get(name)] if name is not None else list(self._table)
+        exchanges.sort(key=lambda exchange: exchange.name)
         return RoutingInfo(
             [(exchange.name, exchange.settings.kind, exchange.settings.alternate) for exchange in exchanges],
             [

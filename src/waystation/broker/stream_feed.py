@@ -28,7 +28,7 @@ from waystation.broker.reading import Readers, read_chunk
 from waystation.broker.selection import Selection
 from waystation.broker.stream_share import Share
 from waystation.broker.topics import Topics
-from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
+from waystation.errors import Conflict, OffsetOutOfRange, Unavailable, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.errors import UnknownMember
@@ -142,7 +142,7 @@ class StreamFeed:
         touched: dict[Share, None] = {}
         for tag in self._known(runs, unknown):
             share, offset = self._held.pop(tag)
-            share.in_hand -= 1
+            del share.tags[offset]
             touched[share] = None
             if verdict is Verdict.ACK:
                 share.done(offset)
@@ -150,7 +150,7 @@ class StreamFeed:
                 self._put_back(share, offset, verdict, delay_ms, error)
         receipt = self._commit(touched)
         for share in touched:
-            if share.leaving and not share.in_hand:
+            if share.leaving and not share.tags:
                 self._give_up(share)
         if touched:
             self._soon()
@@ -170,6 +170,41 @@ class StreamFeed:
         self._closed = True
         self.lost()
         self._hub.closed(self)
+
+    async def claim(self, runs: Sequence[Run]) -> list[tuple[str, int, int]]:
+        """For a transaction that acknowledges these: the offsets (topic, partition, offset) that it is to commit.
+
+        A group's position has no holes, so whatever was delivered before them must be done first: this waits for it.
+        They stay with the consumer until the transaction has committed (`offsets_moved`).
+        """
+        unknown: list[Run] = []
+        shares: dict[Share, set[int]] = {}
+        for tag in self._known(runs, unknown):
+            share, offset = self._held[tag]
+            shares.setdefault(share, set()).add(offset)
+        offsets: list[tuple[str, int, int]] = []
+        for share, wanted in shares.items():
+            while (settled := share.settled_with(wanted)) is None and wanted <= share.tags.keys():
+                await share.moved()
+            if settled is not None:
+                offsets.append((share.partition.topic.name, share.partition.index, settled))
+        if unknown or any(not wanted <= share.tags.keys() or share.dropped for share, wanted in shares.items()):
+            raise Conflict(f"messages {list(runs)} are not all held by this consumer; they may be delivered again")
+        return offsets
+
+    def offsets_moved(self) -> None:
+        """A transaction has committed offsets of the group: what is before them is done."""
+        for share in list(self._shares.values()):
+            if share.begun:
+                topic = share.partition.topic.name
+                [found] = self._hub.groups.fetch_offsets(self.group, [(topic, share.partition.index)])
+                if found.offset > share.committed:
+                    share.committed = found.offset
+                    for tag in share.done_before(found.offset):
+                        self._held.pop(tag, None)
+                    if share.leaving and not share.tags:
+                        self._give_up(share)
+        self._soon()
 
     # -- what the membership says -----------------------------------------------------------------------------------
 
@@ -255,7 +290,7 @@ class StreamFeed:
         share.leaving = True
         share.reader.unlisten(share.woken)
         self._ready.pop(share, None)
-        if share.in_hand and self._is_there(share):
+        if share.tags and self._is_there(share):
             asyncio.get_running_loop().call_later(LET_GO_S, self._time_is_up, share)
         else:
             self._give_up(share)
@@ -280,8 +315,9 @@ class StreamFeed:
         self._ready.pop(share, None)
         partition = share.partition
         self._shares.pop((partition.topic.id, partition.index), None)
-        if share.in_hand:
-            self._held = {tag: held for tag, held in self._held.items() if held[0] is not share}
+        for tag in share.tags.values():
+            self._held.pop(tag, None)
+        share.wake_waiters()
 
     # -- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -444,7 +480,7 @@ class StreamFeed:
         self._next_tag += 1
         if not self._terms.auto_ack:
             self._held[tag] = (share, one.offset)
-            share.in_hand += 1
+            share.tags[one.offset] = tag
         return Delivered(tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
 
     def _hand_over(self, share: Share, messages: list[Delivered]) -> None:

@@ -53,6 +53,7 @@ class Streams:
         self.version = 0  # counts who came and went
         self._offsets = topics.get(OFFSETS_TOPIC).partitions
         topics.subscribe_changes(self._changed)
+        groups.tell_resolved(self._resolved)
 
     async def open(
         self, group: str, selection: Selection, terms: Terms, consumer: str, deliver: Deliver, on_end: OnEnd
@@ -149,6 +150,11 @@ class Streams:
         for feed in self._by_group.get(member.group_id, ()):
             if feed.member is not member:
                 feed.member.nudge()
+
+    def _resolved(self, groups: set[str]) -> None:
+        for group in groups:
+            for feed in list(self._by_group.get(group, ())):
+                feed.offsets_moved()
 
     def _changed(self) -> None:
         if not self._due:

@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.crossing import headers_of
+from waystation.broker.messages import Stamp
+from waystation.broker.stream_feed import StreamFeed
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
-from waystation.log import batch as batches
-from waystation.log.batch import TRANSACTIONAL
-from waystation.log.partitioning import partition_of
-from waystation.message import Message, check_message
+from waystation.message import Message
 from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
-from waystation.transactions.machine import Producer
+from waystation.transactions.listing import Filter
+from waystation.transactions.machine import Producer, State
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
 
 QUEUES_TOPIC = "__queues"
-MAX_SEQUENCE = 2**31
+OWN_PREFIX = "__waystation."
+"""Of the transactional ids that the broker uses itself."""
 
 
 class Transacting:
@@ -43,6 +42,13 @@ class Transacting:
         return Tx(self._broker, transactional_id, producer)
 
 
+    async def undo_left_over(self) -> None:
+        """At the start: ends what the broker itself had begun before a crash, so that nobody waits for its timeout."""
+        for left in self._broker.transactions.listing(Filter(states=frozenset({State.ONGOING.label}))).transactions:
+            if left.transactional_id.startswith(OWN_PREFIX):
+                await self.begin(left.transactional_id)
+
+
 class Tx:
     """One transaction after another of one producer; `end` ends the present one, and the next call begins the next."""
 
@@ -50,43 +56,22 @@ class Tx:
         self._broker = broker
         self.transactional_id = transactional_id
         self.producer = producer
-        self._sequences: dict[tuple[str, int], int] = {}
+        self._stamp = Stamp(*producer)
         self._joined: set[tuple[str, int]] = set()
+        self._begun = False
 
     async def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None
     ) -> list[tuple[str, int, int]]:
         """Messages to a topic, seen by read_committed readers when the transaction commits."""
-        for message in messages:
-            check_message(message)
         known = self._broker.topics.get(topic)
-        count = len(known.partitions)
-        keyless = self._broker.world.random.below(count) if partition is None else partition  # one for all of them
-        shares: dict[int, list[Message]] = {}
-        for message in messages:
-            chosen = keyless if partition is not None or message.key is None else partition_of(message.key, count)
-            shares.setdefault(chosen, []).append(message)
-        await self._join([(topic, index) for index in shares])
-        return [(topic, index, self._append(known, index, share)) for index, share in shares.items()]
-
-    def _append(self, topic: Topic, index: int, messages: list[Message]) -> int:
-        place = (topic.name, index)
-        self._check_joined(place)
-        sequence = self._sequences.get(place, 0)
-        now_ms = self._broker.world.clock.now_ms()
-        batch = batches.build(
-            [(message.key, message.payload, tuple(headers_of(message))) for message in messages],
-            now_ms,
-            producer_id=self.producer.producer_id,
-            producer_epoch=self.producer.epoch,
-            base_sequence=sequence,
-            attributes=TRANSACTIONAL,
-        )
-        target = topic.partition(index)
-        header = self._broker.publishing.check(target, batch)
-        appended = self._broker.publishing.append(target, batch, header)
-        self._sequences[place] = (sequence + len(messages)) % MAX_SEQUENCE
-        return appended.base_offset
+        shares = self._broker.messages.spread(known, messages, partition)
+        await self._join([(topic, target.index) for target, _ in shares])
+        places: list[tuple[str, int, int]] = []
+        for target, share in shares:
+            self._check_joined((topic, target.index))
+            places += self._broker.messages.publish(topic, share, target.index, stamp=self._stamp).places
+        return places
 
     async def put(self, queue: str, messages: Sequence[Message]) -> PutResult:
         """Messages to a queue, there when the transaction commits."""
@@ -99,10 +84,15 @@ class Tx:
         self._check_joined(self._place(shard))
         return shard.put(queue, messages, self.producer)
 
-    async def settle(self, feed: QueueFeed, runs: Sequence[Run]) -> None:
-        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are delivered again."""
+    async def settle(self, feed: QueueFeed | StreamFeed, runs: Sequence[Run]) -> None:
+        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were."""
+        if isinstance(feed, StreamFeed):
+            self._begun = True
+            await self._broker.transactions.add_offsets(self.transactional_id, self.producer, feed.group)
+            await self._commit_offsets(feed.group, await feed.claim(runs))
+            return
         if not isinstance(feed, QueueFeed):
-            raise Conflict("only what a queue's consumer holds can be acknowledged in a transaction")
+            raise Conflict("only what a queue's or a stream's consumer holds can be acknowledged in a transaction")
         await self.take(feed.shard, feed.queue, feed.consumer, runs)
 
     async def take(self, shard: Shard, queue: Queue, consumer: str | None, runs: Sequence[Run]) -> None:
@@ -117,7 +107,11 @@ class Tx:
 
     async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Offsets of a group, committed with the transaction."""
+        self._begun = True
         await self._broker.transactions.add_offsets(self.transactional_id, self.producer, group)
+        await self._commit_offsets(group, offsets)
+
+    async def _commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         results = await self._broker.groups.commit_transactional_offsets(
             group, *self.producer, [OffsetToCommit(*offset) for offset in offsets]
         )
@@ -126,11 +120,12 @@ class Tx:
                 raise result.error
 
     async def end(self, commit: bool) -> None:
-        """Commits or undoes; durable when this returns."""
+        """Commits or undoes; durable when this returns. Where nothing was done there is nothing to end."""
+        if not self._begun:
+            return
+        self._begun = False
         self._joined.clear()
-        self.producer = await self._broker.transactions.end(
-            self.transactional_id, self.producer, commit, bumps_epoch=False
-        )
+        await self._broker.transactions.end(self.transactional_id, self.producer, commit, bumps_epoch=False)
 
     def _place(self, shard: Shard) -> tuple[str, int]:
         return QUEUES_TOPIC, shard.index
@@ -138,6 +133,7 @@ class Tx:
     async def _join(self, places: list[tuple[str, int]]) -> None:
         missing = [place for place in places if place not in self._joined]
         if missing:
+            self._begun = True
             await self._broker.transactions.add_partitions(self.transactional_id, self.producer, missing)
             self._joined.update(missing)
 

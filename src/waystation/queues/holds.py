@@ -15,12 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from waystation.queues.moves import HEAD, HELD, STATE_MASK
 from waystation.queues.runs import Run, add_run, apart
-from waystation.queues.states import CHUNK, HEAD, Chunk, State, States
+from waystation.queues.states import CHUNK, Chunk, States
 from waystation.queues.timetable import Timetable
 
-_HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & 7 == State.HELD) + b"]")
-_HEADS = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & 15 == State.HELD | HEAD) + b"]")
+_HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & STATE_MASK == HELD) + b"]")
+_HEADS = re.compile(
+    b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & (STATE_MASK | HEAD) == HELD | HEAD) + b"]"
+)
 
 _STALE_ROWS = 65_536
 _FEW_ROWS = 64
@@ -123,6 +126,9 @@ class Holds:
         self, consumer: Consumer | None, first: int, count: int, ended: list[Run], unknown: list[Run]
     ) -> None:
         """The general way: looks for holds of this consumer, or of anyone, in a run of any length."""
+        if consumer is not None and not consumer.held:
+            add_run(unknown, first, count)
+            return
         known = first  # up to here, everything is accounted for
         for number, chunk, start, stop in self._states.pieces(first, count):
             base = number * CHUNK

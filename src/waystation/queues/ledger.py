@@ -27,58 +27,23 @@ thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from waystation.errors import Invalid
+from waystation.queues import moves
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.holds import Consumer, Holds
-from waystation.queues.outcomes import Grant, Lapsed, Outcome, Returned, add_grant
+from waystation.queues.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
+from waystation.queues.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.runs import Run, add_run, tidy
 from waystation.queues.schedule import Schedule, ScheduleState
-from waystation.queues.states import (
-    ACK,
-    CANCEL,
-    CHUNK,
-    DIE,
-    DROP,
-    DUE,
-    EXPIRE,
-    FINISH,
-    HIGHEST,
-    LATER,
-    PARK,
-    PRIORITIES,
-    RELEASE,
-    RESERVE,
-    RESTORE,
-    TAKE_OUT,
-    Move,
-    State,
-    States,
-    StatesState,
-    moves_table,
-)
+from waystation.queues.states import CHUNK, States, StatesState
 from waystation.queues.tallies import Tallies
+from waystation.queues.verdicts import BACK, EXPIRED, SAME, verdicts
 
-__all__ = [
-    "CHUNK",
-    "HIGHEST",
-    "PRIORITIES",
-    "Grant",
-    "Lapsed",
-    "Ledger",
-    "LedgerState",
-    "Outcome",
-    "Run",
-    "State",
-    "moves_table",
-]
-
-_SAME = re.compile(rb"(.)\1*", re.DOTALL)
-_BACK, _EXHAUSTED, _EXPIRED = 0, 1, 2
+__all__ = ["CHUNK", "Grant", "Lapsed", "Ledger", "LedgerState", "Outcome", "Run", "State"]
 
 
 class LedgerState(msgspec.Struct, array_like=True, frozen=True):
@@ -135,14 +100,14 @@ class Ledger:
     def deliveries_of(self, entry: int) -> int:
         """How often it was handed out; 0 for what is gone."""
         state = self._states.state_of(entry)
-        if state is State.DONE:
+        if state is DONE:
             return 0
         tries = self._states.tries
-        return (tries.get(entry) if tries is not None else 0) + (state is State.HELD)
+        return (tries.get(entry) if tries is not None else 0) + (state is HELD)
 
     def ready_at(self, entry: int) -> int | None:
         """Until when it is parked; None if it is not. Slow: it searches all times."""
-        if self._schedule is None or self._states.state_of(entry) is not State.PARKED:
+        if self._schedule is None or self._states.state_of(entry) is not PARKED:
             return None
         return self._schedule.until(entry)
 
@@ -243,9 +208,9 @@ class Ledger:
         if first <= states.newest or count < 1:
             raise Invalid(f"entries {first} to {first + count - 1} come after {states.newest}; ids ascend")
         if deliver_at_ms is None:
-            states.add(first, count, State.READY, priority)
+            states.add(first, count, READY, priority)
         else:
-            states.add(first, count, State.PARKED, priority)
+            states.add(first, count, PARKED, priority)
             self._planned().park(first, count, deliver_at_ms)
         if expires_at_ms is not None:
             self._planned().expire(first, count, expires_at_ms)
@@ -272,31 +237,20 @@ class Ledger:
             if states.tries is None or not states.tries.has(first):
                 add_grant(grants, first, taken, 1, deadline_ms)
             else:
-                self._grant_parts(grants, first, taken, deadline_ms)
+                add_grants(grants, first, taken, states.tries, deadline_ms)
         return grants
-
-    def _grant_parts(self, grants: list[Grant], first: int, count: int, deadline_ms: int) -> None:
-        """Some of these were handed out before."""
-        tries = self._tries()
-        for same in _SAME.finditer(tries.values(first, count)):
-            start, end = same.span()
-            if same[0][0] < 255:
-                add_grant(grants, first + start, end - start, same[0][0] + 1, deadline_ms)
-                continue
-            for entry in range(first + start, first + end):
-                add_grant(grants, entry, 1, tries.get(entry) + 1, deadline_ms)
 
     def ack(self, consumer: str, runs: Sequence[Run]) -> Outcome:
         """The work is done."""
-        return self._settle(consumer, runs, ACK)
+        return self._settle(consumer, runs, moves.ACK)
 
     def reject(self, consumer: str, runs: Sequence[Run]) -> Outcome:
         """The work cannot be done: they are dead now, however often they were tried."""
-        return self._settle(consumer, runs, DIE[self.keeps_dead])
+        return self._settle(consumer, runs, moves.DIE[self.keeps_dead])
 
     def reserve(self, consumer: str, runs: Sequence[Run]) -> Outcome:
         """The work is done if an open transaction commits (`finish`), and not if it aborts (`restore`)."""
-        return self._settle(consumer, runs, RESERVE)
+        return self._settle(consumer, runs, moves.RESERVE)
 
     def _settle(self, consumer: str, runs: Sequence[Run], move: Move) -> Outcome:
         outcome = Outcome()
@@ -330,27 +284,27 @@ class Ledger:
 
     def cancel(self, entry: int) -> bool:
         """Takes out an entry that nobody holds; False if it is held, leaving or gone."""
-        return bool(self._finish(entry, 1, CANCEL))
+        return bool(self._finish(entry, 1, moves.CANCEL))
 
     def purge(self) -> list[Run]:
         """Ends everything that waits, ready or parked; returns it."""
-        return self._finish(0, self.newest + 1, CANCEL)
+        return self._finish(0, self.newest + 1, moves.CANCEL)
 
     def drop_oldest(self) -> int | None:
         """The oldest ready entry, of whatever priority, is dead; None if there is none."""
         oldest = min(self._fronts(), default=None)
         if oldest is not None:
-            self._finish(oldest, 1, DROP[self.keeps_dead])
+            self._finish(oldest, 1, moves.DROP[self.keeps_dead])
         return oldest
 
     def take_out(self, entry: int) -> bool:
         """READY, PARKED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
-        if self._states.state_of(entry) is State.HELD:
+        if self._states.state_of(entry) is HELD:
             self._tries().bump(entry, 1)
             self._end_anyones(entry, 1)
         elif self._schedule is not None:
             self._schedule.unpark(entry, 1)
-        return bool(self._states.move(entry, 1, TAKE_OUT))
+        return bool(self._states.move(entry, 1, moves.TAKE_OUT))
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
         """Ends entries whatever they are, whoever holds them; returns those that were alive."""
@@ -358,7 +312,7 @@ class Ledger:
         for first, count in runs:
             if self._states.held:
                 self._end_anyones(first, count)
-            finished += self._finish(first, count, FINISH)
+            finished += self._finish(first, count, moves.FINISH)
         tidy(finished)
         return finished
 
@@ -366,9 +320,9 @@ class Ledger:
         """LEAVING becomes READY again: the transaction was aborted. Returns what was LEAVING."""
         restored: list[Run] = []
         for first, count in runs:
-            restored += self._states.move(first, count, RESTORE)
+            restored += self._states.move(first, count, moves.RESTORE)
         tidy(restored)
-        if self._schedule is not None and self._schedule.overdue:
+        if self._schedule is not None:
             self._schedule.expire_late()
         return restored
 
@@ -393,13 +347,13 @@ class Ledger:
         schedule = self._schedule
         if schedule is not None:
             for first, count in schedule.expired(now_ms):
-                lapsed.expired += self._finish(first, count, EXPIRE[self.keeps_dead])
+                lapsed.expired += self._finish(first, count, moves.EXPIRE[self.keeps_dead])
         if self._holds is not None:
             for first, count in self._holds.end_late(now_ms):
                 self._come_back(first, count, lapsed)
         if schedule is not None:
             for first, count in schedule.due(now_ms):
-                lapsed.ready += self._states.move(first, count, DUE)
+                lapsed.ready += self._states.move(first, count, moves.DUE)
             tidy(lapsed.ready)
         lapsed.tidy()
         return lapsed
@@ -421,18 +375,17 @@ class Ledger:
     def park(self, entry: int, until_ms: int) -> None:
         """READY or HELD becomes PARKED; what is PARKED already waits for this time instead."""
         state = self._states.state_of(entry)
-        if state is State.HELD:
+        if state is HELD:
             self._tries().bump(entry, 1)
             self._end_anyones(entry, 1)
-            self._states.move_held(entry, 1, LATER)
-        elif state is State.PARKED:
+            self._states.move_held(entry, 1, moves.LATER)
+        elif state is PARKED:
             self._planned().unpark(entry, 1)
-        elif not self._states.move(entry, 1, PARK):
+        elif not self._states.move(entry, 1, moves.PARK):
             return
         schedule = self._planned()
         schedule.park(entry, 1, until_ms)
-        if schedule.overdue:
-            schedule.expire_late()
+        schedule.expire_late()
 
     # -- parts of the above -----------------------------------------------------------------------------------------
 
@@ -473,53 +426,32 @@ class Ledger:
     def _come_back(self, first: int, count: int, into: Returned, until_ms: int | None = None) -> None:
         """Entries of one hold, just ended, are nobody's again."""
         self._tries().bump(first, count)
-        verdicts = self._verdicts(first, count)
-        if verdicts is None:
+        overdue = self._schedule.overdue if self._schedule is not None else None
+        found = verdicts(self._states, first, count, self.max_deliveries, overdue)
+        if found is None:
             self._give_back(first, count, into, until_ms)
             return
-        for same in _SAME.finditer(verdicts):
-            start, length = first + same.start(), same.end() - same.start()
-            if same[0][0] == _BACK:
+        for same in SAME.finditer(found):
+            verdict, start, length = same[0][0], first + same.start(), same.end() - same.start()
+            if verdict == BACK:
                 self._give_back(start, length, into, until_ms)
                 continue
-            self._states.move_held(start, length, DIE[self.keeps_dead])
+            self._states.move_held(start, length, moves.DIE[self.keeps_dead])
             if self._schedule is not None and not self.keeps_dead:
                 self._schedule.forget(start, length)
-            add_run(into.expired if same[0][0] == _EXPIRED else into.exhausted, start, length)
+            add_run(into.expired if verdict == EXPIRED else into.exhausted, start, length)
 
     def _give_back(self, first: int, count: int, into: Returned, until_ms: int | None) -> None:
-        self._states.move_held(first, count, RELEASE if until_ms is None else LATER)
+        self._states.move_held(first, count, moves.RELEASE if until_ms is None else moves.LATER)
         if until_ms is not None:
             self._planned().park(first, count, until_ms)
         add_run(into.returned, first, count)
-
-    def _verdicts(self, first: int, count: int) -> bytearray | None:
-        """For each of these what is to become of it; None if all simply come back."""
-        limit, limits = self.max_deliveries, self._states.limits
-        overdue = self._schedule.overdue if self._schedule is not None else None
-        if not limit and limits is None and not overdue:
-            return None
-        tries = self._tries()
-        counts = tries.values(first, count)
-        verdicts = bytearray(count)
-        if limit and max(counts) >= min(limit, 255):
-            for index, value in enumerate(counts):
-                verdicts[index] = (value if value < 255 else tries.get(first + index)) >= limit
-        if limits is not None:
-            for index, own in enumerate(limits.values(first, count)):
-                if own:
-                    verdicts[index] = tries.get(first + index) >= limits.get(first + index)
-        if overdue:
-            for entry in range(first, first + count):
-                if entry in overdue:
-                    verdicts[entry - first] = _EXPIRED
-        return verdicts if any(verdicts) else None
 
     def _rest(self) -> None:
         """Nothing is alive. If nobody is here either, what holds and times needed goes: an idle queue is small."""
         if not self._states.chunks and not self.consumers:
             self._holds = self._schedule = None
-            self._states.lines = self._states.tries = self._states.limits = None
+            self._states.rest()
 
     # -- storing ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from waystation.queues.runs import Run, tidy
+from waystation.queues.tallies import Tallies
+from waystation.queues.verdicts import SAME
 
 
 class Grant(NamedTuple):
@@ -18,7 +20,7 @@ class Grant(NamedTuple):
     deadline_ms: int
 
 
-class Returned(msgspec.Struct):
+class Returned(msgspec.Struct, gc=False):
     """What became of entries that somebody held."""
 
     returned: list[Run] = []  # ready again, or parked if so asked
@@ -31,13 +33,13 @@ class Returned(msgspec.Struct):
         tidy(self.exhausted)
 
 
-class Lapsed(Returned):
+class Lapsed(Returned, gc=False):
     """What time has done, or the leaving of a consumer. `returned`: their holds ended."""
 
     ready: list[Run] = []  # parked until now
 
 
-class Outcome(Returned):
+class Outcome(Returned, gc=False):
     """What a consumer's verdict has done."""
 
     done: list[Run] = []  # what was asked for
@@ -52,3 +54,14 @@ def add_grant(grants: list[Grant], first: int, count: int, deliveries: int, dead
             grants[-1] = Grant(last.first, last.count + count, deliveries, deadline_ms)
             return
     grants.append(Grant(first, count, deliveries, deadline_ms))
+
+
+def add_grants(grants: list[Grant], first: int, count: int, tries: Tallies, deadline_ms: int) -> None:
+    """The same for entries of which some were handed out before: one grant for each count of deliveries in a row."""
+    for same in SAME.finditer(tries.values(first, count)):
+        start, end = same.span()
+        if same[0][0] < 255:
+            add_grant(grants, first + start, end - start, same[0][0] + 1, deadline_ms)
+        else:
+            for entry in range(first + start, first + end):
+                add_grant(grants, entry, 1, tries.get(entry) + 1, deadline_ms)

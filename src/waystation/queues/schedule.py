@@ -16,8 +16,9 @@ from array import array
 
 import msgspec
 
+from waystation.queues.moves import DONE, HELD, LEAVING, PARKED, READY
 from waystation.queues.runs import Run, runs_of
-from waystation.queues.states import State, States
+from waystation.queues.states import States
 from waystation.queues.timetable import Timetable, TimetableState
 
 _NEVER = 1 << 62
@@ -27,8 +28,8 @@ _STALE_ROWS = 1024
 class ScheduleState(msgspec.Struct, array_like=True, frozen=True):
     """A schedule as it is stored."""
 
-    times: TimetableState
-    expiries: TimetableState
+    times: TimetableState | None
+    expiries: TimetableState | None
     moved: dict[int, int]
     overdue: bytes
 
@@ -39,11 +40,11 @@ class Schedule:
     __slots__ = ("_expiries", "_moved", "_states", "_times", "overdue")
 
     def __init__(self, states: States) -> None:
-        self.overdue: set[int] = set()  # held or leaving while their expiry passed
         self._states = states
-        self._times = Timetable()
-        self._expiries = Timetable()
-        self._moved: dict[int, int] = {}
+        self._times: Timetable | None = None
+        self._expiries: Timetable | None = None
+        self._moved: dict[int, int] | None = None
+        self.overdue: set[int] | None = None  # held or leaving while their expiry passed
 
     def park(self, first: int, count: int, until_ms: int) -> None:
         """Entries that were made PARKED will be due."""
@@ -52,6 +53,8 @@ class Schedule:
             for entry in range(first, first + count):
                 if entry in moved:
                     moved[entry] = until_ms
+        if self._times is None:
+            self._times = Timetable()
         self._times.add(until_ms, first, count)
         if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
             self._times.sweep(self._is_due_then)
@@ -59,43 +62,55 @@ class Schedule:
     def unpark(self, first: int, count: int) -> None:
         """Those of a run that are PARKED are about to leave their place, or to wait for another time."""
         if self._states.parked:
-            for _, start, length in self._states.runs(first, count, State.PARKED):
+            if self._moved is None:
+                self._moved = {}
+            for _, start, length in self._states.runs(first, count, PARKED):
                 self._moved.update(dict.fromkeys(range(start, start + length), _NEVER))
 
     def expire(self, first: int, count: int, when_ms: int) -> None:
         """Entries will expire."""
+        if self._expiries is None:
+            self._expiries = Timetable()
         self._expiries.add(when_ms, first, count)
         if self._expiries.rows > 2 * len(self._states) + _STALE_ROWS:
             self._expiries.sweep(self._is_alive)
 
     def expire_late(self) -> None:
         """What came back by other ways than its consumer, after its expiry: the next lapse finds it."""
+        if not self.overdue:
+            return
         states = self._states
-        back = [entry for entry in self.overdue if states.state_of(entry) in (State.READY, State.PARKED)]
+        back = [entry for entry in self.overdue if states.state_of(entry) in (READY, PARKED)]
         self.overdue.difference_update(back)
         for first, count in runs_of(back):
             self.expire(first, count, 0)
 
     def forget(self, first: int, count: int) -> None:
         """These are done."""
-        if self._moved:
-            for entry in range(first, first + count):
-                self._moved.pop(entry, None)
+        moved = self._moved
+        if moved:
+            entries = range(first, first + count)
+            for entry in [entry for entry in moved if entry in entries] if count > len(moved) else entries:
+                moved.pop(entry, None)
         if self.overdue:
             self.overdue.difference_update(range(first, first + count))
 
     def expired(self, now_ms: int) -> list[Run]:
         """The runs whose expiry has come. Those in someone's hands, or on their way out, are noted as overdue."""
-        runs = runs_of(self._expiries.due(now_ms))
-        if self._states.held or self._states.leaving:
+        runs = runs_of(self._expiries.due(now_ms)) if self._expiries is not None else []
+        if runs and (self._states.held or self._states.leaving):
+            if self.overdue is None:
+                self.overdue = set()
             for first, count in runs:
                 for state, start, length in self._states.runs(first, count):
-                    if state is State.HELD or state is State.LEAVING:
+                    if state is HELD or state is LEAVING:
                         self.overdue.update(range(start, start + length))
         return runs
 
     def due(self, now_ms: int) -> list[Run]:
         """The runs that were to wait until now; some may not be PARKED any more."""
+        if self._times is None:
+            return []
         rows = self._times.due(now_ms)
         moved = self._moved
         if moved:
@@ -104,34 +119,40 @@ class Schedule:
 
     def next_ms(self) -> int | None:
         states = self._states
-        due = self._times.next_ms() if states.parked else None
-        expiry = self._expiries.next_ms() if len(states) else None
+        due = self._times.next_ms() if self._times is not None and states.parked else None
+        expiry = self._expiries.next_ms() if self._expiries is not None and states.chunks else None
         return due if expiry is None else expiry if due is None else min(due, expiry)
 
     def until(self, entry: int) -> int | None:
         """Until when a PARKED entry is parked: slow."""
-        if entry in self._moved:
+        if self._moved and entry in self._moved:
             return self._moved[entry]
-        return next((when_ms for when_ms, row in self._times.all_rows() if row == entry), None)
+        rows = self._times.all_rows() if self._times is not None else ()
+        return next((when_ms for when_ms, row in rows if row == entry), None)
 
     def _is_due_then(self, when_ms: int, entry: int) -> bool:
-        return self._states.state_of(entry) is State.PARKED and self._moved.get(entry, when_ms) == when_ms
+        true_ms = self._moved.get(entry, when_ms) if self._moved else when_ms
+        return true_ms == when_ms and self._states.state_of(entry) is PARKED
 
     def _is_alive(self, _: int, entry: int) -> bool:
-        return self._states.state_of(entry) is not State.DONE
+        return self._states.state_of(entry) is not DONE
 
     def dump(self) -> ScheduleState:
-        overdue = array("q", self.overdue).tobytes()
-        return ScheduleState(self._times.dump(), self._expiries.dump(), dict(self._moved), overdue)
+        return ScheduleState(
+            times=self._times.dump() if self._times is not None else None,
+            expiries=self._expiries.dump() if self._expiries is not None else None,
+            moved=dict(self._moved or {}),
+            overdue=array("q", self.overdue or ()).tobytes(),
+        )
 
     @classmethod
     def load(cls, state: ScheduleState, states: States) -> Schedule:
         schedule = cls(states)
-        schedule._times = Timetable.load(state.times)
-        schedule._expiries = Timetable.load(state.expiries)
+        schedule._times = Timetable.load(state.times) if state.times is not None else None
+        schedule._expiries = Timetable.load(state.expiries) if state.expiries is not None else None
         schedule._moved = dict(state.moved)
         overdue = array("q")
         overdue.frombytes(state.overdue)
-        schedule.overdue.update(overdue)
+        schedule.overdue = set(overdue)
         schedule.expire_late()
         return schedule

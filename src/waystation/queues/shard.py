@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
@@ -43,7 +44,7 @@ UNREADABLE_PARK_MS = 60_000
 Producer = tuple[int, int]
 
 
-class PutResult(NamedTuple):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """What a publish gave."""
 
     first: int  # the first entry

@@ -16,104 +16,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
-from typing import NamedTuple
 
 import msgspec
 
+from waystation.queues.moves import (
+    DONE,
+    HEAD,
+    PRIORITIES,
+    PRIORITY_SHIFT,
+    READY,
+    RELEASE,
+    STATE_MASK,
+    Move,
+    State,
+)
 from waystation.queues.ready_line import ReadyLine
 from waystation.queues.runs import Run, add_run
 from waystation.queues.tallies import Tallies, TalliesState
 
+__all__ = ["CHUNK", "State", "States", "StatesState"]
+
 CHUNK = 1024
 """A straggler keeps its whole chunk alive, so small is lean; a thousand entries still are one or two slices."""
 
-PRIORITIES = 10
-HIGHEST = PRIORITIES - 1
-HEAD = 0x08
-"""Set in the first byte of each hold, so that the hold of any entry is found by looking back."""
-
-_PRIORITY_SHIFT = 4
-_STATE_MASK = 0x07
-
-
-class State(IntEnum):
-    """Where an entry is. DONE is also what an entry is that never was, or is long forgotten."""
-
-    DONE = 0
-    READY = 1
-    PARKED = 2
-    HELD = 3
-    LEAVING = 4  # part of an open transaction, or dead and not yet moved to where the dead go
-
-
-MOVES: dict[tuple[State, str], State] = {
-    (State.READY, "acquire"): State.HELD,
-    (State.HELD, "ack"): State.DONE,
-    (State.HELD, "release"): State.READY,  # also when its hold runs out
-    (State.HELD, "release later"): State.PARKED,
-    (State.HELD, "reserve"): State.LEAVING,
-    (State.HELD, "die"): State.DONE,  # rejected; or given back when it has expired, or once too often
-    (State.HELD, "die, kept"): State.LEAVING,
-    (State.PARKED, "due"): State.READY,
-    (State.READY, "expire"): State.DONE,
-    (State.PARKED, "expire"): State.DONE,
-    (State.READY, "expire, kept"): State.LEAVING,
-    (State.PARKED, "expire, kept"): State.LEAVING,
-    (State.READY, "drop"): State.DONE,
-    (State.READY, "drop, kept"): State.LEAVING,
-    (State.READY, "cancel"): State.DONE,
-    (State.PARKED, "cancel"): State.DONE,
-    (State.READY, "take out"): State.LEAVING,
-    (State.PARKED, "take out"): State.LEAVING,
-    (State.HELD, "take out"): State.LEAVING,
-    (State.LEAVING, "restore"): State.READY,
-    (State.READY, "park"): State.PARKED,
-    (State.READY, "finish"): State.DONE,
-    (State.PARKED, "finish"): State.DONE,
-    (State.HELD, "finish"): State.DONE,
-    (State.LEAVING, "finish"): State.DONE,
-}
-"""Every legal move; `moves_table()` prints it. The bytes that runs are translated by are made from it."""
-
-
-def moves_table() -> str:
-    return "\n".join(f"{state.name:7} {verb:14} {after.name}" for (state, verb), after in MOVES.items())
-
-
-class Move(NamedTuple):
-    """A verb as tables of 256 bytes."""
-
-    after: bytes  # what each byte becomes; what the verb does not move stays
-    moved: bytes  # 1 for the bytes that it moves
-    ends: bool  # what it moves is DONE
-
-
-def _tables(verb: str) -> Move:
-    after, moved, ends = bytearray(range(256)), bytearray(256), False
-    for byte in range(256):
-        state = byte & _STATE_MASK
-        target = MOVES.get((State(state), verb)) if state < len(State) else None
-        if target is not None:
-            after[byte] = target and target | byte >> _PRIORITY_SHIFT << _PRIORITY_SHIFT
-            moved[byte] = 1
-            ends = target is State.DONE
-    return Move(bytes(after), bytes(moved), ends)
-
-
-ACK, RELEASE, LATER, RESERVE = _tables("ack"), _tables("release"), _tables("release later"), _tables("reserve")
-DUE, PARK, CANCEL, FINISH = _tables("due"), _tables("park"), _tables("cancel"), _tables("finish")
-TAKE_OUT, RESTORE = _tables("take out"), _tables("restore")
-# By whether the dead are kept.
-DIE = (_tables("die"), _tables("die, kept"))
-EXPIRE = (_tables("expire"), _tables("expire, kept"))
-DROP = (_tables("drop"), _tables("drop, kept"))
-
-STATES = tuple(State)
-_STATE_ONLY = bytes(byte & _STATE_MASK for byte in range(256))
-_AT_REST = bytes(RELEASE.after)  # nobody holds anything after a restart
+_STATES = tuple(State)
+_READY, _PARKED, _HELD, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
+_STATE_ONLY = bytes(byte & STATE_MASK for byte in range(256))
+_AT_REST = RELEASE.after  # nobody holds anything after a restart
 _BYTES = tuple(bytes([byte]) for byte in range(256))
-_READY_BYTES = tuple(State.READY | priority << _PRIORITY_SHIFT for priority in range(PRIORITIES))
+_READY_BYTES = tuple(_READY | priority << PRIORITY_SHIFT for priority in range(PRIORITIES))
+_HELD_BYTES = tuple(_HELD | priority << PRIORITY_SHIFT for priority in range(PRIORITIES))
 _ALL_READY = tuple(_BYTES[byte] * CHUNK for byte in _READY_BYTES)
 _NOT_READY = tuple(re.compile(b"[^" + re.escape(_BYTES[byte]) + b"]", re.DOTALL) for byte in _READY_BYTES)
 _ONES = re.compile(b"\x01+")
@@ -160,7 +92,7 @@ class States:
     def state_of(self, entry: int) -> State:
         chunk = self.chunks.get(entry // CHUNK)
         index = entry % CHUNK
-        return STATES[chunk[index] & _STATE_MASK] if chunk is not None and index < len(chunk) else State.DONE
+        return _STATES[chunk[index] & STATE_MASK] if chunk is not None and index < len(chunk) else DONE
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, Chunk, int, int]]:
         """A run as (chunk's number, chunk, from, to), where there are chunks, however far it reaches."""
@@ -188,7 +120,7 @@ class States:
         for number, chunk, start, stop in self.pieces(first, count):
             base = number * CHUNK + start
             for found in _RUNS.finditer(chunk[start:stop].translate(_STATE_ONLY)):
-                this = STATES[found[0][0]]
+                this = _STATES[found[0][0]]
                 if state is None or this is state:
                     yield this, base + found.start(), found.end() - found.start()
 
@@ -197,7 +129,8 @@ class States:
     def add(self, first: int, count: int, state: State, priority: int) -> None:
         """New entries, younger than all others."""
         self.newest = first + count - 1
-        byte = state | priority << _PRIORITY_SHIFT
+        byte = state | priority << PRIORITY_SHIFT
+        ready = state is READY
         number, index = divmod(first, CHUNK)
         left = count
         while left:
@@ -214,12 +147,12 @@ class States:
                 part = min(left, CHUNK - index)
                 chunk.extend(_BYTES[byte] * part)
             chunk.alive += part
-            if state == State.READY:
+            if ready:
                 self._stand_in_line(priority, number)
             left -= part
             number += 1
             index = 0
-        if state == State.READY:
+        if ready:
             self.ready += count
         else:
             self.parked += count
@@ -236,23 +169,24 @@ class States:
 
     def take(self, limit: int) -> Run:
         """The next ready entries in a row, at most `limit`, become HELD: one hold. The caller knows that there are."""
-        chunks = self.chunks
-        for priority, line in reversed(list(enumerate(self.lines or ()))):
+        lines = self.lines or ()
+        priority = len(lines)
+        while priority:
+            priority -= 1
+            line = lines[priority]
             while line:
                 number = line[0]
-                chunk = chunks.get(number)
-                index = -1 if chunk is None else chunk.find(_READY_BYTES[priority])
-                if chunk is None or index < 0:
-                    del line[0]
-                    continue
-                count = _run_length(chunk, index, limit, priority)
-                byte = State.HELD | priority << _PRIORITY_SHIFT
-                if count > 1:
-                    chunk[index : index + count] = _BYTES[byte] * count
-                chunk[index] = byte | HEAD
-                self.ready -= count
-                self.held += count
-                return number * CHUNK + index, count
+                chunk = self.chunks.get(number)
+                if chunk is not None and (index := chunk.find(_READY_BYTES[priority])) >= 0:
+                    byte = _HELD_BYTES[priority]
+                    count = 1 if limit == 1 else _run_length(chunk, index, limit, priority)
+                    if count > 1:
+                        chunk[index : index + count] = _BYTES[byte] * count
+                    chunk[index] = byte | HEAD
+                    self.ready -= count
+                    self.held += count
+                    return number * CHUNK + index, count
+                del line[0]
         raise LookupError("nothing is ready, though the count says so")
 
     def front(self, priority: int) -> int | None:
@@ -282,17 +216,49 @@ class States:
             chunk[index] = after
         else:
             chunk[index : index + count] = _BYTES[after] * count
-        state = after & _STATE_MASK
-        if state == State.READY:
+        if after:
+            self._count(after, number, count)
+
+    def _count(self, byte: int, number: int, count: int) -> None:
+        """Entries of a chunk that now have this byte: anything but HELD or DONE."""
+        state = byte & STATE_MASK
+        if state == _READY:
             self.ready += count
-            self._stand_in_line(after >> _PRIORITY_SHIFT, number)
-        elif state == State.PARKED:
+            self._stand_in_line(byte >> PRIORITY_SHIFT, number)
+        elif state == _PARKED:
             self.parked += count
-        elif state == State.LEAVING:
+        else:
             self.leaving += count
+
+    def move_one(self, entry: int, move: Move) -> bool:
+        """Moves an entry, if the verb does. If it is held, the caller has ended its hold."""
+        number, index = divmod(entry, CHUNK)
+        chunk = self.chunks.get(number)
+        if chunk is None or index >= len(chunk) or not move.moved[chunk[index]]:
+            return False
+        before = chunk[index]
+        after = chunk[index] = move.after[before]
+        state = before & STATE_MASK
+        if state == _READY:
+            self.ready -= 1
+        elif state == _PARKED:
+            self.parked -= 1
+        elif state == _HELD:
+            self.held -= 1
+        else:
+            self.leaving -= 1
+        if after:
+            self._count(after, number, 1)
+        else:
+            chunk.alive -= 1
+            if not chunk.alive:
+                self._drop(number)
+        return True
 
     def move(self, first: int, count: int, move: Move) -> list[Run]:
         """Moves those of a run that the verb moves, and says which. Of what is held, the caller has ended the holds."""
+        if count == 1:
+            return [(first, 1)] if self.move_one(first, move) else []
         moved: list[Run] = []
         for number, chunk, start, stop in self.pieces(first, count):
             before = chunk[start:stop]
@@ -309,10 +275,6 @@ class States:
             chunk[start:stop] = after
             self._recount(number, chunk, before, after)
         return moved
-
-    def move_one(self, entry: int, move: Move) -> bool:
-        """Moves one entry, if the verb does. If it is held, the caller has ended the hold."""
-        return bool(self.move(entry, 1, move))
 
     def _recount(self, number: int, chunk: Chunk, before: bytearray, after: bytearray) -> None:
         chunk.alive -= after.count(0) - before.count(0)
@@ -339,6 +301,11 @@ class States:
             self.limits.forget(number)
         if self.on_chunk_gone is not None:
             self.on_chunk_gone(number)
+
+    def rest(self) -> None:
+        """Nothing is alive: as small as can be."""
+        self.chunks = {}
+        self.lines = self.tries = self.limits = None
 
     # -- storing ----------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """What is to happen to which entry when, for tens of millions of entries and horizons from seconds to years.
 
-A row is eight bytes in a bucket: far away a bucket is about a minute, near it is about a second, and only the rows of
-the present second are kept in order. So a message parked for next year costs no sorting until its second comes. A
-minute is split into its seconds during the minute before, some thousand rows at each call, so that a million messages
-due in the same minute do not stop everything else.
+A row is eight bytes in a bucket. Far away a bucket is about an hour, nearer a minute, then a second; only the rows of
+the present second are kept in order, and a few more so that a small table needs no buckets at all. So a message parked
+for next year costs no sorting until its second comes. A bucket is split into smaller ones while the one before it
+passes, some thousand rows at each call: a million messages due in the same minute do not stop everything else.
 
 A row may stand here although nothing is to happen any more; the owner looks when its time comes, and has rows swept out
 when too many are stale. Rows are known by a number below 2**54: an entry, or a run of entries in the owner's own code.
@@ -18,41 +18,41 @@ from heapq import heappop, heappush
 
 import msgspec
 
-_NEAR_BITS = 10
-_NEAR_MS = 1 << _NEAR_BITS
-_FAR_BITS = 16
-_FAR_MS = 1 << _FAR_BITS
+_HOURS, _MINUTES, _SECONDS = 0, 1, 2
+_BITS = (22, 16, 10)  # a bucket lasts 2**bits milliseconds
+# A row of a bucket is the milliseconds since the bucket began, above the row's number: 64 bits in all. So hours have
+# room for numbers below 2**42 only, minutes below 2**48; larger ones go to smaller buckets.
+_SHIFTS = tuple(64 - bits for bits in _BITS)
+_MASKS = tuple((1 << shift) - 1 for shift in _SHIFTS)
+_SECOND_BITS = _BITS[_SECONDS]
+_SHIFT = _SHIFTS[_SECONDS]  # in order, a row is its time above its number, in an int of any length
+_MASK = _MASKS[_SECONDS]
 
-# A row is the milliseconds since its bucket began, above the row's number.
-_NEAR_SHIFT = 64 - _NEAR_BITS
-_NEAR_MASK = (1 << _NEAR_SHIFT) - 1
-_FAR_SHIFT = 64 - _FAR_BITS
-_FAR_MASK = (1 << _FAR_SHIFT) - 1
-
-_STEP = 4096  # rows that one call moves from a minute to its seconds: about a millisecond's work
+_FEW = 32  # rows that are kept in order anyway
+_STEP = 4096  # rows that one call moves from a bucket to smaller ones: about a millisecond's work
 
 
 class TimetableState(msgspec.Struct, array_like=True, frozen=True):
-    """A timetable as it is stored. A bucket's key is twice the time that it begins, plus one if it is near."""
+    """A timetable as it is stored."""
 
-    boundary: int
-    keys: list[int]
-    rows: list[bytes]
+    keys: list[int] = []  # four times the time when a bucket begins, plus 0 for hours, 1 for minutes, 2 for seconds
+    rows: list[bytes] = []
+    near: bytes = b""  # time, row, time, row, …
 
 
 class Timetable:
     """Times are milliseconds since the epoch."""
 
-    __slots__ = ("_at", "_boundary", "_buckets", "_order", "_second", "_sweep", "_today", "rows")
+    __slots__ = ("_at", "_bounds", "_buckets", "_near", "_order", "_second", "_sweep", "rows")
 
     def __init__(self) -> None:
         self.rows = 0  # stale ones, too
-        self._buckets: dict[int, array[int]] = {}
-        self._order: list[int] = []  # a heap of the buckets' keys; some may be gone
-        self._boundary = 0  # from this far bucket on, rows go to far buckets
-        self._second = -1  # the near bucket that is kept in order, with all before it
-        self._today: list[int] | None = None  # its rows, in order from `_at` on
+        self._near: list[int] = []  # in order, from `_at` on: what is due in this second or before, and a few more
         self._at = 0
+        self._second = -1
+        self._bounds = (0, 0)  # the first hour and the first minute that have buckets
+        self._buckets: dict[int, array[int]] | None = None
+        self._order: list[int] = []  # a heap of the buckets' keys; some may be gone
         self._sweep: list[int] | None = None  # the buckets yet to be swept
 
     # -- adding -----------------------------------------------------------------------------------------------------
@@ -61,165 +61,191 @@ class Timetable:
         """Rows that follow one another, at the same time."""
         when_ms = max(when_ms, 0)
         self.rows += count
-        if when_ms >> _FAR_BITS >= self._boundary and row + count <= _FAR_MASK:
-            bucket = self._bucket(when_ms >> _FAR_BITS << _FAR_BITS + 1)
-            base = ((when_ms & _FAR_MS - 1) << _FAR_SHIFT) + row
-        elif when_ms >> _NEAR_BITS > self._second:
-            bucket = self._bucket(when_ms >> _NEAR_BITS << _NEAR_BITS + 1 | 1)
-            base = ((when_ms & _NEAR_MS - 1) << _NEAR_SHIFT) + row
-        else:
-            self._add_today(when_ms, row, count)
+        if when_ms >> _SECOND_BITS <= self._second or len(self._near) - self._at + count <= _FEW:
+            self._add_near(when_ms << _SHIFT | row, count)
             return
+        level = self._level(when_ms, row + count)
+        bits, shift = _BITS[level], _SHIFTS[level]
+        bucket = self._bucket(when_ms >> bits << bits + 2 | level)
+        base = ((when_ms & (1 << bits) - 1) << shift) + row
         if count == 1:
             bucket.append(base)
         else:
             bucket.extend(array("Q", range(base, base + count)))
 
+    def _level(self, when_ms: int, end: int) -> int:
+        hour, minute = self._bounds
+        if when_ms >> _BITS[_HOURS] >= hour and end <= _MASKS[_HOURS]:
+            return _HOURS
+        return _MINUTES if when_ms >> _BITS[_MINUTES] >= minute and end <= _MASKS[_MINUTES] else _SECONDS
+
+    def _add_near(self, base: int, count: int) -> None:
+        if count == 1:
+            insort(self._near, base, lo=self._at)
+            return
+        del self._near[: self._at]
+        self._at = 0
+        self._near.extend(range(base, base + count))
+        self._near.sort()
+
     def _bucket(self, key: int) -> array[int]:
+        if self._buckets is None:
+            self._buckets = {}
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = array("Q")
             heappush(self._order, key)
         return bucket
 
-    def _add_today(self, when_ms: int, row: int, count: int) -> None:
-        """What should have happened before this second counts as its beginning."""
-        if self._today is None:
-            self._today, self._at = [], 0
-        base = (max(when_ms - (self._second << _NEAR_BITS), 0) << _NEAR_SHIFT) + row
-        if count == 1:
-            insort(self._today, base, lo=self._at)
-            return
-        del self._today[: self._at]
-        self._at = 0
-        self._today.extend(range(base, base + count))
-        self._today.sort()
-
     # -- time passes ------------------------------------------------------------------------------------------------
 
     def next_ms(self) -> int | None:
         """When to look again, at the latest; None if there is nothing to come."""
-        order = self._order
-        while order and order[0] not in self._buckets:
+        near = self._near[self._at] >> _SHIFT if self._at < len(self._near) else None
+        buckets, order = self._buckets, self._order
+        if not buckets:
+            return near
+        while order[0] not in buckets:
             heappop(order)
-        times: list[int] = []
-        if self._today is not None and self._at < len(self._today):
-            times.append((self._second << _NEAR_BITS) + (self._today[self._at] >> _NEAR_SHIFT))
-        if order:
-            times.append((order[0] >> 1) if order[0] & 1 else max((order[0] >> 1) - _FAR_MS, 0))
-        ahead = max(self._boundary - 1, 0) << _FAR_BITS
-        if ahead << 1 in self._buckets:
-            times.append(max(ahead - _FAR_MS, 0))
-        return min(times, default=None)
+        times = [_begins(order[0])] if near is None else [near, _begins(order[0])]
+        for level in (_HOURS, _MINUTES):  # a bucket that is being split
+            key = max(self._bounds[level] - 1, 0) << _BITS[level] + 2 | level
+            if key in buckets:
+                times.append(_begins(key))
+        return min(times)
 
     def due(self, now_ms: int) -> list[int]:
         """The rows whose time has come, in no order; they are taken out."""
         found: list[int] = []
-        second = now_ms >> _NEAR_BITS
-        if second > self._second:
-            if self._today is not None:
-                found += [row & _NEAR_MASK for row in self._today[self._at :]]
-                self._today = None
-            self._second = second
-        order = self._order
-        while order and order[0] >> 1 <= now_ms:
-            key = heappop(order)
-            bucket = self._buckets.pop(key, None)
-            if bucket is not None:
-                self._open(key, bucket, now_ms, found)
-        self._look_ahead(now_ms)
-        self._take_today(now_ms, found)
+        if now_ms >> _SECOND_BITS > self._second:
+            # What has begun, and the bucket after it, is split: from now on its rows go to smaller ones at once.
+            self._second = now_ms >> _SECOND_BITS
+            self._bounds = ((now_ms >> _BITS[_HOURS]) + 2, (now_ms >> _BITS[_MINUTES]) + 2)
+        if self._buckets:
+            self._open(now_ms, found)
+            for level in (_HOURS, _MINUTES):
+                self._split_ahead(level, now_ms)
+        near, at = self._near, self._at
+        if at < len(near) and near[at] >> _SHIFT <= now_ms:
+            self._at = bisect_left(near, now_ms + 1 << _SHIFT, lo=at)
+            found += [row & _MASK for row in near[at : self._at]]
+            if self._at == len(near) or (self._at > 512 and self._at * 2 > len(near)):
+                del near[: self._at]
+                self._at = 0
         self.rows -= len(found)
         return found
 
-    def _open(self, key: int, bucket: array[int], now_ms: int, found: list[int]) -> None:
-        """A bucket that has begun: all of it is due, or it is brought into order."""
-        start, near = key >> 1, key & 1
-        if start + (_NEAR_MS if near else _FAR_MS) <= now_ms:
-            mask = _NEAR_MASK if near else _FAR_MASK
-            found += [row & mask for row in bucket]
-        elif not near:
-            self._boundary = max(self._boundary, (start >> _FAR_BITS) + 1)
-            self._split(start, bucket)
-        elif self._today is None:
-            self._today, self._at = sorted(bucket), 0
-        else:
-            self._today = sorted([*self._today[self._at :], *bucket])
-            self._at = 0
+    def _open(self, now_ms: int, found: list[int]) -> None:
+        """Takes what is due of buckets that have begun, and puts the rest into smaller ones, or into order."""
+        order, buckets = self._order, self._buckets or {}
+        while order and order[0] >> 2 <= now_ms:
+            key = heappop(order)
+            bucket = buckets.pop(key, None)
+            if bucket is None:
+                continue
+            start, level = key >> 2, key & 3
+            if start + (1 << _BITS[level]) <= now_ms:
+                mask = _MASKS[level]
+                found += [row & mask for row in bucket]
+                continue
+            rows = sorted(bucket)
+            passed = bisect_left(rows, now_ms - start + 1 << _SHIFTS[level])
+            found += [row & _MASKS[level] for row in rows[:passed]]
+            self._split(level, start, rows[passed:])
 
-    def _look_ahead(self, now_ms: int) -> None:
-        """Splits a part of the next far bucket, before its time comes."""
-        ahead = (now_ms >> _FAR_BITS) + 1
-        self._boundary = max(self._boundary, ahead + 1)
-        key = ahead << _FAR_BITS + 1
-        bucket = self._buckets.get(key)
+    def _split_ahead(self, level: int, now_ms: int) -> None:
+        """Splits a part of the next bucket, before its time comes."""
+        bits = _BITS[level]
+        ahead = (now_ms >> bits) + 1
+        key = ahead << bits + 2 | level
+        buckets = self._buckets or {}
+        bucket = buckets.get(key)
         if bucket is not None:
-            part = bucket[-_STEP:]
+            part = sorted(bucket[-_STEP:])
             del bucket[-_STEP:]
             if not bucket:
-                del self._buckets[key]
-            self._split(ahead << _FAR_BITS, part)
+                del buckets[key]
+            self._split(level, ahead << bits, part)
 
-    def _split(self, start_ms: int, far: array[int]) -> None:
-        self.rows -= len(far)
-        for row in far:
-            self.add(start_ms + (row >> _FAR_SHIFT), row & _FAR_MASK)
-
-    def _take_today(self, now_ms: int, found: list[int]) -> None:
-        today = self._today
-        limit = now_ms - (self._second << _NEAR_BITS) + 1
-        if today is None or limit <= 0:
+    def _split(self, level: int, start_ms: int, rows: list[int]) -> None:
+        """Puts sorted rows of a bucket where they belong, all those of one smaller bucket at once."""
+        if level == _SECONDS:
+            base = start_ms << _SHIFT
+            self._near = sorted([*self._near[self._at :], *[base + row for row in rows]])
+            self._at = 0
             return
-        end = bisect_left(today, limit << _NEAR_SHIFT, lo=self._at)
-        found += [row & _NEAR_MASK for row in today[self._at : end]]
-        self._at = end
-        if end == len(today):
-            self._today = None
+        shift, mask = _SHIFTS[level], _MASKS[level]
+        bits, smaller_shift = _BITS[level + 1], _SHIFTS[level + 1]
+        within = (1 << bits) - 1
+        at = 0
+        while at < len(rows):
+            offset_ms = rows[at] >> shift
+            end = bisect_left(rows, (offset_ms >> bits) + 1 << bits + shift, lo=at)
+            when_ms = start_ms + offset_ms
+            if self._level(when_ms, mask) == level + 1 and when_ms >> _SECOND_BITS > self._second:
+                bucket = self._bucket(when_ms >> bits << bits + 2 | level + 1)
+                bucket.extend(
+                    array("Q", [(row >> shift & within) << smaller_shift | row & mask for row in rows[at:end]])
+                )
+            else:
+                self.rows -= end - at
+                for row in rows[at:end]:
+                    self.add(start_ms + (row >> shift), row & mask)
+            at = end
 
     # -- housekeeping -----------------------------------------------------------------------------------------------
 
     def sweep(self, keep: Callable[[int, int], bool]) -> None:
         """Throws stale rows out of one bucket, the next one in turn. `keep` is asked (when_ms, row)."""
+        buckets = self._buckets
+        if not buckets:
+            return
         if not self._sweep:
-            self._sweep = list(self._buckets)
-        key = self._sweep.pop() if self._sweep else -1
-        bucket = self._buckets.get(key)
+            self._sweep = list(buckets)
+        key = self._sweep.pop()
+        bucket = buckets.get(key)
         if bucket is None:
             return
-        shift, mask = (_NEAR_SHIFT, _NEAR_MASK) if key & 1 else (_FAR_SHIFT, _FAR_MASK)
-        start = key >> 1
+        start, shift, mask = key >> 2, _SHIFTS[key & 3], _MASKS[key & 3]
         kept = array("Q", [row for row in bucket if keep(start + (row >> shift), row & mask)])
         self.rows -= len(bucket) - len(kept)
         if kept:
-            self._buckets[key] = kept
+            buckets[key] = kept
         else:
-            del self._buckets[key]
+            del buckets[key]
 
     def all_rows(self) -> Iterator[tuple[int, int]]:
         """Every (when_ms, row), in no order: slow."""
-        for key, bucket in self._buckets.items():
-            shift, mask = (_NEAR_SHIFT, _NEAR_MASK) if key & 1 else (_FAR_SHIFT, _FAR_MASK)
+        for row in self._near[self._at :]:
+            yield row >> _SHIFT, row & _MASK
+        for key, bucket in (self._buckets or {}).items():
+            start, shift, mask = key >> 2, _SHIFTS[key & 3], _MASKS[key & 3]
             for row in bucket:
-                yield (key >> 1) + (row >> shift), row & mask
-        if self._today is not None:
-            for row in self._today[self._at :]:
-                yield (self._second << _NEAR_BITS) + (row >> _NEAR_SHIFT), row & _NEAR_MASK
+                yield start + (row >> shift), row & mask
 
     def dump(self) -> TimetableState:
-        keys, rows = list(self._buckets), [bucket.tobytes() for bucket in self._buckets.values()]
-        if self._today is not None:
-            keys.append(self._second << _NEAR_BITS + 1 | 1)
-            rows.append(array("Q", self._today[self._at :]).tobytes())
-        return TimetableState(self._boundary, keys, rows)
+        buckets = self._buckets or {}
+        near = array("q", [number for row in self._near[self._at :] for number in (row >> _SHIFT, row & _MASK)])
+        return TimetableState(list(buckets), [bucket.tobytes() for bucket in buckets.values()], near.tobytes())
 
     @classmethod
     def load(cls, state: TimetableState) -> Timetable:
         table = cls()
-        table._boundary = state.boundary
-        for key, rows in zip(state.keys, state.rows, strict=True):
-            bucket = array("Q")
-            bucket.frombytes(rows)
-            table._buckets[key] = bucket
-            table.rows += len(bucket)
-        table._order = sorted(table._buckets)
+        near = array("q")
+        near.frombytes(state.near)
+        table._near = [when_ms << _SHIFT | row for when_ms, row in zip(near[::2], near[1::2], strict=True)]
+        table.rows = len(table._near)
+        if state.keys:
+            table._buckets = {}
+            for key, rows in zip(state.keys, state.rows, strict=True):
+                bucket = table._buckets[key] = array("Q")
+                bucket.frombytes(rows)
+                table.rows += len(bucket)
+            table._order = sorted(state.keys)
         return table
+
+
+def _begins(key: int) -> int:
+    """When to look at a bucket: when it begins; hours and minutes before, to split them."""
+    level = key & 3
+    return key >> 2 if level == _SECONDS else max((key >> 2) - (1 << _BITS[level]), 0)
