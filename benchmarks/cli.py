@@ -14,24 +14,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import msgspec
 
 from benchmarks import figures, jobs, profiling
 from benchmarks.kafka import Kafka
-from benchmarks.peers import MockCluster, Peer, Unavailable, Waystation
-from benchmarks.scenarios import FULL, QUICK, Bench, Plan
+from benchmarks.large_scenarios import Large
+from benchmarks.peers import MockCluster, Peer, QueuePeer, Unavailable, Waystation
+from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.queue_peers import Nats, Redis
+from benchmarks.queue_scenarios import Queues
+from benchmarks.scenarios import Topics
 
+P = TypeVar("P", bound=Peer)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "waystation-bench"
-PEERS: dict[str, Callable[[], Peer]] = {
+OURS: dict[str, Callable[[], Waystation]] = {
     "waystation": Waystation,
-    "waystation-os": lambda: Waystation("waystation-os", flush="os", keeps="in the page cache, as Kafka's"),
-    "kafka": lambda: Kafka(CACHE),
-    "mock": MockCluster,
+    "waystation-os": lambda: Waystation("waystation-os", flush="os", keeps="in the page cache, as the others'"),
 }
+TOPIC_PEERS: dict[str, Callable[[], Peer]] = {**OURS, "kafka": lambda: Kafka(CACHE), "mock": MockCluster}
+QUEUE_PEERS: dict[str, Callable[[], QueuePeer]] = {**OURS, "nats": Nats, "redis": Redis}
+NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS})
+PARTS = ("topics", "restart", "queues", "large")
 
 
 def say(text: str) -> None:
@@ -40,41 +47,43 @@ def say(text: str) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Waystation beside its peers, one table.")
-    parser.add_argument("--only", default=",".join(PEERS), help="comma-separated peers (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(NAMES), help="comma-separated peers (default: %(default)s)")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated: topics, the restart of a large log, "
+                        "queues, large queues (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a smoke run: one round, small counts")
     parser.add_argument("--rounds", type=int, help="rounds to take medians of (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply message counts and durations by this")
-    parser.add_argument("--skip-restart", action="store_true", help="leave out the restart of the large log")
-    parser.add_argument("--restart-only", action="store_true", help="nothing but the restart of the large log")
+    parser.add_argument("--queues", type=int, help="how many queues the large part declares (default 1,000,000)")
+    parser.add_argument("--large", type=int, help="how many ready, and parked, messages it takes (default 10,000,000)")
     parser.add_argument("--out", type=Path, help="write everything measured to this file, as JSON")
     parser.add_argument("--work", type=Path, help="where brokers keep their data (default: the cache folder)")
     parser.add_argument("--profile", choices=("cprofile", "perf"), nargs="?", const="cprofile",
                         help="where our broker spends its time, instead of the table")  # fmt: skip
     options = parser.parse_args(arguments)
-    if unknown := set(options.only.split(",")) - PEERS.keys():
-        parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if unknown := set(options.only.split(",")) - set(NAMES):
+        parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if unknown := set(options.parts.split(",")) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     return options
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    plan, scale = (QUICK if options.quick else FULL), options.scale
-
-    def times(count: int) -> int:
-        return max(plan.restart_partitions, int(count * scale))
-
+    plan = (QUICK if options.quick else FULL).scaled(options.scale)
+    whole = 10 * plan.batch
+    large = None if options.large is None else max(whole, options.large // whole * whole)
     return msgspec.structs.replace(
         plan,
         rounds=options.rounds or plan.rounds,
-        messages=times(plan.messages),
-        fill=times(plan.fill),
-        warm_s=plan.warm_s * scale,
-        measure_s=plan.measure_s * scale,
-        restart_messages=times(plan.restart_messages),
+        queues=options.queues or plan.queues,
+        ready=large or plan.ready,
+        parked=large or plan.parked,
     )
 
 
 def is_full(plan: Plan) -> bool:
-    return plan.rounds >= FULL.rounds and plan.messages >= FULL.messages and plan.measure_s >= FULL.measure_s
+    """Nothing may be smaller than what the aims speak of."""
+    mine, full = msgspec.structs.astuple(plan), msgspec.structs.astuple(FULL)
+    return all(isinstance(least, tuple) or value >= least for value, least in zip(mine, full, strict=True))
 
 
 def machine(work: Path) -> figures.Machine:
@@ -105,10 +114,12 @@ def fsync_p50_ms(work: Path) -> float:
     return statistics.median(taken) * 1e3
 
 
-def choose(names: Sequence[str], report: figures.Report) -> list[Peer]:
+def choose(names: Sequence[str], makers: Mapping[str, Callable[[], P]], report: figures.Report) -> list[P]:
     chosen = []
-    for name in names:
-        peer = PEERS[name]()
+    for name, make in makers.items():
+        if name not in names:
+            continue
+        peer = make()
         try:
             report.peers[name] = figures.PeerInfo(peer.version(), peer.keeps)
             chosen.append(peer)
@@ -117,21 +128,47 @@ def choose(names: Sequence[str], report: figures.Report) -> list[Peer]:
     return chosen
 
 
-def measure(bench: Bench, peers: list[Peer], options: argparse.Namespace, report: figures.Report) -> None:
-    def attempt(what: str, peer: Peer, step: Callable[[Peer], None]) -> None:
+class Run:
+    """One run: the chosen parts, with the chosen peers, into one report."""
+
+    def __init__(self, plan: Plan, work: Path, names: Sequence[str], report: figures.Report) -> None:
+        self._plan, self._work, self._names, self._report = plan, work, names, report
+
+    def topics(self) -> None:
+        bench, peers = Topics(self._plan, self._work, self._report), choose(self._names, TOPIC_PEERS, self._report)
+        self._rounds("topics", peers, bench.round)
+
+    def restart(self) -> None:
+        bench, peers = Topics(self._plan, self._work, self._report), choose(self._names, TOPIC_PEERS, self._report)
+        for peer in peers:
+            if peer.durable and peer.name != "waystation-os":
+                self._attempt("restart", peer, bench.restart)
+
+    def queues(self) -> None:
+        bench, peers = Queues(self._plan, self._work, self._report), choose(self._names, QUEUE_PEERS, self._report)
+        self._rounds("queues", peers, bench.round)
+
+    def large(self) -> None:
+        bench, peers = Large(self._plan, self._work, self._report), choose(self._names, QUEUE_PEERS, self._report)
+        for peer in peers:
+            if peer.name != "waystation-os":
+                self._attempt("many queues", peer, bench.many_queues)
+                self._attempt("many ready messages", peer, bench.many_messages)
+                self._attempt("ready messages put singly", peer, bench.single_messages)
+                self._attempt("many parked messages", peer, bench.many_parked)
+
+    def _rounds(self, part: str, peers: Sequence[P], step: Callable[[P], None]) -> None:
+        for number in range(self._report.rounds):
+            for peer in peers if number % 2 == 0 else reversed(peers):
+                self._attempt(f"{part}, round {number + 1} of {self._report.rounds}", peer, step)
+
+    def _attempt(self, what: str, peer: P, step: Callable[[P], None]) -> None:
         say(f"{what}: {peer.name}")
         try:
             step(peer)
         except (Unavailable, jobs.ClientFailed, TimeoutError, RuntimeError, subprocess.SubprocessError) as problem:
-            report.skipped[f"{peer.name}, {what}"] = f"it failed: {problem}"  # the others' samples are still good
-            say(report.skipped[f"{peer.name}, {what}"])
-
-    for number in range(0 if options.restart_only else report.rounds):
-        for peer in peers if number % 2 == 0 else reversed(peers):
-            attempt(f"round {number + 1} of {report.rounds}", peer, bench.round)
-    for peer in () if options.skip_restart else peers:
-        if peer.durable and peer.name != "waystation-os":
-            attempt("restart", peer, bench.restart)
+            self._report.skipped[f"{peer.name}, {what}"] = f"it failed: {problem}"  # the others' samples are still good
+            say(self._report.skipped[f"{peer.name}, {what}"])
 
 
 def stop_on_sigterm() -> None:
@@ -152,15 +189,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     try:
         if options.profile:
-            print(profiling.profile(options.profile, plan, work))
+            print(profiling.profile(options.profile, plan, work, queues=options.parts == "queues"))
             return 0
         report = figures.Report(machine(work), plan.rounds, full=is_full(plan))
-        peers = choose(options.only.split(","), report)
-        measure(Bench(plan, work, report), peers, options, report)
+        run, parts = Run(plan, work, options.only.split(","), report), options.parts.split(",")
+        for name, part in (
+            ("topics", run.topics),
+            ("restart", run.restart),
+            ("queues", run.queues),
+            ("large", run.large),
+        ):
+            if name in parts:
+                part()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(figures.table(report))
     if options.out:
         whole = {"plan": plan, "report": report, "medians": report.medians()}
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
-    return 0 if peers and not any("failed" in reason for reason in report.skipped.values()) else 1
+    return 0 if report.samples and not any("failed" in reason for reason in report.skipped.values()) else 1

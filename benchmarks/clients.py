@@ -10,15 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import NoReturn
 
 import msgspec
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from benchmarks import jobs
+from benchmarks.latency import STAMP, Pace, summary
 
-STAMP = Struct("<QQ")  # CLOCK_MONOTONIC in ns just before produce(), sequence number
 DISTINCT_PAYLOADS = 1024
 STALL_LIMIT_S = 60.0
 OFFSET_LAST = -2001  # RD_KAFKA_OFFSET_TAIL(1): the newest message; the Python binding has no name for it
@@ -117,25 +116,13 @@ def consume(job: jobs.Consume) -> jobs.Transfer:
     return jobs.Transfer(got, time.monotonic() - start, time.process_time())
 
 
-def summary(latencies_ns: list[int], lag_ns: list[int] | None = None) -> jobs.Latencies:
-    def at(values: list[int], quantile: float) -> float:
-        return values[round(quantile * (len(values) - 1))] / 1e6
-
-    if not latencies_ns:
-        raise Failed("no latency was measured")
-    values, lag = sorted(latencies_ns), sorted(lag_ns or [0])
-    return jobs.Latencies(
-        len(values), at(values, 0.5), at(values, 0.99), at(values, 0.999), values[-1] / 1e6, at(lag, 0.99)
-    )
-
-
 def paced_produce(job: jobs.PacedProduce) -> jobs.Latencies:
     # linger.ms=0: at one message a millisecond the default of 5 ms would be most of what is measured.
     acks, latencies, lags = Acks(), list[int](), list[int]()
     producer = Producer(settings(job.bootstrap, acks=job.acks, linger_ms=0))
     producer.list_topics(job.topic, timeout=30)
-    warm, total = int(job.warm_s * job.rate_per_s), int((job.warm_s + job.measure_s) * job.rate_per_s)
-    bodies, step_ns, done = payloads(job.size - STAMP.size), 10**9 // job.rate_per_s, threading.Event()
+    pace = Pace(job.rate_per_s, job.warm_s, job.measure_s)
+    bodies, done = payloads(job.size - STAMP.size), threading.Event()
 
     def poll() -> None:  # a thread of its own, so that a report is seen when it comes and not at the next tick
         while not done.is_set():
@@ -144,7 +131,7 @@ def paced_produce(job: jobs.PacedProduce) -> jobs.Latencies:
     def send(i: int, stamp: int) -> None:
         def report(error: KafkaError | None, message: Message) -> None:
             acks(error, message)
-            if i >= warm:
+            if i >= pace.warm:
                 latencies.append(time.monotonic_ns() - stamp)
 
         body = STAMP.pack(stamp, i) + bodies[i % DISTINCT_PAYLOADS]
@@ -153,19 +140,14 @@ def paced_produce(job: jobs.PacedProduce) -> jobs.Latencies:
     poller = threading.Thread(target=poll)
     poller.start()
     try:
-        start = time.monotonic_ns()
-        for i in range(total):
-            due = start + i * step_ns
-            while (ahead := due - time.monotonic_ns()) > 0:
-                time.sleep(ahead / 1e9)
-            stamp = time.monotonic_ns()
-            lags.append(stamp - due)
-            send(i, stamp)
+        for number, stamp, lag in pace.ticks():
+            lags.append(lag)
+            send(number, stamp)
         producer.flush(STALL_LIMIT_S)
     finally:
         done.set()
         poller.join()
-    acks.check(total)
+    acks.check(pace.total)
     return summary(latencies, lags)
 
 
@@ -173,15 +155,15 @@ def paced_consume(job: jobs.PacedConsume) -> jobs.Latencies:
     config = settings(job.bootstrap, enable_auto_commit=False, enable_partition_eof=True)
     consumer = Consumer({**config, "group.id": "bench-latency"})
     consumer.assign([TopicPartition(job.topic, 0, OFFSET_END)])
-    warm, total = int(job.warm_s * job.rate_per_s), int((job.warm_s + job.measure_s) * job.rate_per_s)
+    pace = Pace(job.rate_per_s, job.warm_s, job.measure_s)
     latencies: list[int] = []
     ready, got, last_news = False, 0, time.monotonic()
-    while got < total:
+    while got < pace.total:
         message = consumer.poll(1.0)
         now_ns = time.monotonic_ns()
         if message is None:
             if now_ns / 1e9 - last_news > STALL_LIMIT_S:
-                raise Failed(f"no message for {STALL_LIMIT_S} s after {got} of {total}")
+                raise Failed(f"no message for {STALL_LIMIT_S} s after {got} of {pace.total}")
         elif message.error() is not None:  # the end of the log: from here on we are waiting for the producer
             if not ready:
                 ready = True
@@ -189,7 +171,7 @@ def paced_consume(job: jobs.PacedConsume) -> jobs.Latencies:
         else:
             stamp, sequence = STAMP.unpack_from(message.value() or b"")
             got, last_news = got + 1, now_ns / 1e9
-            if sequence >= warm:
+            if sequence >= pace.warm:
                 latencies.append(now_ns - stamp)
     return summary(latencies)
 
@@ -257,7 +239,7 @@ def mock() -> NoReturn:
 
 
 def main() -> None:
-    job = msgspec.json.decode(sys.argv[1], type=jobs.Job)
+    job = msgspec.json.decode(sys.argv[1], type=jobs.KafkaJob)
     result: msgspec.Struct
     match job:
         case jobs.Produce():

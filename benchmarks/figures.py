@@ -1,21 +1,33 @@
 """What a run has measured: samples, their medians, and the table and JSON made of them.
 
-A figure is named by the work and the unit; a peer's value for it is the median over the rounds. Pure data, no I/O.
+A figure is named by the part of the run, the work and the unit; a peer's value for it is the median over the rounds.
+The table has a section a part, since topics and queues have different peers. Pure data, no I/O.
 Called by the scenarios (to add samples) and by `benchmarks.cli` (to print).
 """
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-OURS, REFERENCE = "waystation", "kafka"
+OURS = "waystation"
+Part = Literal["topics", "queues", "large"]
+TOPICS: Part = "topics"
+QUEUES: Part = "queues"
+LARGE: Part = "large"
+REFERENCE: dict[Part, str] = {TOPICS: "kafka", QUEUES: "nats", LARGE: "nats"}
+TITLES: dict[Part, str] = {
+    TOPICS: "Topics, by Kafka's protocol",
+    QUEUES: "Queues",
+    LARGE: "Queues, large",
+}
 
 
 class Figure(NamedTuple):
     work: str
     unit: str
+    part: Part = TOPICS
 
 
 class Aim(NamedTuple):
@@ -23,14 +35,17 @@ class Aim(NamedTuple):
 
     bound: float
     most: bool = True
+    peer: str = OURS
+    """Which of our two columns it speaks of."""
 
     def __str__(self) -> str:
-        return f"{'≤' if self.most else '≥'} {shown(self.bound)}"
+        whose = "" if self.peer == OURS else f"{self.peer} "
+        return f"{whose}{'≤' if self.most else '≥'} {shown(self.bound)}"
 
 
-RATE, VOLUME, CPU, MEMORY, SECONDS = "messages/s", "MB/s", "broker CPU s/M", "MiB", "s"
+RATE, VOLUME, CPU, MEMORY, SECONDS, BYTES = "messages/s", "MB/s", "broker CPU s/M", "MiB", "s", "bytes"
 
-OTHER_LOAD = Figure("other processes meanwhile", "cores")
+OTHER_LOAD = ("other processes meanwhile", "cores")
 # A chosen line, not a measured one. At 1.7 of two cores Kafka's start took four times as long and its p99 ninety times.
 NOISY_CORES = 0.5
 
@@ -44,6 +59,16 @@ AIMS = {
     Figure("restart after stop, first fetch", SECONDS): Aim(2),
     Figure("restart after kill -9, first ack", SECONDS): Aim(10),
     Figure("restart after kill -9, first fetch", SECONDS): Aim(10),
+    Figure("put 100 B batched", CPU, QUEUES): Aim(5.4),
+    Figure("put 100 B batched", RATE, QUEUES): Aim(100_000, most=False),
+    Figure("take and ack 100 B batched", CPU, QUEUES): Aim(6.9),
+    Figure("take and ack 100 B batched", RATE, QUEUES): Aim(100_000, most=False),
+    Figure("put to receipt 100 B", "p99 ms", QUEUES): Aim(5, peer="waystation-os"),
+    Figure("put to ack 100 B", "p99 ms", QUEUES): Aim(5, peer="waystation-os"),
+    Figure("memory per ready message", BYTES, LARGE): Aim(32),
+    Figure("memory per ready message, put singly", BYTES, LARGE): Aim(32),
+    Figure("memory per idle queue", BYTES, LARGE): Aim(1024),
+    Figure("memory with 10,000,000 parked messages", MEMORY, LARGE): Aim(953),  # 1 GB
 }
 
 
@@ -52,6 +77,7 @@ class Sample(msgspec.Struct, frozen=True):
     work: str
     unit: str
     value: float
+    part: Part = TOPICS
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -81,32 +107,38 @@ class Report(msgspec.Struct):
     skipped: dict[str, str] = msgspec.field(default_factory=dict)
     samples: list[Sample] = msgspec.field(default_factory=list)
 
-    def add(self, peer: str, work: str, unit: str, value: float) -> None:
-        self.samples.append(Sample(peer, work, unit, value))
+    def add(self, peer: str, work: str, unit: str, value: float, part: Part = TOPICS) -> None:
+        self.samples.append(Sample(peer, work, unit, value, part))
 
-    def figures(self) -> Sequence[Figure]:
+    def figures(self, part: Part) -> Sequence[Figure]:
         """In the order in which they were first measured."""
-        return list(dict.fromkeys(Figure(sample.work, sample.unit) for sample in self.samples))
+        return list(dict.fromkeys(Figure(s.work, s.unit, part) for s in self.samples if s.part == part))
+
+    def peers_of(self, part: Part) -> Sequence[str]:
+        measured = {sample.peer for sample in self.samples if sample.part == part}
+        return [peer for peer in self.peers if peer in measured]
 
     def median(self, peer: str, figure: Figure) -> float | None:
-        values = [s.value for s in self.samples if s.peer == peer and (s.work, s.unit) == figure]
+        values = [s.value for s in self.samples if s.peer == peer and (s.work, s.unit, s.part) == figure]
         return statistics.median(values) if values else None
 
-    def other_load(self) -> float:
+    def other_load(self, part: Part) -> float:
         """The peer that suffered most from other processes: how many cores those used."""
-        return max((self.median(peer, OTHER_LOAD) or 0.0 for peer in self.peers), default=0.0)
+        return max((self.median(peer, Figure(*OTHER_LOAD, part)) or 0.0 for peer in self.peers), default=0.0)
 
     def can_judge(self, figure: Figure) -> bool:
         """Whether an aim can be called met or missed: never by a small run; all but memory needs a quiet machine."""
-        return self.full and (self.other_load() <= NOISY_CORES or figure.unit == MEMORY)
+        return self.full and (self.other_load(figure.part) <= NOISY_CORES or figure.unit in (MEMORY, BYTES))
 
-    def medians(self) -> dict[str, dict[str, dict[str, float]]]:
-        """peer → work → unit → median."""
-        result: dict[str, dict[str, dict[str, float]]] = {}
-        for peer in self.peers:
-            for figure in self.figures():
-                if (value := self.median(peer, figure)) is not None:
-                    result.setdefault(peer, {}).setdefault(figure.work, {})[figure.unit] = value
+    def medians(self) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+        """part → peer → work → unit → median."""
+        result: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+        for part in TITLES:
+            for peer in self.peers_of(part):
+                works = result.setdefault(part, {}).setdefault(peer, {})
+                for figure in self.figures(part):
+                    if (value := self.median(peer, figure)) is not None:
+                        works.setdefault(figure.work, {})[figure.unit] = value
         return result
 
 
@@ -118,26 +150,32 @@ def shown(value: float) -> str:
 
 
 def table(report: Report) -> str:
-    """The one table: a row a figure, a column a peer, our ratio to Kafka and our aim last."""
-    compare = OURS in report.peers and REFERENCE in report.peers
-    head = ["work", "unit", *report.peers, *([f"{OURS} ÷ {REFERENCE}"] if compare else []), "aim"]
-    rows = [_row(report, figure, compare) for figure in report.figures()]
+    """The one table, a section a part, and under it what one has to know to read it."""
+    return "\n".join([*(_section(report, part) for part in TITLES if report.figures(part)), *_foot(report)])
+
+
+def _section(report: Report, part: Part) -> str:
+    """A row a figure, a column a peer, our ratio to the part's reference and our aim last."""
+    peers, reference = report.peers_of(part), REFERENCE[part]
+    compare = OURS in peers and reference in peers
+    head = ["work", "unit", *peers, *([f"{OURS} ÷ {reference}"] if compare else []), "aim"]
+    rows = [_row(report, figure, compare) for figure in report.figures(part)]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [_line(head, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
-    lines += [_line(row, widths) for row in rows]
-    return "\n".join([*lines, "", *_foot(report)])
+    lines = [f"## {TITLES[part]}", "", _line(head, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    return "\n".join([*lines, *(_line(row, widths) for row in rows), ""])
 
 
 def _row(report: Report, figure: Figure, compare: bool) -> list[str]:
-    values = {peer: report.median(peer, figure) for peer in report.peers}
+    values = {peer: report.median(peer, figure) for peer in report.peers_of(figure.part)}
     cells = [figure.work, figure.unit, *("–" if value is None else shown(value) for value in values.values())]
-    ours, reference = values.get(OURS), values.get(REFERENCE)
+    ours, reference = values.get(OURS), values.get(REFERENCE[figure.part])
     if compare:
         cells.append(f"{ours / reference:.2f}" if ours is not None and reference else "–")
     aim = AIMS.get(figure)
-    if aim is None or ours is None or not report.can_judge(figure):
+    judged = None if aim is None else values.get(aim.peer)
+    if aim is None or judged is None or not report.can_judge(figure):
         return [*cells, str(aim or "")]
-    met = ours <= aim.bound if aim.most else ours >= aim.bound
+    met = judged <= aim.bound if aim.most else judged >= aim.bound
     return [*cells, f"{aim} {'met' if met else 'MISSED'}"]
 
 
@@ -153,16 +191,17 @@ def _foot(report: Report) -> list[str]:
     ]
     lines += [f"{name}: left out, {reason}." for name, reason in report.skipped.items()]
     lines.append(
-        f"Medians of {report.rounds} round(s), restarts once; {machine.at}, {machine.cores} × {machine.cpu}, "
-        f"Python {machine.python}, {machine.client}; fsync p50 {machine.fsync_p50_ms:.2f} ms."
+        f"Medians of {report.rounds} round(s), restarts and large queues once; {machine.at}, {machine.cores} × "
+        f"{machine.cpu}, Python {machine.python}, {machine.client}; fsync p50 {machine.fsync_p50_ms:.2f} ms."
     )
     if not report.full:
         lines.append(
             "SMALL: fewer messages or rounds than the aims speak of, so none is judged; small CPU figures are rounding."
         )
-    if (load := report.other_load()) > NOISY_CORES:
-        lines.append(
-            f"NOISY: other processes used up to {load:.1f} cores. Nothing but memory is to be quoted, no ratio "
-            "either: CPU per message of one and the same broker has differed fourfold between such runs."
-        )
+    for part in TITLES:
+        if (load := report.other_load(part)) > NOISY_CORES:
+            lines.append(
+                f"NOISY ({part}): other processes used up to {load:.1f} cores. Nothing but memory is to be quoted, no "
+                "ratio either: CPU per message of one and the same broker has differed fourfold between such runs."
+            )
     return lines

@@ -1,8 +1,9 @@
 """Client work as plain data: what a client process is told to do and what it answers.
 
 A client runs in a process of its own, so that its CPU time and its interpreter lock never mix with the broker's or
-with the other client's. A job is one JSON argument, a result is one JSON line: `benchmarks.clients` is the other end.
-This module imports no Kafka client, so the parent process stays light. Called by the scenarios and the peers.
+with the other client's. A job is one JSON argument, a result is one JSON line; the other end is `benchmarks.clients`
+(Kafka), `benchmarks.generator` (raw frames) or `benchmarks.libraries` (the usual Python clients of queues). This module
+imports none of them, so the parent process stays light. Called by the scenarios and the peers.
 """
 
 import subprocess
@@ -74,7 +75,130 @@ class Mock(msgspec.Struct, frozen=True, tag=True):
     """Be librdkafka's mock cluster: print its address, live until stdin closes."""
 
 
-Job = Produce | Consume | PacedProduce | PacedConsume | Probe | Mock
+KafkaJob = Produce | Consume | PacedProduce | PacedConsume | Probe | Mock
+
+WireName = Literal["native", "nats", "redis"]
+LibraryName = Literal["waystation", "nats-py", "redis-py"]
+
+
+class Put(msgspec.Struct, frozen=True, tag=True):
+    """Put `count` messages into a queue, `batch` a request, at most `in_flight` of them unanswered.
+
+    With `delay`, each comes due at a time of its own, between an hour and a year from now.
+    """
+
+    wire: WireName
+    address: str
+    queue: str
+    count: int
+    size: int
+    batch: int
+    in_flight: int
+    delay: bool = False
+
+
+class Take(msgspec.Struct, frozen=True, tag=True):
+    """Consume `count` messages of a queue and acknowledge them, `batch` an acknowledgement."""
+
+    wire: WireName
+    address: str
+    queue: str
+    count: int
+    size: int
+    batch: int
+    in_flight: int
+
+
+class PacedPut(msgspec.Struct, frozen=True, tag=True):
+    """Put at a fixed rate, one message a request, each stamped with the clock just before it is sent."""
+
+    wire: WireName
+    address: str
+    queue: str
+    size: int
+    rate_per_s: int
+    warm_s: float
+    measure_s: float
+
+
+class PacedTake(msgspec.Struct, frozen=True, tag=True):
+    """Consume and acknowledge what `PacedPut` sends (READY once consuming), and compare the stamps with the clock."""
+
+    wire: WireName
+    address: str
+    queue: str
+    rate_per_s: int
+    warm_s: float
+    measure_s: float
+
+
+class Declare(msgspec.Struct, frozen=True, tag=True):
+    """Declare `count` queues, `queue` and a number each (just `queue` if it is one)."""
+
+    wire: WireName
+    address: str
+    queue: str
+    count: int = 1
+    in_flight: int = 500
+
+
+class Scatter(msgspec.Struct, frozen=True, tag=True):
+    """Put `count` messages, one a request, into `queues` queues that `Declare` made, one after the other in turn.
+
+    With two queues or more, no two neighbouring requests speak of the same one, so a broker cannot join them.
+    """
+
+    wire: WireName
+    address: str
+    queue: str
+    count: int
+    size: int
+    in_flight: int
+    queues: int
+
+
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """How many messages each of these queues holds, added up."""
+
+    wire: WireName
+    address: str
+    queues: tuple[str, ...]
+
+
+class Knock(msgspec.Struct, frozen=True, tag=True):
+    """Wait (READY) for the broker's address on stdin, then knock until a put into `queue` is acknowledged."""
+
+    wire: WireName
+    queue: str
+    timeout_s: float = 300.0
+
+
+WireJob = Put | Take | PacedPut | PacedTake | Declare | Scatter | Count | Knock
+
+
+class LibraryPut(msgspec.Struct, frozen=True, tag=True):
+    """What `Put` does, by the Python client that people use: one at a time, or `batch` at a time."""
+
+    library: LibraryName
+    address: str
+    queue: str
+    count: int
+    size: int
+    batch: int
+
+
+class LibraryTake(msgspec.Struct, frozen=True, tag=True):
+    """What `Take` does, by the Python client that people use."""
+
+    library: LibraryName
+    address: str
+    queue: str
+    count: int
+    batch: int
+
+
+LibraryJob = LibraryPut | LibraryTake
+Job = KafkaJob | WireJob | LibraryJob
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -105,11 +229,22 @@ class Probed(msgspec.Struct, frozen=True):
     all_fetches: float = 0.0
 
 
-Result = TypeVar("Result", Transfer, Latencies, Probed)
+class Counted(msgspec.Struct, frozen=True):
+    messages: int
+
+
+Result = TypeVar("Result", Transfer, Latencies, Probed, Counted)
 
 
 class ClientFailed(Exception):
     """A client process ended without an answer; its last words are the message."""
+
+
+def _module(job: Job) -> str:
+    """Who does it: each knows one kind of client, so that no process loads the libraries of another."""
+    if isinstance(job, KafkaJob):
+        return "benchmarks.clients"
+    return "benchmarks.generator" if isinstance(job, WireJob) else "benchmarks.libraries"
 
 
 class Client:
@@ -118,7 +253,7 @@ class Client:
     def __init__(self, job: Job) -> None:
         self._job = type(job).__name__
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.clients", msgspec.json.encode(job).decode()],
+            [sys.executable, "-m", _module(job), msgspec.json.encode(job).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -135,7 +270,7 @@ class Client:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
-    def result(self, kind: type[Result], timeout_s: float = 900) -> Result:
+    def result(self, kind: type[Result], timeout_s: float = 1800) -> Result:
         out, err = self.process.communicate(timeout=timeout_s)
         lines = out.strip().splitlines()
         if self.process.returncode != 0 or not lines:

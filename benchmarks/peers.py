@@ -81,6 +81,17 @@ class Peer(Protocol):
     def spawn(self, folder: Path, port: int) -> Running: ...
 
 
+class QueuePeer(Peer, Protocol):
+    """What the queue scenarios ask besides."""
+
+    wire: jobs.WireName
+    library: jobs.LibraryName
+    delays: bool
+    """Whether a message can be put now and come due later."""
+    most_queues: int | None
+    """More than these are left out of the run; None: as many as asked for."""
+
+
 def spawn(command: list[str], folder: Path, port: int) -> Running:
     """A broker process of its own session (so that Ctrl-C reaches us first), logging into its folder."""
     with (folder / "server.log").open("ab") as log:
@@ -100,6 +111,10 @@ class Waystation:
     profile: Path | None = None
     consumes: bool = field(default=True, init=False)
     durable: bool = field(default=True, init=False)
+    wire: jobs.WireName = field(default="native", init=False)
+    library: jobs.LibraryName = field(default="waystation", init=False)
+    delays: bool = field(default=True, init=False)
+    most_queues: int | None = field(default=None, init=False)
 
     def version(self) -> str:
         return f"{self._waystation('--version')}, Python {sys.version.split()[0]}, flush={self.flush}"
@@ -117,7 +132,7 @@ class Waystation:
 
     def spawn(self, folder: Path, port: int) -> Running:
         profiler = ["-m", "cProfile", "-o", str(self.profile)] if self.profile else []
-        serve = ["serve", "--data", str(folder / "data"), "--kafka", f"127.0.0.1:{port}"]
+        serve = ["serve", "--data", str(folder / "data"), "--kafka", f"127.0.0.1:{port}", "--http", "off"]
         flush = ["--set", f"waystation.flush={self.flush}"] if self.flush != "commit" else []
         return spawn([sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush], folder, port)
 
@@ -163,7 +178,7 @@ def log_end(folder: Path) -> str:
     return " / ".join((folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:])
 
 
-def start(peer: Peer, folder: Path, probe: jobs.Probe) -> tuple[Running, jobs.Probed, float]:
+def start(peer: Peer, folder: Path, probe: jobs.Probe | jobs.Knock) -> tuple[Running, jobs.Probed, float]:
     """Start a broker while a client is already knocking; also returns when the process was started.
 
     The client is loaded and waiting before the broker's process exists, so its own start costs nothing.

@@ -14,32 +14,42 @@ from typing import Literal
 
 from benchmarks import jobs
 from benchmarks.peers import Running, Unavailable, Waystation, start
-from benchmarks.scenarios import Plan, create_topic
+from benchmarks.plan import Plan
+from benchmarks.queue_scenarios import IN_FLIGHT, declare
+from benchmarks.scenarios import create_topic
 
 LINES = 40
 
 
-def profile(tool: Literal["cprofile", "perf"], plan: Plan, work: Path) -> str:
-    """The report of one produce and one consume of the plan's 100 B messages."""
+def profile(tool: Literal["cprofile", "perf"], plan: Plan, work: Path, *, queues: bool) -> str:
+    """The report of one produce and one consume of the plan's 100 B messages; or put and take, batched, of a queue."""
+    load = _queue_load if queues else _topic_load
     output = work / "profile"
     peer = Waystation(profile=output if tool == "cprofile" else None)
     broker, _, _ = start(peer, work, jobs.Probe("first"))
     try:
         if tool == "perf":
             with _Perf(broker.pid, output):
-                _load(peer, broker, plan)
+                load(peer, broker, plan)
         else:
-            _load(peer, broker, plan)
+            load(peer, broker, plan)
         broker.stop()
     finally:
         broker.kill()
     return _perf_report(output) if tool == "perf" else _cprofile_report(output)
 
 
-def _load(peer: Waystation, broker: Running, plan: Plan) -> None:
+def _topic_load(peer: Waystation, broker: Running, plan: Plan) -> None:
     create_topic(peer, broker, "profile", 1)
     jobs.run(jobs.Produce(broker.bootstrap, "profile", plan.messages, 100), jobs.Transfer)
     jobs.run(jobs.Consume(broker.bootstrap, "profile", plan.messages), jobs.Transfer)
+
+
+def _queue_load(peer: Waystation, broker: Running, plan: Plan) -> None:
+    declare(peer, broker, "profile")
+    order = (peer.wire, broker.bootstrap, "profile", plan.queue_messages, 100, plan.batch, IN_FLIGHT["batched"])
+    jobs.run(jobs.Put(*order), jobs.Transfer)
+    jobs.run(jobs.Take(*order), jobs.Transfer)
 
 
 def _cprofile_report(output: Path) -> str:

@@ -152,6 +152,7 @@ HEAVY = (
     "confluent_kafka",
     "cramjam",
     "http",
+    "httptools",
     "hypothesis",
     "kio",
     "pytest",
@@ -159,6 +160,7 @@ HEAVY = (
     "ssl",
     "urllib.request",
     "uvloop",
+    "websockets",
 )
 """What neither `import waystation` nor `waystation --help` may pay for. kio also imports hypothesis if it can."""
 

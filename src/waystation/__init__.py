@@ -1,9 +1,16 @@
 """Waystation: a message broker for Python people.
 
-    with waystation.open("./data") as broker:
-        ...  # any Kafka client, at broker.kafka
+    import waystation as ws
 
-Importing this loads nothing but the names below; the broker comes with the first call.
+    with ws.connect("waystation://localhost:9092") as mq:      # or ws.open("./data"): the broker in this process
+        mq.publish("orders.eu", {"id": 7}, key="u1")
+        jobs = mq.queue("jobs", max_deliveries=5)
+        jobs.put({"resize": "a.png"}, priority=9)
+        with jobs.get(timeout=5) as message:
+            work(message.json())
+
+`waystation.aio` has the same for asyncio. Importing this loads nothing but the names below; the rest comes with the
+first call.
 """
 
 from __future__ import annotations
@@ -18,24 +25,116 @@ if typing.TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from waystation.embedded import EmbeddedBroker
+    from waystation import aio as aio
+    from waystation.client.producing import Guarantee
+    from waystation.client.queue_options import Retry as Retry
+    from waystation.client.sync.client import Client as Client
+    from waystation.client.sync.message import Message as Message
+    from waystation.client.sync.queue import Queue as Queue
+    from waystation.client.sync.subscription import Subscription as Subscription
+    from waystation.client.sync.transaction import Transaction as Transaction
+    from waystation.inprocess import EmbeddedBroker
+    from waystation.message import Priority as Priority
 
-__all__ = ["WaystationError", "__version__", "errors", "open"]
+__all__ = [
+    "Client",
+    "Message",
+    "Priority",
+    "Queue",
+    "Retry",
+    "Subscription",
+    "Transaction",
+    "WaystationError",
+    "__version__",
+    "aio",
+    "connect",
+    "errors",
+    "open",
+]
+
+_LATER = {
+    "Client": "waystation.client.sync.client",
+    "Message": "waystation.client.sync.message",
+    "Priority": "waystation.message",
+    "Queue": "waystation.client.sync.queue",
+    "Retry": "waystation.client.queue_options",
+    "Subscription": "waystation.client.sync.subscription",
+    "Transaction": "waystation.client.sync.transaction",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    """The names that bring asyncio with them, when they are first asked for."""
+    from importlib import import_module
+
+    if name == "aio":
+        return import_module("waystation.aio")
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'waystation' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def connect(
+    url: str = "waystation://localhost:9092",
+    *,
+    name: str | None = None,
+    connections: int = 1,
+    guarantee: Guarantee = "at-least-once",
+    timeout: float = 30.0,
+    wait: float = 0.0,
+    max_in_flight: int = 64 * 1024 * 1024,
+) -> Client:
+    """Connects to a broker; raises ConnectionLost if it cannot be reached.
+
+    `url` is `waystation://HOST:PORT`, the address of the broker's Kafka door. `name` is what the broker's lists call
+    this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
+    that is sent and received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`. `timeout`: how many seconds a
+    request may take, a lost connection included. `wait`: how long to keep trying when nobody listens there yet.
+    `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has to wait.
+
+    A connection that is lost is made again, with growing pauses; subscriptions and handlers go on by themselves.
+    """
+    from waystation.client.sync.connecting import connect
+
+    return connect(
+        url,
+        name=name,
+        connections=connections,
+        guarantee=guarantee,
+        timeout=timeout,
+        wait=wait,
+        max_in_flight=max_in_flight,
+    )
 
 
 def open(
-    path: str | os.PathLike[str], *, settings: Mapping[str, str] | None = None, kafka: str = "127.0.0.1:0"
+    path: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, str] | None = None,
+    kafka: str = "127.0.0.1:0",
+    http: str = "off",
+    guarantee: Guarantee = "at-least-once",
+    timeout: float = 30.0,
+    max_in_flight: int = 64 * 1024 * 1024,
 ) -> EmbeddedBroker:
-    """Starts a broker in this process, in the background, and returns it when it takes connections.
+    """Starts a broker in this process, in the background, and returns it, as a client, when it takes connections.
 
     `path` is the folder of its data, made if it is not there; only one broker at a time may have it (`DataInUse`).
     `":memory:"` is for tests: for now it is a temporary folder that is removed on close. `settings` are the broker's,
-    by their dotted names. `kafka` is where its Kafka door listens, on this machine: port 0 takes a free one, `"off"`
-    leaves it closed. What goes wrong at the start is raised here.
+    by their dotted names. `kafka` is where its Kafka door listens (native clients use the same port), on this machine:
+    port 0 takes a free one, `"off"` leaves it closed; `http` the same for its HTTP door. The other options are those of
+    `connect`. What goes wrong at the start is raised here.
 
-        with waystation.open("./data", settings={"num.partitions": "4"}) as broker:
-            producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+        with waystation.open("./data", settings={"num.partitions": "4"}) as mq:
+            mq.publish("orders", {"id": 7})
+            producer = confluent_kafka.Producer({"bootstrap.servers": mq.kafka})
     """
-    from waystation.embedded import EmbeddedBroker
+    from waystation.inprocess import EmbeddedBroker
 
-    return EmbeddedBroker(path, settings, kafka)
+    return EmbeddedBroker(
+        path, settings, kafka, http, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
+    )

@@ -1,8 +1,8 @@
 """The broker inside your own process: the same one that `waystation serve` runs, on a thread of its own.
 
 `Station` is a broker with its doors, on the event loop that it is started on; the command line runs one on its main
-thread. `EmbeddedBroker` runs one on a background thread and is what `waystation.open` returns. Both keep the promise
-that a broker which could not start completely leaves nothing behind: no port, no lock, no thread.
+thread. `BrokerThread` runs one on a background thread; `waystation.open` (in `inprocess.py`) gives it a client. Both
+keep the promise that a broker which could not start completely leaves nothing behind: no port, no lock, no thread.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from waystation.client.address import Address, parse_address
+from waystation.client.local_link import OpenSession, local_dial
+from waystation.client.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.doors.kafka.server import KafkaDoor
+    from waystation.client.link import Dial
+    from waystation.doors.front import Front
+    from waystation.doors.http.server import HttpDoor
+    from waystation.doors.native.server import NativeDoor
 
 KAFKA_PORT = 9092
+HTTP_PORT = 8080
 MEMORY = ":memory:"
 
 
@@ -34,24 +39,35 @@ class AddressTaken(Unavailable):
 class Station:
     """A broker and its doors, started and stopped together."""
 
-    def __init__(self, data: str, settings: BrokerSettings, *, kafka: Address | None) -> None:
+    def __init__(
+        self, data: str, settings: BrokerSettings, *, kafka: Address | None, http: Address | None = None
+    ) -> None:
         self.data = data
         self._settings = settings
         self._kafka = kafka
+        self._http = http
         self._broker: Broker | None = None
-        self._door: KafkaDoor | None = None
+        self._front: Front | None = None
+        self._http_door: HttpDoor | None = None
+        self.native: NativeDoor | None = None  # also the way in for clients in this process
         self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
         """Opens the data folder, then the doors: whoever can connect can be served."""
         from waystation.broker.open import open_broker
-        from waystation.doors.kafka.server import KafkaDoor
+        from waystation.doors.native.server import NativeDoor
 
         self._broker = await open_broker(self.data, self._settings)
+        self.native = NativeDoor(self._broker)
         try:
             if self._kafka is not None:
-                self._door = KafkaDoor(self._broker, self._kafka.host, self._kafka.port)
-                self.addresses["kafka"] = str(await _listen(self._door, self._kafka))
+                self._front = _front(self._broker, self.native, self._kafka)
+                self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
+            if self._http is not None:
+                from waystation.doors.http.server import HttpDoor
+
+                self._http_door = HttpDoor(self._broker, self._http.host, self._http.port)
+                self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
         except BaseException:
             await self.stop()
             raise
@@ -59,22 +75,34 @@ class Station:
     async def stop(self) -> None:
         """Closes the doors, then the broker, which flushes all that it has."""
         self.addresses.clear()
-        door, self._door = self._door, None
+        doors = [door for door in (self._front, self._http_door) if door is not None]
+        self._front = self._http_door = None
         broker, self._broker = self._broker, None
         try:
-            if door is not None:
+            for door in doors:
                 await door.stop()
         finally:
             if broker is not None:
                 await broker.stop()
 
 
-async def _listen(door: KafkaDoor, wanted: Address) -> Address:
+def _front(broker: Broker, native: NativeDoor, address: Address) -> Front:
+    """The port that the Kafka door and the native one share."""
+    from waystation.doors.front import Front
+    from waystation.doors.kafka.server import KafkaDoor
+
+    kafka = KafkaDoor(broker)
+    clock = broker.world.clock
+    return Front(address.host, address.port, broker.settings, clock, kafka.connection, native.by_first_byte)
+
+
+async def _listen(door: Front | HttpDoor, wanted: Address, name: str) -> Address:
     try:
         host, port = await door.start()
     except OSError as error:
         raise AddressTaken(
-            f"the Kafka door cannot listen at {wanted}: {_why(error)}; choose another address (port 0 takes a free one)"
+            f"the {name} door cannot listen at {wanted}: {_why(error)};"
+            " choose another address (port 0 takes a free one)"
         ) from None
     return Address(host, port)
 
@@ -88,46 +116,52 @@ def _why(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's, where it installs."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
-
-
-class EmbeddedBroker:
-    """A running broker. Use it as a context manager, or call `close`.
+class BrokerThread:
+    """A running broker on a thread of its own: what `waystation.open` puts its client on.
 
     A process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, str] | None, kafka: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], settings: Mapping[str, str] | None, kafka: str, http: str = "off"
+    ) -> None:
         values = dict(settings or {})
         self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
         if self._memory is not None:
             values.setdefault("waystation.flush", "os")  # nothing is to survive, so nothing needs to wait for the disk
         self.data = os.fspath(path) if self._memory is None else self._memory.path
-        self.kafka = ""
+        self.addresses: dict[str, str] = {}
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._open_session: OpenSession | None = None
         try:
-            self._start(Station(self.data, BrokerSettings(values), kafka=_door_address(kafka)))
+            doors = {"kafka": _door_address("kafka", kafka), "http": _door_address("http", http)}
+            self._start(Station(self.data, BrokerSettings(values), **doors))
         except BaseException:
             self._clean()
             raise
 
-    def __enter__(self) -> EmbeddedBroker:
-        return self
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The broker's own; nothing on it may block."""
+        if self._loop is None:
+            raise Unavailable("the broker is not running")
+        return self._loop
 
-    def __repr__(self) -> str:
-        state = f"kafka={self.kafka!r}" if self._thread is not None else "closed"
-        return f"<waystation.EmbeddedBroker data={self.data!r} {state}>"
+    @property
+    def thread_id(self) -> int:
+        return 0 if self._thread is None else self._thread.ident or 0
+
+    def dial(self) -> Dial:
+        """The way in for clients in this process, on whatever loop they live."""
+        if self._open_session is None:
+            raise Unavailable("the broker is not running")
+        return local_dial(self._open_session, self.loop)
 
     def close(self) -> None:
         """Stops the broker and waits for it; fine if it is closed already."""
@@ -148,8 +182,10 @@ class EmbeddedBroker:
             thread.join()
             raise
         self._thread = thread
-        self.kafka = station.addresses.get("kafka", "")
-        _close_at_exit(self)
+        self.addresses = dict(station.addresses)
+        if station.native is not None:
+            self._open_session = station.native.session
+        close_at_exit(self)
 
     def _run(self, station: Station, started: Future[None]) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -186,32 +222,12 @@ class _MemoryFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _door_address(text: str) -> Address | None:
+def _door_address(door: str, text: str) -> Address | None:
     if text == "off":
         return None
     address = parse_address(text, default_port=0)
     if not address.loopback:
         raise Invalid(
-            f"kafka={text!r}: an embedded broker listens on this machine only; `waystation serve` can do more"
+            f"{door}={text!r}: an embedded broker listens on this machine only; `waystation serve` can do more"
         )
     return address
-
-
-def _close_at_exit(broker: EmbeddedBroker) -> None:
-    """Closes a forgotten broker while threads still work.
-
-    `atexit` comes too late: by then Python has shut every thread pool, and the broker could not flush. Python's own
-    pools use this same hook, which has no public name.
-    """
-    from weakref import ref
-
-    weak = ref(broker)
-
-    def close() -> None:
-        alive = weak()
-        if alive is not None:
-            alive.close()
-
-    register: Callable[[Callable[[], None]], object] | None = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(close)

@@ -231,6 +231,7 @@ def test_a_closed_subscriber_gets_nothing_more_and_leaves_nothing_behind(tmp_pat
             await settled()
             assert consumer.texts == ["a"]
             assert not broker.topics.get("t").partition(0).watchers
+            assert len(broker.readers) == 0
             assert broker.subscriptions.counts() == {}
 
     run(main())

@@ -15,7 +15,7 @@ from waystation.broker.dead_letters import story_of
 from waystation.broker.stream_feed import StreamFeed
 from waystation.errors import Conflict
 from waystation.groups.calls import ConsumerBeat, JoinRequest, OffsetToCommit, TopicPartition
-from waystation.message import Message
+from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
 
 
@@ -339,7 +339,7 @@ def test_a_member_that_was_taken_for_dead_joins_again(tmp_path: Path) -> None:
             await consumer.gets("a", "b")
             member_id = feed_of(consumer).member.member_id
             await broker.groups.consumer_heartbeat(ConsumerBeat(group_id="g", member_id=member_id, member_epoch=-1))
-            feed_of(consumer).member.nudge()
+            assert consumer.feed.settle(Verdict.ACK, [(0, 1)]).unknown == [(0, 1)]  # and it is not answered as kept
             await consumer.gets("a", "b", "a", "b")  # nobody knows what became of the first ones
             assert consumer.feed.settle(Verdict.ACK, [(0, 2)]).unknown == [(0, 2)]
             await ack(broker, consumer, 2, 3)
@@ -394,7 +394,7 @@ def test_filtered_messages_cost_no_credit_and_are_committed_past(tmp_path: Path)
             await consumer.gets("50")
             await ack(broker, consumer, 0)
             consumer.feed.credit(1)
-            await until(lambda: not feed_of(consumer)._ready, "the end of the topic")
+            await until(lambda: committed(broker, "t") == 100, "what the filter passed over")
             broker.messages.publish("t", [Message(b"again", headers={"n": 50})])
             await consumer.gets("50", "again")
             await ack(broker, consumer, 1)
@@ -403,15 +403,29 @@ def test_filtered_messages_cost_no_credit_and_are_committed_past(tmp_path: Path)
     run(main())
 
 
-def test_auto_ack_commits_what_it_delivers(tmp_path: Path) -> None:
+def test_auto_ack_delivers_what_is_durably_committed(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1)
             put(broker, "t", *"abc")
             consumer = await stream(broker, "t", auto_ack=True, credit=2)
+            durable: list[bool] = []
+            log = broker.streams.receipt("g").log
+            keep = consumer.deliver
+
+            def deliver(messages: list[Delivered]) -> None:
+                durable.append(log.durable_offset == log.end_offset)
+                keep(messages)
+
+            feed_of(consumer)._deliver = deliver
             await consumer.gets("a", "b")
             assert committed(broker, "t") == 2
+            assert all(durable)
             assert consumer.feed.settle(Verdict.ACK, [(0, 2)]).unknown == [(0, 2)]
+            consumer.feed.credit(5)
+            put(broker, "t", *"de")
+            await consumer.gets(*"abcde")
+            assert committed(broker, "t") == 5
 
     run(main())
 
@@ -522,5 +536,95 @@ def test_leaving_is_quick_and_the_group_is_empty_after_a_stop(tmp_path: Path) ->
             assert len(consumers) == 3
         async with broker_on(tmp_path / "a") as broker:
             assert broker.groups.describe_consumer_groups(["g"])[0].members == ()
+
+    run(main())
+
+
+# -- in transactions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_in_a_transaction_counts_when_it_commits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            await broker.topics.create("out", 1)
+            put(broker, "t", *"abcd")
+            consumer = await stream(broker, "t", prefetch=2)
+            await consumer.gets("a", "b")
+            tx = await broker.transacting.begin("tx")
+            await tx.publish("out", [Message(b"A")])
+            await tx.settle(feed_of(consumer), [(0, 1)])
+            await tx.end(commit=False)
+            assert committed(broker, "t") == 0
+            assert consumer.feed.touch([(0, 2)]) == []  # it still has both
+            await tx.settle(feed_of(consumer), [(0, 2)])
+            await tx.publish("out", [Message(b"AB")])
+            await settled()
+            assert len(consumer.got) == 2
+            await tx.end(commit=True)
+            assert committed(broker, "t") == 2
+            await consumer.gets(*"abcd")  # there is room again
+            assert [one.message.payload for one in broker.messages.history("out", 5)] == [b"AB"]
+            with pytest.raises(Conflict, match="not all held"):
+                await tx.settle(feed_of(consumer), [(1, 2)])
+
+    run(main())
+
+
+def test_transactions_of_one_partition_commit_in_its_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            put(broker, "t", *"abc")
+            consumer = await stream(broker, "t")
+            await consumer.gets(*"abc")
+            await ack(broker, consumer, 2)
+            first, second = await broker.transacting.begin("1"), await broker.transacting.begin("2")
+            late = asyncio.ensure_future(second.settle(feed_of(consumer), [(1, 1)]))
+            await settled()
+            assert not late.done()
+            await first.settle(feed_of(consumer), [(0, 1)])
+            await settled()
+            assert not late.done()
+            await first.end(commit=True)
+            await late
+            assert committed(broker, "t") == 1
+            await second.end(commit=True)
+            assert committed(broker, "t") == 3  # the last one was acknowledged before them
+
+    run(main())
+
+
+def test_an_ack_that_waits_for_its_turn_ends_with_its_partition(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            put(broker, "t", *"ab")
+            consumer = await stream(broker, "t")
+            await consumer.gets(*"ab")
+            tx = await broker.transacting.begin("tx")
+            late = asyncio.ensure_future(tx.settle(feed_of(consumer), [(1, 1)]))
+            await settled()
+            consumer.feed.close()
+            with pytest.raises(Conflict):
+                await late
+            await tx.end(commit=False)
+            assert committed(broker, "t") == 0
+
+    run(main())
+
+
+def test_offsets_that_a_transaction_commits_by_name_move_the_consumer_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            put(broker, "t", *"abcdef")
+            consumer = await stream(broker, "t", prefetch=3)
+            await consumer.gets(*"abc")
+            tx = await broker.transacting.begin("tx")
+            await tx.commit_offsets("g", [("t", 0, 2)])
+            await tx.end(commit=True)
+            await consumer.gets(*"abcde")
+            assert consumer.feed.settle(Verdict.ACK, [(0, 2)]).unknown == [(0, 2)]
 
     run(main())

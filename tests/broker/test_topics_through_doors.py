@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
+import waystation as ws
 from tests.doors.native.kit import JsonLines
 from tests.support.names import unique
 from tests.support.server import Server
@@ -119,16 +120,15 @@ def test_native_and_kafka_consumers_divide_a_group(server: Server, lines: JsonLi
     lines.ask("create_topic", topic=topic, partitions=4)
     subscribe(lines, 1, topic, mode="stream", group=group, start="earliest")
     consumer = kafka_consumer(server, group, **{"group.protocol": "consumer"})
-    assigned: list[int] = []
-    consumer.subscribe(
-        [topic],
-        on_assign=lambda _, parts: assigned.extend(part.partition for part in parts),
-        on_revoke=lambda _, parts: [assigned.remove(part.partition) for part in parts],
-    )
+
+    def assigned() -> set[int]:
+        return {part.partition for part in consumer.assignment()}
+
+    consumer.subscribe([topic])
 
     def shared() -> bool:
         consumer.poll(0.1)
-        return len(assigned) == 2
+        return len(assigned()) == 2
 
     wait_for(shared, "half of the partitions for each")
     with JsonLines(server.bootstrap) as other:
@@ -136,7 +136,7 @@ def test_native_and_kafka_consumers_divide_a_group(server: Server, lines: JsonLi
             publish(other, topic, {"payload": str(index)}, partition=index)
     by_kafka = sorted(int(read_one(consumer).value()) for _ in range(2))
     native = lines.delivered(2)
-    assert by_kafka == sorted(assigned)
+    assert by_kafka == sorted(assigned())
     assert sorted(by_kafka + [int(message["payload"]) for message in native]) == [0, 1, 2, 3]
     lines.ask("settle", consumer=1, tags=[message["tag"] for message in native])
     consumer.commit(asynchronous=False)
@@ -159,3 +159,27 @@ def test_what_a_stream_consumer_acknowledged_stays_so_after_a_kill(tmp_path: Pat
         with JsonLines(server.bootstrap) as lines:
             subscribe(lines, 1, "t", mode="stream", group="g", start="earliest")
             assert [message["payload"] for message in lines.delivered(2)] == ["4", "5"]
+
+
+def test_a_stream_is_turned_into_another_exactly_once_by_many_hands(server: Server) -> None:
+    source, target, group = unique("in"), unique("out"), unique("g")
+    failed: set[int] = set()
+    with ws.connect(f"waystation://{server.bootstrap}") as mq:
+        mq.create_topic(source, 3)
+        mq.create_topic(target, 1)
+
+        def work(message: ws.Message, tx: ws.Transaction) -> None:
+            number = message.json()
+            tx.publish(target, number * 10)
+            if number % 7 == 0 and number not in failed:
+                failed.add(number)
+                raise ValueError("once")
+
+        mq.on(source, group=group, start="earliest", guarantee="exactly-once", concurrency=4)(work)
+        mq.publish_many(source, range(0, 50), key="a")
+        mq.publish_many(source, range(50, 100), key="b")
+        out = mq.subscribe(target, group=unique("check"), mode="stream", start="earliest")
+        got = [out.get_message(timeout=30) for _ in range(100)]
+        assert sorted(message.json() for message in got if message is not None) == [i * 10 for i in range(100)]
+        assert out.get_message(timeout=0.2) is None
+        mq.off(work)

@@ -93,20 +93,28 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 
 def test_a_door_can_be_off() -> None:
-    assert plan("--kafka", "off", "--amqp", "off", "--http", "off").kafka is None
+    made = plan("--kafka", "off", "--amqp", "off", "--http", "off")
+    assert (made.kafka, made.http) == (None, None)
 
 
-@pytest.mark.parametrize("door", ["amqp", "http"])
-def test_a_door_that_is_not_built_yet_is_refused(door: str) -> None:
+def test_the_http_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
+    assert plan().http == Address("127.0.0.1", 8080)
+    path = written(tmp_path, 'http = "localhost:8081"')
+    assert plan("--config", path).http == Address("localhost", 8081)
+    assert plan("--config", path, "--http", "localhost").http == Address("localhost", 8080)
+
+
+def test_a_door_that_is_not_built_yet_is_refused() -> None:
     with pytest.raises(Invalid, match="not in this version yet"):
-        plan(f"--{door}", "127.0.0.1:0")
+        plan("--amqp", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "example.org"])
 def test_other_machines_are_kept_out_unless_told_otherwise(host: str) -> None:
-    with pytest.raises(Invalid, match="--insecure"):
-        plan("--kafka", f"{host}:9092")
-    assert plan("--kafka", f"{host}:9092", "--insecure").kafka is not None
+    for door in ("kafka", "http"):
+        with pytest.raises(Invalid, match=f"--{door} .*--insecure"):
+            plan(f"--{door}", f"{host}:9092")
+        assert getattr(plan(f"--{door}", f"{host}:9092", "--insecure"), door) is not None
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:

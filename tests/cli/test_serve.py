@@ -24,6 +24,8 @@ class Serving:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str, data: str = "data") -> subprocess.Popen[bytes]:
+        if "--http" not in words:
+            words = ("--http", "127.0.0.1:0", *words)  # the port that it has by default may be somebody else's
         process = subprocess.Popen(
             command("serve", "--data", data, *words),
             cwd=self.folder,
@@ -79,6 +81,7 @@ def test_it_says_where_it_listens_and_how_to_begin_and_ends_cleanly(serving: Ser
     done = ended(process)
     assert done.code == 0, done.err
     assert f"kafka  {address}" in done.lines
+    assert any(line.startswith("http   127.0.0.1:") for line in done.lines)
     assert any(f"publish hello 'first message' --server {address}" in line for line in done.lines)
     assert not (serving.folder / "ready.json").exists(), "nothing listens there any more"
     assert "Traceback" not in done.err
@@ -143,13 +146,30 @@ def test_a_taken_port_is_named(serving: Serving) -> None:
     assert address in serving.refused("--kafka", address, data="other")
 
 
+def test_a_taken_port_of_the_http_door_is_named_and_nothing_stays_behind(serving: Serving) -> None:
+    _, address = serving.started()
+    said = serving.refused("--kafka", "off", "--http", address, data="other")
+    assert address in said
+    assert "HTTP door" in said
+    serving.start("--kafka", "127.0.0.1:0", "--ready-file", str(serving.folder / "ready2.json"), data="other")
+    wait_for((serving.folder / "ready2.json").exists, "the folder is free again")
+
+
+def test_a_door_that_is_off_is_not_announced(serving: Serving) -> None:
+    process, _ = serving.started("--http", "off")
+    assert json.loads((serving.folder / "ready.json").read_text()).keys() == {"kafka"}
+    process.send_signal(signal.SIGTERM)
+    assert not any(line.startswith("http") for line in ended(process).lines)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--kafka", "0.0.0.0:0"), "--insecure"),
         (("--kafka", "nonsense:port"), "not an address"),
         (("--amqp", "127.0.0.1:0"), "the AMQP door is not in this version yet"),
-        (("--http", "127.0.0.1:0"), "the HTTP door is not in this version yet"),
+        (("--http", "0.0.0.0:0"), "--insecure"),
+        (("--http", "nonsense:port"), "not an address"),
         (("--set", "num.partition=1"), "num.partitions"),
         (("--set", "num.partitions=none"), "num.partitions"),
         (("--config", "gone.toml"), "gone.toml"),

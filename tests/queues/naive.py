@@ -1,4 +1,4 @@
-"""The ledger's promises in the plainest way: every entry an object, every verb a loop. What the ledger is tested against."""
+"""The ledger's promises in the plainest way, to test it against: every entry an object, every verb a loop."""
 
 from __future__ import annotations
 

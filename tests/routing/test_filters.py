@@ -214,6 +214,8 @@ def test_json_is_read_once_for_all_filters_and_only_if_one_asks(monkeypatch: pyt
         ("  \n", 0, "empty"),
         ("(" * 200 + "true" + ")" * 200, MAX_DEPTH, "levels"),
         ("not " * 200 + "true", MAX_DEPTH * 4, "levels"),
+        (" or ".join(["'a' in json.b"] * 11), 17 * 10 + 7, "more than 10"),
+        (" or ".join(["key like '%a_%'"] * 11), 19 * 10 + 9, "more than 10"),
         ("true or " * 1000 + "true", 0, f"limit is {MAX_FILTER_CHARS}"),
     ],
 )
@@ -232,6 +234,10 @@ def test_a_caret_stands_under_the_place(before: str) -> None:
     _, shown, caret = str(caught.value).split("\n")
     assert shown[caret.index("^")] == "~"
     assert f"at character {len(before) + 5}:" in str(caught.value)
+
+
+def test_likes_that_need_no_scan_are_not_limited() -> None:
+    assert accepts(" or ".join(["key like '%x%'", "key like '_x%'"] * 30 + ["key like 'u%1'"]))
 
 
 def test_a_chain_of_any_length_is_not_deep() -> None:

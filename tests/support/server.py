@@ -97,7 +97,9 @@ class Server:
 
     def _command(self, ready: Path) -> list[str]:
         command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(self.data)]
-        command += ["--kafka", self.addresses.get("kafka", "127.0.0.1:0"), "--ready-file", str(ready)]
+        for door in ("kafka", "http"):
+            command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
+        command += ["--ready-file", str(ready)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return command

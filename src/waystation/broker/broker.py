@@ -166,7 +166,7 @@ class Broker:
         self.shared.start()
         live = LiveFeeds(self.topics, self.messages, self.readers)
         self.streams = Streams(
-            self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.kept
+            self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.keeping
         )
         self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared)
         self.groups.start()

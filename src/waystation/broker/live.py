@@ -57,11 +57,6 @@ class LiveFeed:
         self._pumping = False
         self._closed = False
 
-    @property
-    def topics(self) -> list[str]:
-        """The topics that it follows now."""
-        return [places[0].partition.topic.name for places in self._places.values()]
-
     # -- the feed ---------------------------------------------------------------------------------------------------
 
     def credit(self, count: int) -> None:

@@ -43,6 +43,9 @@ class Owner(Protocol):
     def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """From now on these are its own; others it has it should let go of."""
 
+    def heartbeat(self) -> None:
+        """All is well."""
+
     def lost(self) -> None:
         """It was taken for dead: nothing is its own any longer."""
 
@@ -134,5 +137,6 @@ class Membership:
         self._said = (owned, names)
         if answer.assignment is not None:
             self._owner.assigned(answer.assignment)
+        self._owner.heartbeat()
         if moved:
             self._moved(self)

@@ -151,10 +151,11 @@ def by_time(runs: Sequence[list[Delivered]]) -> list[Delivered]:
 class PartitionReader:
     """One partition, for all who follow it. Made by `Readers`."""
 
-    __slots__ = ("_due", "_listeners", "_pinned", "_recent", "partition")
+    __slots__ = ("_due", "_idle", "_listeners", "_pinned", "_recent", "partition")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, idle: Callable[[PartitionReader], None]) -> None:
         self.partition = partition
+        self._idle = idle
         self._listeners: dict[Listener, None] = {}
         self._due = False
         self._recent: ref[Chunk] | None = None
@@ -167,13 +168,12 @@ class PartitionReader:
         self._listeners[listener] = None
 
     def unlisten(self, listener: Listener) -> None:
-        self._listeners.pop(listener, None)
+        if listener not in self._listeners:
+            return
+        del self._listeners[listener]
         if not self._listeners:
             self.partition.watchers.discard(self._grown)
-
-    @property
-    def idle(self) -> bool:
-        return not self._listeners
+            self._idle(self)
 
     def read(self, offset: int) -> Chunk:
         """As `read_chunk`; who asks for the same place in the same turn gets the same chunk."""
@@ -202,20 +202,23 @@ class PartitionReader:
 
 
 class Readers:
-    """The partition readers of a broker. One per broker."""
+    """The partitions that somebody follows. One per broker."""
 
     def __init__(self) -> None:
         self._readers: dict[Partition, PartitionReader] = {}
 
+    def __len__(self) -> int:
+        return len(self._readers)
+
     def of(self, partition: Partition) -> PartitionReader:
         reader = self._readers.get(partition)
         if reader is None:
-            if len(self._readers) >= 64 and sum(reader.idle for reader in self._readers.values()) * 2 > len(
-                self._readers
-            ):
-                self._readers = {key: reader for key, reader in self._readers.items() if not reader.idle}
-            reader = self._readers[partition] = PartitionReader(partition)
+            reader = self._readers[partition] = PartitionReader(partition, self._forget)
         return reader
+
+    def _forget(self, reader: PartitionReader) -> None:
+        if self._readers.get(reader.partition) is reader:
+            del self._readers[reader.partition]
 
 
 class Place:

@@ -14,7 +14,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from waystation.broker.dead_letters import TOPIC_TARGET
 from waystation.broker.keeping import Keeping
 from waystation.broker.partition import Partition
 from waystation.broker.publishing import Publishing
@@ -23,10 +25,18 @@ from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest
 from waystation.broker.shared_journal import SharedJournal
 from waystation.broker.shared_letters import QueueTargets, SharedLetters
 from waystation.broker.shared_partition import OpenedBatches
+from waystation.broker.topics import check_name
 from waystation.config import BrokerSettings
-from waystation.errors import Conflict, Corrupt, Invalid
+from waystation.errors import Conflict, Corrupt, Invalid, InvalidSetting, StorageFailed
 from waystation.groups.alarm import Alarm
-from waystation.groups.errors import InconsistentProtocol, InvalidGroupId, TooManyGroups, UnknownGroup, UnknownMember
+from waystation.groups.errors import (
+    InconsistentProtocol,
+    InvalidGroupId,
+    InvalidGroupRequest,
+    TooManyGroups,
+    UnknownGroup,
+    UnknownMember,
+)
 from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer
 from waystation.groups.share_group import JOIN_EPOCH, LEAVE_EPOCH, Subscription
 from waystation.groups.share_partition import Saved
@@ -42,9 +52,10 @@ from waystation.groups.share_records import (
     write_value,
 )
 from waystation.groups.share_sessions import ShareSession, ShareSessions
-from waystation.groups.share_settings import DEAD_LETTER, DELIVERIES, ShareSettings, check_setting
+from waystation.groups.share_settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, ShareSettings, check_setting
 from waystation.log.commit import GroupCommit
 from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.settings import check_queue_name
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.world import World
@@ -57,6 +68,7 @@ logger = logging.getLogger("waystation.shared")
 MAX_GROUPS = 200_000
 MAX_NAME_BYTES = 1_024
 MAX_PATTERNS = 1_000
+MAX_TOPICS = 100_000
 OPENED_BYTES = 16 * 1024 * 1024
 MAX_HOLD_MS = 86_400_000
 
@@ -179,6 +191,7 @@ class SharedGroups:
 
     async def heartbeat(self, beat: ShareBeat) -> ShareBeatAnswer:
         _check_beat(beat)
+        self._look_now()
         if beat.member_epoch == JOIN_EPOCH:
             group = self.make(beat.group_id)
         elif beat.group_id in self._groups:
@@ -194,8 +207,15 @@ class SharedGroups:
             self._counted = None
             group.machine.topics_changed(self.topics, self.now_ms())
             group.subscribe(group.machine.members[beat.member_id].subscription.matching(self.topics))
-            await self.keeping.kept(self.journal.note(group.key, group.encode))
+            await self._kept_if_it_can_be(self.journal.note(group.key, group.encode))
         return answer
+
+    async def _kept_if_it_can_be(self, receipt: Receipt) -> None:
+        """A full disk keeps nobody from joining and reading."""
+        try:
+            await self.keeping.kept(receipt)
+        except StorageFailed as error:
+            logger.warning("shared.not_kept error=%r", str(error))
 
     def begin_session(self, group_id: str, member_id: str) -> ShareSession:
         """A share session from its first request on; what an earlier one of the member held comes back."""
@@ -246,9 +266,12 @@ class SharedGroups:
         _check_open(patterns, start, prefetch, hold_ms, max_deliveries)
         subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
         accepts = compile_filter(filter) if isinstance(filter, str) else filter
+        given = _given(max_deliveries, dead_letter)
+        self._look_now()
         shared = self.make(group)
         _check_filters(shared, accepts)
-        self._set(shared, max_deliveries, dead_letter)
+        if given.items() - shared.own.items():
+            self.change_settings(group, {**shared.own, **given})
         name = _unique(consumer_name or "consumer", shared)
         feed = SharedFeed(
             shared,
@@ -295,8 +318,7 @@ class SharedGroups:
     def change_settings(self, group_id: str, own: Mapping[str, str]) -> Receipt:
         """Replaces the group's own settings; they hold at once. The group need not be there."""
         check_group_id(group_id)
-        for name, text in own.items():
-            check_setting(name, text)
+        check_own(own)
         self._own[group_id] = dict(own)
         group = self._groups.get(group_id)
         if group is not None:
@@ -304,15 +326,6 @@ class SharedGroups:
             group.use(ShareSettings.of(own, self._settings))
         body = SettingsBody(dict(own))
         return self.journal.note(ShareKey(SETTINGS, group_id), (lambda: write_value(body)) if own else _gone)
-
-    def _set(self, group: SharedGroup, max_deliveries: int, dead_letter: str | None) -> None:
-        wanted = dict(group.own)
-        if max_deliveries:
-            wanted[DELIVERIES] = str(max_deliveries)
-        if dead_letter is not None:
-            wanted[DEAD_LETTER] = dead_letter
-        if wanted != group.own:
-            self.change_settings(group.id, wanted)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -370,16 +383,22 @@ class SharedGroups:
                 self._lose(group, member_id)
             self._rearm(group)
             return
-        for one in group.partitions.values():
-            if one.name == name:
-                one.ring()
-                return
+        topic_id, _, index = kind.partition("/")
+        one = group.partitions.get((UUID(topic_id), int(index)))
+        if one is not None:
+            one.ring()
 
     def _topics_changed(self) -> None:
         """Many topics may change at once; the groups look when that is over."""
         self._counted = None
         if self._look is None and not self._closed:
             self._look = asyncio.get_running_loop().call_soon(self._tell_groups)
+
+    def _look_now(self) -> None:
+        """Who joins now finds topics that were made before as old ones, and those who were here as new ones."""
+        if self._look is not None:
+            self._look.cancel()
+            self._tell_groups()
 
     def _tell_groups(self) -> None:
         self._look = None
@@ -398,8 +417,38 @@ class SharedGroups:
 def check_group_id(group_id: str) -> None:
     if not group_id:
         raise InvalidGroupId("the group id is empty")
-    if len(group_id.encode(errors="replace")) > MAX_NAME_BYTES:
+    try:
+        size = len(group_id.encode())
+    except UnicodeEncodeError:
+        raise InvalidGroupId("the group id has half a surrogate pair, which is no character") from None
+    if size > MAX_NAME_BYTES:
         raise InvalidGroupId(f"the group id is longer than {MAX_NAME_BYTES} bytes")
+
+
+def check_own(own: Mapping[str, str]) -> None:
+    """Raises InvalidSetting unless these can be the settings of a group."""
+    for name, text in own.items():
+        check_setting(name, text)
+    for name in (DEAD_LETTER, DEAD_LETTER_TOPIC):
+        target = own.get(name, "").removeprefix("queue:")
+        if not target:
+            continue
+        topic = target.removeprefix(TOPIC_TARGET)
+        try:
+            check_name(topic) if name == DEAD_LETTER_TOPIC or topic != target else check_queue_name(target)
+        except Invalid as error:
+            raise InvalidSetting(f"{name}: {error}") from None
+        if topic.startswith("__"):
+            raise InvalidSetting(f"{name}: {topic!r} is the broker's own")
+
+
+def _given(max_deliveries: int, dead_letter: str | None) -> dict[str, str]:
+    """The settings that a subscriber wants its group to have."""
+    given = {DELIVERIES: str(max_deliveries)} if max_deliveries else {}
+    if dead_letter is not None:
+        given[DEAD_LETTER] = dead_letter
+    check_own(given)
+    return given
 
 
 def _gone() -> None:
@@ -412,8 +461,10 @@ def _check_beat(beat: ShareBeat) -> None:
         raise Invalid("member_id: empty, or too long")
     if beat.member_epoch < LEAVE_EPOCH:
         raise Invalid(f"member_epoch: {beat.member_epoch} means nothing")
-    if beat.topics is not None and len(beat.topics) > 100_000:
-        raise Invalid(f"{len(beat.topics)} topics are more than a member may subscribe to")
+    if beat.topics is not None and len(beat.topics) > MAX_TOPICS:
+        raise Invalid(f"{len(beat.topics)} topics are more than a member may subscribe to ({MAX_TOPICS})")
+    if beat.topics is None and beat.member_epoch == JOIN_EPOCH:
+        raise InvalidGroupRequest("the first heartbeat has to say which topics the member subscribes to")
 
 
 def _check_open(patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Run = tuple[int, int]
 OnEnd = Callable[[WaystationError], None]
 
+UNREADABLE_MS = 5_000
+"""How long records wait that could not be read: a disk may come to its senses."""
+
 
 class Piece:
     """A run of tags and the offsets they stand for."""
@@ -228,11 +231,10 @@ class SharedFeed:
             return 0
         try:
             messages = self._open(one, grants)
-        except WaystationError as error:
-            # Not to be opened, now or later: its bytes are what a producer sent, and are no records.
-            runs = [(grant.first, grant.count) for grant in grants]
-            one.settle(self.name, Verdict.KILL, runs, error=f"cannot be opened: {error}")
-            return sum(grant.count for grant in grants)
+        except WaystationError as error:  # the log cannot be read here now: others, or later, may do better
+            one.settle(self.name, Verdict.RELEASE, runs_of(grants), delay_ms=UNREADABLE_MS)
+            one.tell(error)
+            return 0
         if messages:
             self._credit -= len(messages)
             self._deliver(messages)
@@ -252,12 +254,15 @@ class SharedFeed:
 
     def _open(self, one: SharedPartition, grants: Sequence[Grant]) -> list[Delivered]:
         """The messages to send, with their tags. What does not pass the filter, or is not there, is done."""
-        opened, done = one.opened(grants)
+        opened = one.opened(grants)
+        for first, count, why in opened.broken:
+            one.settle(self.name, Verdict.KILL, [(first, count)], error=f"cannot be opened: {why}")
+        done = opened.missing
         accepts = self.filter
-        passed = opened
+        passed = opened.found
         if accepts is not None:
             passed = []
-            for message in opened:
+            for message in opened.found:
                 if accepts.matches(message.message, topic=one.topic):
                     passed.append(message)
                 else:
@@ -286,6 +291,10 @@ def _by_partition(pieces: Iterable[Piece]) -> Iterable[tuple[SharedPartition, li
     for piece in pieces:
         found.setdefault(piece.partition, []).append(piece)
     return found.items()
+
+
+def runs_of(grants: Iterable[Grant]) -> list[Run]:
+    return [(grant.first, grant.count) for grant in grants]
 
 
 def _merged(runs: Iterable[Run]) -> list[Run]:

@@ -74,6 +74,7 @@ class SharedGroup:
         self._to_wake: dict[SharedPartition, None] = {}
         self._waking: asyncio.Handle | None = None
         self._pumping: asyncio.Handle | None = None
+        self._turn = 0
         self.closed = False
 
     @property
@@ -124,7 +125,7 @@ class SharedGroup:
             if saved is None:
                 saved = saved_at((start or self.reset)(partition))
             core = SharePartition(
-                saved,
+                _fitted(saved, partition.log.end_offset),
                 max_deliveries=self.settings.max_deliveries,
                 keeps_dead=self.settings.dead_letter is not None,
             )
@@ -165,6 +166,7 @@ class SharedGroup:
         gone = self.partitions.pop(key, None)
         self.remembered.pop(key, None)
         if gone is not None:
+            gone.closed = True
             gone.wake()
             for waiter in tuple(gone.waiters):
                 gone.unwait(waiter)
@@ -202,7 +204,9 @@ class SharedGroup:
         """Gives each feed its share. The feeds that were served go to the back of the line."""
         self._pumping = None
         left = TURN_MESSAGES
-        for one in list(self.partitions.values()):
+        order = list(self.partitions.values())
+        self._turn = (self._turn + 1) % max(1, len(order))  # so that none is always the last to be asked
+        for one in order[self._turn :] + order[: self._turn]:
             hungry = [feed for feed in self.feeds.values() if feed.room > 0 and one in feed.partitions]
             while hungry and left > 0:
                 given = self._share_out(one, hungry, left)
@@ -218,9 +222,7 @@ class SharedGroup:
         try:
             one.fill(min(most, sum(feed.room for feed in hungry)), TURN_BYTES)
         except WaystationError as error:
-            if one.trouble != str(error):
-                one.trouble = str(error)
-                logger.warning("shared.unreadable group=%s topic=%s error=%r", self.id, one.topic, str(error))
+            one.tell(error)
             return 0
         share = -(-one.core.ready // len(hungry))
         given = 0
@@ -236,6 +238,21 @@ class SharedGroup:
         for handle in (self._waking, self._pumping):
             if handle is not None:
                 handle.cancel()
+
+
+def _fitted(saved: Saved, end: int) -> Saved:
+    """A log that lost its tail (power was cut, and `waystation.flush` is not `commit`) uses those offsets again: what
+    is said of them is of other records."""
+    if saved.start > end:
+        return saved_at(end, saved.epoch)
+    at, marks = saved.start, []
+    for gap, count, mark in saved.marks:
+        at += gap
+        if at >= end:
+            break
+        marks.append((gap, min(count, end - at), mark))
+        at += count
+    return Saved(saved.epoch, saved.start, marks)
 
 
 # -- where to begin ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,9 +21,10 @@ import msgspec
 from waystation.broker.crossing import message_of
 from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, story_of, with_death
 from waystation.broker.publishing import Publishing
+from waystation.broker.shared_group import SharedGroup
 from waystation.broker.shared_partition import SharedPartition
 from waystation.broker.topics import Topic
-from waystation.errors import Corrupt, Invalid, TooLarge, WaystationError
+from waystation.errors import Invalid, TooLarge, WaystationError
 from waystation.groups.share_partition import REJECTED, Death
 from waystation.log import batch as batches
 from waystation.log.batch import Record
@@ -37,6 +39,7 @@ _WORDS = {REJECTED: "Offset rejected by client."}
 _LIMIT_WORDS = "Offset delivery count exceeded the threshold."
 
 HeaderPair = tuple[str, bytes | None]
+Dead = tuple[SharedPartition, Death, str | None]
 
 
 class QueueTargets(Protocol):
@@ -61,7 +64,8 @@ class SharedLetters:
         self._publishing = publishing
         self._ensure_topic = ensure_topic
         self._queues = queues
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[SharedGroup, deque[Dead]] = {}
+        self._tasks: dict[SharedGroup, asyncio.Task[None]] = {}
 
     def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
         """Takes care of records that have just died. Does not wait."""
@@ -73,39 +77,51 @@ class SharedLetters:
             )
         if not one.core.keeps_dead:
             return
-        task = asyncio.get_running_loop().create_task(self._bury(one, deaths, error), name="shared-letters")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        waiting = self._waiting.setdefault(one.group, deque())
+        waiting += [(one, death, error) for death in deaths]
+        if one.group not in self._tasks:
+            name = f"letters of {one.group.id}"
+            self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        """What has not been sent is found again at the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
-        for death in deaths:
-            wait_s = RETRY_FIRST_S
-            while not one.group.closed:
-                target = one.group.settings.dead_letter
-                try:
-                    if target is not None:
-                        await self._send(one, death, target, error)
-                    break
-                except (TooLarge, Corrupt, Invalid) as refused:
-                    # It will never be taken, and it must not keep the group from going on.
-                    logger.error(
-                        "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d target=%s error=%r",
-                        *(one.group.id, one.topic, one.partition.index, death.first, death.count, target),
-                        str(refused),
-                    )
-                    break
-                except WaystationError as refused:
-                    logger.warning(
-                        "shared.letter_waits group=%s target=%s error=%r", one.group.id, target, str(refused)
-                    )
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(RETRY_LONGEST_S, wait_s * 2)
-            one.buried(death)
+    async def _work(self, group: SharedGroup, waiting: deque[Dead]) -> None:
+        """Sends a group's dead, in the order of their deaths."""
+        try:
+            while waiting:
+                one, death, error = waiting[0]
+                await self._bury(one, death, error)
+                waiting.popleft()
+                if not group.closed:
+                    one.buried(death)
+        finally:
+            self._tasks.pop(group, None)
+            self._waiting.pop(group, None)
+
+    async def _bury(self, one: SharedPartition, death: Death, error: str | None) -> None:
+        wait_s = RETRY_FIRST_S
+        while not one.group.closed:
+            target = one.group.settings.dead_letter
+            try:
+                if target is not None:
+                    await self._send(one, death, target, error)
+                return
+            except (TooLarge, Invalid) as refused:
+                # It will never be taken, and it must not keep the group from going on.
+                logger.error(
+                    "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d target=%s error=%r",
+                    *(one.group.id, one.topic, one.partition.index, death.first, death.count, target, str(refused)),
+                )
+                return
+            except WaystationError as refused:
+                logger.warning("shared.letter_waits group=%s target=%s error=%r", one.group.id, target, str(refused))
+                await asyncio.sleep(wait_s)
+                wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
     async def _send(self, one: SharedPartition, death: Death, target: str, error: str | None) -> None:
         records = one.records(death.first, death.count)

@@ -9,12 +9,14 @@ Made by its `SharedGroup`; members fetch and settle through it. On the loop's th
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.broker.crossing import delivered_of
 from waystation.broker.partition import Partition
+from waystation.errors import InvalidRecord, TooLarge, WaystationError
 from waystation.groups.share_partition import Death, Run, SharePartition
 from waystation.groups.share_records import PARTITION, ShareKey, write_value
 from waystation.log import batch as batches
@@ -26,9 +28,13 @@ from waystation.queues.ledger import Grant
 if TYPE_CHECKING:
     from waystation.broker.shared_group import SharedGroup
 
+logger = logging.getLogger("waystation.shared")
+
 READ_BYTES = 256 * 1024
 FILL_BYTES = 8 * 1024 * 1024
 """At most so much is read for one fetch: the loop has others to serve."""
+
+NEVER = 1 << 62
 
 Waiter = Callable[[], None]
 
@@ -48,6 +54,14 @@ class Verdicts(NamedTuple):
     unknown: list[Run]
 
 
+class Opened(NamedTuple):
+    """Records as messages, in order."""
+
+    found: list[Delivered]
+    missing: list[Run]  # offsets that have no record: it was compacted away
+    broken: list[tuple[int, int, str]]  # (first, how many, why): what a producer sent, intact, but no records
+
+
 class SharedPartition:
     """See the module."""
 
@@ -60,8 +74,11 @@ class SharedPartition:
         self.members: set[str] = set()
         """Those who took something here, and have not left."""
         self.waiters: dict[Waiter, None] = {}
-        self.trouble = ""
-        """Why it could not be read, the last time it was told."""
+        self.closed = False
+        """Its topic, or its group's position in it, was deleted: nothing is written any more."""
+        self._told = ""
+        self._due_ms = NEVER
+        """Before this moment, time does nothing here."""
         self._watching = False
         self._batches: list[Batch] = []
         self._bases: list[int] = []
@@ -154,7 +171,7 @@ class SharedPartition:
             if rest > 0:
                 grants += core.acquire(member, rest, now_ms, hold_ms)
         self._taken()
-        return grants
+        return _joined(grants)
 
     def stored(self, grants: Sequence[Grant]) -> list[bytes]:
         """The batches that the records are in, as they are stored."""
@@ -171,22 +188,28 @@ class SharedPartition:
             i = j
         return parts
 
-    def opened(self, grants: Sequence[Grant]) -> tuple[list[Delivered], list[Run]]:
-        """The messages of the records, in order, and the offsets that have none (they were compacted away)."""
-        found: list[Delivered] = []
-        missing: list[Run] = []
+    def opened(self, grants: Sequence[Grant]) -> Opened:
+        """The messages of the records. CorruptBatch, StorageFailed where the log cannot be read."""
+        opened = Opened([], [], [])
         for grant in grants:
             at, end = grant.first, grant.first + grant.count
             for index in self._indexes((grant,)):
-                for one in self._open(self._batches[index]):
+                batch = self._batches[index]
+                try:
+                    messages = self._open(batch)
+                except (InvalidRecord, TooLarge) as error:
+                    first, at = max(at, batch.base), min(end, batch.last + 1)
+                    opened.broken.append((first, at - first, str(error)))
+                    continue
+                for one in messages:
                     if at <= one.offset < end:
                         if one.offset > at:
-                            missing.append((at, one.offset - at))
-                        found.append(one if grant.deliveries == 1 else _again(one, grant.deliveries))
+                            opened.missing.append((at, one.offset - at))
+                        opened.found.append(one if grant.deliveries == 1 else _again(one, grant.deliveries))
                         at = one.offset + 1
             if at < end:
-                missing.append((at, end - at))
-        return found, missing
+                opened.missing.append((at, end - at))
+        return opened
 
     def records(self, first: int, count: int) -> list[Record]:
         """Single records as they are stored; fewer where some are no longer there."""
@@ -196,9 +219,21 @@ class SharedPartition:
         for data, header in log.batches_from(begin) if begin < first + count else ():
             if header.base_offset >= first + count:
                 break
-            if not header.control:
+            if header.control:
+                continue
+            try:
                 found += [one for one in batches.records_of(data, header) if first <= one.offset < first + count]
+            except (InvalidRecord, TooLarge) as error:
+                logger.error(
+                    "shared.no_records topic=%s offset=%d error=%r", self.topic, header.base_offset, str(error)
+                )
         return found
+
+    def tell(self, error: WaystationError) -> None:
+        """It cannot be read: one line in the log for each reason."""
+        if self._told != str(error):
+            self._told = str(error)
+            logger.warning("shared.unreadable group=%s topic=%s error=%r", self.group.id, self.topic, str(error))
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
@@ -223,8 +258,10 @@ class SharedPartition:
         else:
             settled = core.release(member, runs, now_ms + delay_ms if delay_ms else None)
         receipt = self._note(settled.deaths, error) if settled.changed else None
-        self._rearm()
-        if verdict is not Verdict.ACK or was_full:
+        if verdict is not Verdict.ACK:
+            self._rearm()
+            self.group.wake_soon(self)
+        elif was_full:
             self.group.wake_soon(self)
         return Verdicts(receipt, settled.unknown)
 
@@ -250,11 +287,13 @@ class SharedPartition:
     def buried(self, death: Death) -> None:
         """The letters of these dead records are written, or will never be."""
         self.core.buried(death.first, death.count)
-        self.group.journal.note(self.key, self.encode)
+        self._note([], None)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def lapse(self, now_ms: int) -> None:
+        if now_ms < self._due_ms:
+            return
         settled = self.core.lapse(now_ms)
         if settled.changed:
             self._note(settled.deaths, None)
@@ -325,14 +364,14 @@ class SharedPartition:
             keep = next((i for i, one in enumerate(self._batches) if one.last >= self.core.start), len(self._batches))
             del self._batches[:keep], self._bases[:keep]
 
-    def reset(self, start: int) -> Receipt:
+    def reset(self, start: int) -> Receipt | None:
         """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""
         self.core.reset(start, self.core.epoch + 1)
         self.members.clear()
         self._batches.clear()
         self._bases.clear()
         self._rearm()
-        return self.group.journal.note(self.key, self.encode)
+        return self._note([], None)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -342,13 +381,19 @@ class SharedPartition:
             self.core.ledger.attach(member)
 
     def _taken(self) -> None:
-        self.group.journal.note_soon(self.key, self.encode)
+        if not self.closed:
+            self.group.journal.note_soon(self.key, self.encode)
         self._rearm()
 
     def _rearm(self) -> None:
-        self.group.alarm.set(self.name, self.core.ledger.next_ms())
+        """After everything that may bring the next moment nearer; an acknowledgement cannot."""
+        next_ms = self.core.ledger.next_ms()
+        self._due_ms = NEVER if next_ms is None else next_ms
+        self.group.alarm.set(self.name, None if self.closed else next_ms)
 
-    def _note(self, deaths: list[Death], error: str | None) -> Receipt:
+    def _note(self, deaths: list[Death], error: str | None) -> Receipt | None:
+        if self.closed:
+            return None
         if deaths:
             self.group.bury(self, deaths, error)
         return self.group.journal.note(self.key, self.encode)
@@ -391,6 +436,18 @@ class SharedPartition:
             messages = delivered_of(body, header, self.topic, self.partition.index, 0)
             cache.put(key, messages, len(body))
         return messages
+
+
+def _joined(grants: list[Grant]) -> list[Grant]:
+    """Neighbours that were handed out equally often as one."""
+    joined: list[Grant] = []
+    for grant in grants:
+        last = joined[-1] if joined else None
+        if last is not None and last.first + last.count == grant.first and last.deliveries == grant.deliveries:
+            joined[-1] = last._replace(count=last.count + grant.count)
+        else:
+            joined.append(grant)
+    return joined
 
 
 def _again(one: Delivered, deliveries: int) -> Delivered:

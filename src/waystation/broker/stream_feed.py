@@ -18,81 +18,26 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, Protocol
-from uuid import UUID
-
-import msgspec
 
 from waystation.broker.membership import Membership
-from waystation.broker.reading import Readers, read_chunk
 from waystation.broker.selection import Selection
+from waystation.broker.stream_retries import Retries, message_at
 from waystation.broker.stream_share import Share
-from waystation.broker.topics import Topics
+from waystation.broker.stream_terms import Hub, Terms
 from waystation.errors import Conflict, OffsetOutOfRange, Unavailable, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
-from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
-from waystation.routing.filters import Filter
 
 logger = logging.getLogger("waystation.streams")
-
-MAX_HELD = 20_000
-"""Messages that one consumer may have without an acknowledgement, whatever its credit."""
 
 LET_GO_S = 5.0
 """How long what was delivered of a partition that is taken back may still be acknowledged."""
 
 UNSTABLE_RETRY_S = 0.1
-REJECT_FIRST_MS, REJECT_LONGEST_MS = 100, 30_000
-"""A rejected message comes again after the first, then twice that, and so on."""
 
 OnEnd = Callable[[WaystationError], None]
-Start = Literal["earliest", "latest"]
-
-
-class Hub(Protocol):
-    """What a consumer needs of the rest (`Streams`)."""
-
-    topics: Topics
-    groups: GroupCoordinator
-    readers: Readers
-
-    def names_for(self, selection: Selection) -> tuple[str, ...]: ...
-
-    def sizes(self) -> dict[UUID, int]: ...
-
-    def receipt(self, group: str) -> Receipt: ...
-
-    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]: ...
-
-    def closed(self, feed: StreamFeed) -> None: ...
-
-
-class Terms:
-    """What a stream consumer asked for."""
-
-    __slots__ = ("auto_ack", "dead_letter", "filter", "max_deliveries", "prefetch", "start", "start_ms")
-
-    def __init__(
-        self,
-        *,
-        filter: Filter | None = None,
-        start: Start = "latest",
-        start_ms: int | None = None,
-        prefetch: int = 0,
-        auto_ack: bool = False,
-        max_deliveries: int = 0,
-        dead_letter: str | None = None,
-    ) -> None:
-        self.filter = filter
-        self.start = start
-        self.start_ms = start_ms
-        self.prefetch = min(prefetch, MAX_HELD) or MAX_HELD
-        self.auto_ack = auto_ack
-        self.max_deliveries = max_deliveries
-        self.dead_letter = dead_letter
 
 
 class StreamFeed:
@@ -103,7 +48,6 @@ class StreamFeed:
     ) -> None:
         self.group = group
         self.selection = selection
-        self.passed_over = 0  # dead, without a dead-letter target
         self._hub = hub
         self._terms = terms
         self._deliver = deliver
@@ -116,15 +60,17 @@ class StreamFeed:
         self._shares: dict[TopicPartition, Share] = {}
         self._ready: dict[Share, None] = {}
         self._again: deque[tuple[Share, int]] = deque()
+        self._retries = Retries(hub, group, terms, self._due_again, self._buried)
+        self._keeping = False  # at most once: what is to be delivered waits until its offset is durable
         self._due = False
         self._pumping = False
         self._closed = False
         self.member: Membership
 
     @property
-    def topics(self) -> list[str]:
-        """The topics that it subscribes to and that are there."""
-        return [topic.name for topic in self.selection.matching(self._hub.topics)]
+    def passed_over(self) -> int:
+        """Messages that are dead and had no dead-letter target."""
+        return self._retries.passed_over
 
     # -- the feed ---------------------------------------------------------------------------------------------------
 
@@ -147,8 +93,13 @@ class StreamFeed:
             if verdict is Verdict.ACK:
                 share.done(offset)
             else:
-                self._put_back(share, offset, verdict, delay_ms, error)
-        receipt = self._commit(touched)
+                self._retries.put_back(share, offset, verdict, delay_ms, error)
+        try:
+            receipt = self._commit(touched)
+        except UnknownMember:
+            self.lost()  # it was taken for dead, and what it says does not count
+            self.member.nudge()
+            return Settled(None, list(runs))
         for share in touched:
             if share.leaving and not share.tags:
                 self._give_up(share)
@@ -202,6 +153,7 @@ class StreamFeed:
                     share.committed = found.offset
                     for tag in share.done_before(found.offset):
                         self._held.pop(tag, None)
+                    self._try_commit([share])  # what was acknowledged behind it without a transaction
                     if share.leaving and not share.tags:
                         self._give_up(share)
         self._soon()
@@ -225,6 +177,10 @@ class StreamFeed:
             elif known.leaving:  # back before it was gone
                 known.leaving = False
                 self._follow(known) if known.begun else self._begin(known)
+
+    def heartbeat(self) -> None:
+        """Now and then: what was passed over without being delivered (by a filter) is not read again either."""
+        self._try_commit(self._shares.values())
 
     def lost(self) -> None:
         for share in list(self._shares.values()):
@@ -264,11 +220,11 @@ class StreamFeed:
             asyncio.get_running_loop().call_later(UNSTABLE_RETRY_S, self._begin, share)
             return
         if found.offset >= 0:
-            share.begin(min(max(found.offset, log.start_offset), log.written_offset), found.offset)
+            position = min(max(found.offset, log.start_offset), log.written_offset)
+            share.begin(position, found.offset if found.offset <= position else -1)
         else:
             share.begin(self._first_offset(share), -1)
-            with suppress(Unavailable):  # a disk without room keeps nobody from reading
-                self._commit([share])  # so that a new group's beginning stays where it is, whatever comes next
+            self._try_commit([share])  # so that a new group's beginning stays where it is, whatever comes next
         self._follow(share)
 
     def _first_offset(self, share: Share) -> int:
@@ -305,7 +261,7 @@ class StreamFeed:
             self._give_up(share)
 
     def _give_up(self, share: Share) -> None:
-        self._commit([share])
+        self._try_commit([share])
         self._drop(share)
         self.member.nudge()
 
@@ -317,6 +273,7 @@ class StreamFeed:
         self._shares.pop((partition.topic.id, partition.index), None)
         for tag in share.tags.values():
             self._held.pop(tag, None)
+        share.tags.clear()
         share.wake_waiters()
 
     # -- verdicts ---------------------------------------------------------------------------------------------------
@@ -338,73 +295,39 @@ class StreamFeed:
             if expected < first + count:
                 unknown.append((expected, first + count - expected))
 
-    def _put_back(self, share: Share, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None) -> None:
-        """It is to be delivered again, or dead."""
-        deliveries = share.deliveries.get(offset, 1)
-        limit = self._terms.max_deliveries
-        if verdict is Verdict.KILL or (verdict is Verdict.REJECT and limit and deliveries >= limit):
-            self._bury(share, offset, "rejected" if verdict is Verdict.KILL else "delivery-limit", error)
-            return
-        share.deliveries[offset] = deliveries + 1
-        if verdict is Verdict.REJECT and delay_ms is None:
-            delay_ms = min(REJECT_LONGEST_MS, REJECT_FIRST_MS << min(deliveries - 1, 20))
-        if delay_ms:
-            asyncio.get_running_loop().call_later(delay_ms / 1000, self._due_again, share, offset)
-        else:
-            self._due_again(share, offset)
-
     def _due_again(self, share: Share, offset: int) -> None:
         if not share.dropped:
             self._again.append((share, offset))
             self._soon()
 
-    def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
-        target = self._terms.dead_letter
-        deliveries = share.deliveries.get(offset, 1)
-        found = None if target in (None, f"topic:{share.partition.topic.name}") else _message_at(share, offset)
-        if target is None or found is None:  # a letter to where it died would die there again, for ever
-            self.passed_over += 1
-            logger.info(
-                "passed over: group=%r message=%s-%d@%d reason=%s",
-                *(self.group, share.partition.topic.name, share.partition.index, offset, reason),
-            )
+    def _buried(self, share: Share, offset: int) -> None:
+        """A dead letter is kept."""
+        if not share.dropped:
             share.done(offset)
-            return
-        dead = msgspec.structs.replace(found, deliveries=deliveries)
-        self._hub.bury(target, dead, reason, error).add_done_callback(
-            lambda kept: self._buried(share, offset, kept.exception())
-        )
-
-    def _buried(self, share: Share, offset: int, failure: BaseException | None) -> None:
-        if share.dropped:
-            return
-        if failure is not None:
-            logger.warning("a dead letter of group %r cannot be kept, it will be tried again: %s", self.group, failure)
-            self._due_again(share, offset)
-            return
-        share.done(offset)
-        self._commit([share])
+            self._try_commit([share])
 
     def _commit(self, shares: Iterable[Share]) -> Receipt | None:
         """Writes the offsets that moved; None if none did."""
         offsets: list[OffsetToCommit] = []
         for share in shares:
             settled = share.settled
-            if share.begun and settled != share.committed and not share.dropped:
+            if share.begun and settled > share.committed and not share.dropped:
                 offsets.append(OffsetToCommit(share.partition.topic.name, share.partition.index, settled))
                 share.committed = settled
         if not offsets:
             return None
         try:
             self._hub.groups.write_offsets(self.group, offsets, self.member.member_id)
-        except UnknownMember:
-            self.member.nudge()  # it was taken for dead: it will hear of it, and lose what it has
-            return None
         except WaystationError:
             for share in shares:
                 share.committed = -1  # written with the next one
             raise
         return self._hub.receipt(self.group)
+
+    def _try_commit(self, shares: Iterable[Share]) -> None:
+        """Where nobody is promised anything: a disk without room keeps nobody from reading."""
+        with suppress(WaystationError):
+            self._commit(shares)
 
     # -- delivering -------------------------------------------------------------------------------------------------
 
@@ -428,7 +351,7 @@ class StreamFeed:
 
     def _pump(self) -> None:
         """Delivers what there is room for; one chunk of a partition at a time, then others have their turn."""
-        if self._pumping or self._closed:
+        if self._pumping or self._keeping or self._closed:
             return
         self._pumping = True
         try:
@@ -436,6 +359,9 @@ class StreamFeed:
                 self._deliver_again(*self._again.popleft())
             if self._ready and self._room > 0:
                 self._read_on()
+        except UnknownMember:
+            self.lost()  # it was taken for dead; it will join again
+            self.member.nudge()
         except WaystationError as error:
             self.failed(error)
         except Exception as error:
@@ -484,24 +410,30 @@ class StreamFeed:
         return Delivered(tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
 
     def _hand_over(self, share: Share, messages: list[Delivered]) -> None:
+        receipt = self._commit([share]) if self._terms.auto_ack else None
         self._credit -= len(messages)
-        if self._terms.auto_ack:
-            self._commit([share])  # at most once: committed before the consumer has done anything
+        if receipt is None:
+            self._deliver(messages)
+        else:
+            self._keeping = True
+            self._hub.when_kept(receipt, lambda failure: self._kept(messages, failure))
+
+    def _kept(self, messages: list[Delivered], failure: WaystationError | None) -> None:
+        """The offset behind the messages is durable: they are delivered once, or never."""
+        self._keeping = False
+        if self._closed:
+            return
+        if failure is not None:
+            self.failed(failure)
+            return
         self._deliver(messages)
+        self._soon()
 
     def _deliver_again(self, share: Share, offset: int) -> None:
         if share.dropped or share.leaving:
             return  # whoever gets the partition gets it too
-        found = _message_at(share, offset)
+        found = message_at(share, offset)
         if found is None:  # retention has taken it
             share.done(offset)
             return
         self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
-
-
-def _message_at(share: Share, offset: int) -> Delivered | None:
-    try:
-        chunk = read_chunk(share.partition, offset, 0)
-    except OffsetOutOfRange:
-        return None
-    return next((one for one in chunk.messages if one.offset == offset), None)

@@ -59,17 +59,14 @@ class Share(Place):
         self._pending.extend([one.offset for one in messages])
 
     def done(self, offset: int) -> None:
-        pending, done = self._pending, self._done
+        pending = self._pending
         if self.deliveries:
             self.deliveries.pop(offset, None)
         if not pending or pending[0] != offset:
-            done.add(offset)
+            self._done.add(offset)
             return
         pending.popleft()
-        while done and pending and pending[0] in done:
-            done.discard(pending.popleft())
-        if self._waiters:
-            self.wake_waiters()
+        self._skip_done()
 
     def done_before(self, offset: int) -> list[int]:
         """Everything delivered before `offset` is done; returns the tags that were out for it."""
@@ -81,8 +78,15 @@ class Share(Place):
             tag = self.tags.pop(passed, None)
             if tag is not None:
                 gone.append(tag)
-        self.wake_waiters()
+        self._skip_done()
         return gone
+
+    def _skip_done(self) -> None:
+        pending, done = self._pending, self._done
+        while done and pending and pending[0] in done:
+            done.discard(pending.popleft())
+        if self._waiters:
+            self.wake_waiters()
 
     @property
     def settled(self) -> int:

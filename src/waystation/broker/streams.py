@@ -6,25 +6,25 @@ On the loop's thread only. Doors come here by way of `Subscriptions`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from uuid import UUID
 
 import msgspec
 
 from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, with_death
+from waystation.broker.keeping import Keeping, Told
 from waystation.broker.membership import Membership
 from waystation.broker.messages import Messages
 from waystation.broker.queues import Queues
 from waystation.broker.reading import Readers
 from waystation.broker.selection import Selection
-from waystation.broker.stream_feed import OnEnd, StreamFeed, Terms
+from waystation.broker.stream_feed import OnEnd, StreamFeed
+from waystation.broker.stream_terms import Terms
 from waystation.broker.topics import OFFSETS_TOPIC, Topics
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Deliver, Receipt
 from waystation.world import World
-
-Kept = Callable[..., Awaitable[None]]
 
 
 class Streams:
@@ -38,7 +38,7 @@ class Streams:
         readers: Readers,
         messages: Messages,
         queues: Queues,
-        kept: Kept,
+        keeping: Keeping,
     ) -> None:
         self.topics = topics
         self.groups = groups
@@ -46,7 +46,7 @@ class Streams:
         self._world = world
         self._messages = messages
         self._queues = queues
-        self._kept = kept
+        self._keeping = keeping
         self._by_group: dict[str, dict[StreamFeed, None]] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._due = False
@@ -105,6 +105,9 @@ class Streams:
         log = self._offsets[self.groups.partition_for(group)].log
         return Receipt(log, log.end_offset)
 
+    def when_kept(self, receipt: Receipt, told: Told) -> None:
+        self._keeping.when_kept([receipt], told)
+
     def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
         """Keeps a dead letter with the story of its death; done when it is durable."""
         now_ms = self._world.clock.now_ms()
@@ -125,7 +128,7 @@ class Streams:
         if target.startswith(TOPIC_TARGET):
             topic = target.removeprefix(TOPIC_TARGET)
             await self._messages.ensure(topic)
-            await self._kept(*self._messages.publish(topic, [letter]).receipts)
+            await self._keeping.kept(*self._messages.publish(topic, [letter]).receipts)
             return
         if target not in self._queues:
             await self._queues.declare(target)

@@ -12,7 +12,7 @@ from typing import Protocol
 from waystation.broker.live import LiveFeeds
 from waystation.broker.messages import MAX_HISTORY
 from waystation.broker.selection import Selection
-from waystation.broker.stream_feed import Terms
+from waystation.broker.stream_terms import Terms
 from waystation.broker.streams import Streams
 from waystation.broker.topics import Topics
 from waystation.errors import Invalid, Unavailable, WaystationError

@@ -256,8 +256,13 @@ class Topics:
 
         task = asyncio.ensure_future(in_turn())
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._over)
         return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked may have gone; asyncio would complain that nobody looked
 
     async def settle(self) -> None:
         """Returns when no change is under way: before the broker stops."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from waystation.broker.messages import Stamp
 from waystation.broker.stream_feed import StreamFeed
+from waystation.broker.topics import OFFSETS_TOPIC
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -89,7 +90,9 @@ class Tx:
         if isinstance(feed, StreamFeed):
             self._begun = True
             await self._broker.transactions.add_offsets(self.transactional_id, self.producer, feed.group)
-            await self._commit_offsets(feed.group, await feed.claim(runs))
+            offsets = await feed.claim(runs)  # which may have taken a while
+            self._check_joined((OFFSETS_TOPIC, self._broker.groups.partition_for(feed.group)))
+            await self._commit_offsets(feed.group, offsets)
             return
         if not isinstance(feed, QueueFeed):
             raise Conflict("only what a queue's or a stream's consumer holds can be acknowledged in a transaction")

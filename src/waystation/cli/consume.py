@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from waystation.cli.arguments import add_server, connect, examples, not_negative, positive, seconds
+from waystation.cli.interrupt import Interrupt
 from waystation.cli.template import DEFAULT, compile_template
 from waystation.errors import Invalid
 
@@ -74,7 +74,7 @@ class _Source(Protocol):
 def _run(arguments: argparse.Namespace) -> int:
     spell = _speller(arguments)
     output = sys.stdout.buffer
-    interrupt = _Interrupt()
+    interrupt = Interrupt()
     with connect(arguments) as connection:
         source, close = _source(arguments, connection, output.flush)
         stop = _Stop(arguments, connection, source)
@@ -88,23 +88,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if interrupt.came and not stop.follow:
         raise KeyboardInterrupt
     return 0
-
-
-class _Interrupt:
-    """Ctrl-C or SIGTERM: noted once, so that an exchange with the broker is finished and the group is left in order.
-
-    The second one is not waited for: whoever reads our output may have stopped reading.
-    """
-
-    def __init__(self) -> None:
-        self.came = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: object) -> None:
-        if self.came:
-            raise KeyboardInterrupt
-        self.came = True
 
 
 def _speller(arguments: argparse.Namespace) -> Callable[[Incoming], bytes]:

@@ -20,21 +20,23 @@ from dataclasses import dataclass
 from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, add_settings, parse_pairs
 from waystation.cli.logs import FORMATS, LEVELS, start_logging
 from waystation.client.address import Address, parse_address
+from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
-from waystation.embedded import Station, loop_factory
+from waystation.embedded import HTTP_PORT, Station
 from waystation.errors import Invalid
 from waystation.version import __version__
 
 DEFAULT_DATA = "./waystation-data"
 OFF = "off"
-_TO_COME = {"amqp": "AMQP", "http": "HTTP"}
+DEFAULT_HTTP = f"127.0.0.1:{HTTP_PORT}"
+_TO_COME = {"amqp": "AMQP"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {DEFAULT_DATA})")
     parser.add_argument("--kafka", metavar="HOST:PORT|off", help=f"default: {DEFAULT_SERVER}; port 0 takes a free one")
     parser.add_argument("--amqp", metavar="HOST:PORT|off", help="not in this version yet: off")
-    parser.add_argument("--http", metavar="HOST:PORT|off", help="not in this version yet: off")
+    parser.add_argument("--http", metavar="HOST:PORT|off", help=f"default: {DEFAULT_HTTP}; port 0 takes a free one")
     parser.add_argument("--config", metavar="FILE", help="TOML; what is given on the command line wins over it")
     add_settings(parser, "a setting of the broker, like log.retention.ms=86400000; may be repeated")
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
@@ -52,6 +54,7 @@ class Plan:
 
     data: str
     kafka: Address | None
+    http: Address | None
     settings: BrokerSettings
     ready_file: str | None
     log_level: str
@@ -79,20 +82,21 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
         raise Invalid(f"log-level {level!r}: expected one of {', '.join(LEVELS)}")
     return Plan(
         data=chosen("data", arguments.data) or DEFAULT_DATA,
-        kafka=_address(chosen("kafka", arguments.kafka) or DEFAULT_SERVER, insecure=insecure),
+        kafka=_address("kafka", chosen("kafka", arguments.kafka) or DEFAULT_SERVER, KAFKA_PORT, insecure=insecure),
+        http=_address("http", chosen("http", arguments.http) or DEFAULT_HTTP, HTTP_PORT, insecure=insecure),
         settings=BrokerSettings(settings | dict(parse_pairs(arguments.settings, "--set"))),
         ready_file=chosen("ready-file", arguments.ready_file),
         log_level=level,
     )
 
 
-def _address(text: str, *, insecure: bool) -> Address | None:
+def _address(door: str, text: str, port: int, *, insecure: bool) -> Address | None:
     if text == OFF:
         return None
-    address = parse_address(text, default_port=KAFKA_PORT)
+    address = parse_address(text, default_port=port)
     if not address.loopback and not insecure:
         raise Invalid(
-            f"--kafka {text} can be reached from other machines while authentication is off: anybody could read and"
+            f"--{door} {text} can be reached from other machines while authentication is off: anybody could read and"
             " write. Listen on 127.0.0.1, or say --insecure if the network keeps others out"
         )
     return address
@@ -123,7 +127,7 @@ async def _serve(plan: Plan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop)
-    station = Station(plan.data, plan.settings, kafka=plan.kafka)
+    station = Station(plan.data, plan.settings, kafka=plan.kafka, http=plan.http)
     await station.start()
     gc.freeze()  # what is there now stays: later collections need not look at it
     gc.enable()

@@ -7,14 +7,16 @@ Fields: topic, partition, offset, timestamp (epoch ms), time (ISO 8601, UTC), ke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
     from waystation.client.reader import Incoming
+
+M = TypeVar("M")
 
 DEFAULT = r"{value}\n"
 
@@ -45,14 +47,19 @@ FIELDS: dict[str, _Field] = {
 
 
 def compile_template(text: str) -> _Field:
-    """A function from a message to the bytes to print; raises Invalid for a field that there is not."""
-    parts: list[_Field] = []
+    """A function from a record to the bytes to print; raises Invalid for a field that there is not."""
+    return compile_with(text, FIELDS)
+
+
+def compile_with(text: str, fields: Mapping[str, Callable[[M], bytes]]) -> Callable[[M], bytes]:
+    """The same for any kind of message, by its own fields."""
+    parts: list[Callable[[M], bytes]] = []
     for token in _TOKEN.finditer(text):
         name, escape = token[1], token[2]
         if name is not None:
-            if name not in FIELDS:
-                raise Invalid(f"--format has no field {name!r}; there are {', '.join(FIELDS)}")
-            parts.append(FIELDS[name])
+            if name not in fields:
+                raise Invalid(f"--format has no field {name!r}; there are {', '.join(fields)}")
+            parts.append(fields[name])
         else:
             parts.append(_constant(_ESCAPES.get(escape, token[0].encode()) if escape else _literal(token[0])))
     return lambda message: b"".join([part(message) for part in parts])
@@ -62,5 +69,5 @@ def _literal(text: str) -> bytes:
     return text[:1].encode() if text in ("{{", "}}") else text.encode()
 
 
-def _constant(data: bytes) -> _Field:
+def _constant(data: bytes) -> Callable[[object], bytes]:
     return lambda message: data

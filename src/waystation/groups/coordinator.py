@@ -71,6 +71,7 @@ class GroupCoordinator:
         self._admin = AdminDesk(self._shards)
         self._expiry: asyncio.Task[None] | None = None
         self._look_at_topics: asyncio.Handle | None = None
+        self._on_resolved: Callable[[set[str]], None] | None = None
         self._closed = False
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -235,7 +236,13 @@ class GroupCoordinator:
 
     def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """A transaction marker was appended to this partition of `__consumer_offsets`."""
-        self._shards[partition].offsets.resolve(producer_id, commit=commit)
+        moved = self._shards[partition].offsets.resolve(producer_id, commit=commit)
+        if commit and moved and self._on_resolved is not None:
+            self._on_resolved(moved)
+
+    def tell_resolved(self, callback: Callable[[set[str]], None]) -> None:
+        """`callback` hears of groups whose offsets a transaction has moved: members in the broker stand elsewhere."""
+        self._on_resolved = callback
 
     def on_topics_deleted(self, names: Iterable[str]) -> None:
         """Their offsets go with them; the deletions are appended, nobody waits for them."""

@@ -71,6 +71,8 @@ class ShareMember:
     client_id: str = ""
     client_host: str = ""
     epoch: int = 0
+    beats: bool = False
+    """It is here by heartbeat."""
     previous_epoch: int = 0
     """A heartbeat that still carries it did not get our last answer."""
 
@@ -108,7 +110,7 @@ class ShareGroup:
     def heartbeat(self, beat: ShareBeat, topics: TopicView, now_ms: int) -> ShareBeatAnswer:
         """The answer; `beat.member_epoch` says whether it joins, stays or leaves."""
         if beat.member_epoch == LEAVE_EPOCH:
-            self.leave(self._find(beat.member_id).member_id, now_ms)
+            self.leave(self._known_to_beat(beat.member_id).member_id, now_ms)
             return ShareBeatAnswer(beat.member_id, LEAVE_EPOCH, 0, None)
         member = self._join(beat, now_ms) if beat.member_epoch == JOIN_EPOCH else self._known(beat)
         self._update(member, beat, now_ms)
@@ -125,12 +127,14 @@ class ShareGroup:
             raise InvalidGroupRequest("the first heartbeat has to say which topics the member subscribes to")
         member = self.members.get(beat.member_id)
         if member is None:
-            member = self._enter(ShareMember(beat.member_id), now_ms)
+            member = self._enter(ShareMember(beat.member_id, beats=True), now_ms)
+        elif not member.beats:
+            raise InvalidGroupRequest(f"member id {beat.member_id!r} is in use")
         member.epoch = member.previous_epoch = JOIN_EPOCH
         return member
 
     def _known(self, beat: ShareBeat) -> ShareMember:
-        member = self._find(beat.member_id)
+        member = self._known_to_beat(beat.member_id)
         if beat.member_epoch not in (member.epoch, member.previous_epoch):
             raise FencedMemberEpoch(
                 f"member {beat.member_id!r} of share group {self.group_id!r} is at epoch {member.epoch}, it says"
@@ -212,9 +216,9 @@ class ShareGroup:
         self._bump(now_ms)
         return member
 
-    def _find(self, member_id: str) -> ShareMember:
+    def _known_to_beat(self, member_id: str) -> ShareMember:
         member = self.members.get(member_id)
-        if member is None:
+        if member is None or not member.beats:
             raise UnknownMember(f"{member_id!r} is not a member of share group {self.group_id!r}; join with epoch 0")
         return member
 

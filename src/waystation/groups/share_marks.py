@@ -56,6 +56,10 @@ class Marks:
     def __iter__(self) -> Iterator[Mark]:
         return map(Mark, self._firsts, self._ends, self._marks)
 
+    def front(self) -> Mark | None:
+        """The first run."""
+        return Mark(self._firsts[0], self._ends[0], self._marks[0]) if self._firsts else None
+
     def at(self, offset: int) -> int | None:
         i = bisect_right(self._firsts, offset) - 1
         return self._marks[i] if i >= 0 and offset < self._ends[i] else None

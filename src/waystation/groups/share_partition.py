@@ -214,8 +214,10 @@ class SharePartition:
         for first, count in outcome.done:
             self.marks.set(first, first + count, DONE)
             settled.changed = True
-        self._die(outcome.exhausted, LIMIT, settled)
-        self._advance()
+        if outcome.exhausted:
+            self._die(outcome.exhausted, LIMIT, settled)
+        if settled.changed:
+            self._advance()
         return settled
 
     def _die(self, runs: Iterable[Run], reason: str, settled: Settled) -> None:
@@ -224,18 +226,17 @@ class SharePartition:
                 settled.deaths.append(Death(run.first, run.end - run.first, run.deliveries, reason))
             self.marks.set(first, first + count, DYING if self.keeps_dead else DONE)
             settled.changed = True
-        self._advance()
+        if settled.changed:
+            self._advance()
 
     def _advance(self) -> bool:
         """Moves `start` over what is done."""
-        before = self.start
-        for run in self.marks:
-            if run.first > self.start or run.mark != DONE or run.first >= self.end:
-                break
-            self.start = min(run.end, self.end)
-        if self.start > before:
-            self.marks.cut(self.start)
-        return self.start > before
+        front = self.marks.front()
+        if front is None or front.mark != DONE or front.first > self.start or self.start >= self.end:
+            return False
+        self.start = min(front.end, self.end)
+        self.marks.cut(self.start)
+        return True
 
 
 def saved_at(start: int, epoch: int = 0) -> Saved:

@@ -9,7 +9,7 @@ Pure. Used by the Kafka door's ShareFetch and ShareAcknowledge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from waystation.groups.calls import TopicPartition
 from waystation.groups.share_errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
@@ -17,6 +17,8 @@ from waystation.groups.share_errors import InvalidShareSessionEpoch, TooManyShar
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _LAST_EPOCH = 2**31 - 1
+MAX_PARTITIONS = 500_000
+"""Over all sessions: some 50 MB."""
 
 SessionKey = tuple[str, str]
 """(group id, member id)."""
@@ -35,12 +37,6 @@ class ShareSession:
         self.poke: Callable[[], None] | None = None
         """Ends the wait of a fetch that is parked: the member has sent another request behind it."""
 
-    def change(self, added: Iterable[TopicPartition], removed: Iterable[TopicPartition]) -> None:
-        for partition in added:
-            self.partitions.setdefault(partition)
-        for partition in removed:
-            self.partitions.pop(partition, None)
-
     def served(self, partition: TopicPartition) -> None:
         """It gave records: the others are next."""
         if partition in self.partitions:
@@ -53,9 +49,21 @@ class ShareSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def change(self, session: ShareSession, added: Sequence[TopicPartition], removed: Iterable[TopicPartition]) -> None:
+        """The member's partitions; those that it names again stay where they are in the line."""
+        if self._partitions + len(added) > MAX_PARTITIONS:
+            raise TooManyShareSessions(f"the share sessions of this broker name {MAX_PARTITIONS} partitions already")
+        before = len(session.partitions)
+        for partition in added:
+            session.partitions.setdefault(partition)
+        for partition in removed:
+            session.partitions.pop(partition, None)
+        self._partitions += len(session.partitions) - before
 
     def find(self, key: SessionKey) -> ShareSession | None:
         return self._sessions.get(key)
@@ -66,6 +74,7 @@ class ShareSessions:
             raise TooManyShareSessions(
                 f"this broker has {most} share sessions, the most there may be (group.share.max.share.sessions)"
             )
+        self.end(key)
         session = self._sessions[key] = ShareSession(key)
         return session
 
@@ -89,8 +98,10 @@ class ShareSessions:
         if present is None or (session is not None and present is not session):
             return False
         del self._sessions[key]
+        self._partitions -= len(present.partitions)
+        present.partitions.clear()
         return True
 
     def end_all_of(self, group_id: str) -> None:
         for key in [key for key in self._sessions if key[0] == group_id]:
-            del self._sessions[key]
+            self.end(key)

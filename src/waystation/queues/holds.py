@@ -30,12 +30,14 @@ _FEW_ROWS = 64
 
 
 class Consumer:
+    """Someone who takes entries."""
+
     __slots__ = ("firsts", "held", "prefetch")
 
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch  # 0: no limit
         self.held = 0  # entries
-        self.firsts: set[int] = set()  # of its holds
+        self.firsts: set[int] | None = None  # of its holds
 
 
 Hold = tuple[int, int, Consumer]
@@ -51,14 +53,19 @@ class Holds:
         self.consumers: dict[str, Consumer] = {}  # in the order of their arrival
         self._states = states
         self._by_first: dict[int, Hold] = {}
-        self._deadlines = Timetable()
+        self._deadlines: Timetable | None = None
 
     def begin(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
         """A hold of entries of one chunk and one priority, whose first byte is marked."""
         self._by_first[first] = (count, deadline_ms, consumer)
-        consumer.firsts.add(first)
         consumer.held += count
+        if consumer.firsts is None:
+            consumer.firsts = {first}
+        else:
+            consumer.firsts.add(first)
         deadlines = self._deadlines
+        if deadlines is None:
+            deadlines = self._deadlines = Timetable()
         deadlines.add(deadline_ms, first * CHUNK + count - 1)
         if deadlines.rows > 4 * len(self._by_first) + _STALE_ROWS:
             deadlines.sweep(self._matters)
@@ -70,15 +77,21 @@ class Holds:
         for first, count in runs if len(runs) == 1 else apart(runs):
             hold = by_first.get(first)
             if hold is not None and hold[0] == count and hold[2] is consumer:
-                del by_first[first]
-                consumer.firsts.discard(first)
-                consumer.held -= count
+                self._drop(first)
                 ended.append((first, count))
             elif count > 0:
                 self._end_parts(consumer, first, count, ended, unknown)
-        if not by_first and self._deadlines.rows > _FEW_ROWS:
-            self._deadlines = Timetable()
+        if not by_first and self._deadlines is not None and self._deadlines.rows > _FEW_ROWS:
+            self._deadlines = None  # all rows are stale
         return ended
+
+    def _drop(self, first: int) -> int:
+        """Ends a whole hold; returns how many entries it had."""
+        count, _, consumer = self._by_first.pop(first)
+        consumer.held -= count
+        if consumer.firsts is not None:
+            consumer.firsts.discard(first)
+        return count
 
     def end_of_anyone(self, first: int, count: int) -> list[Run]:
         ended: list[Run] = []
@@ -86,29 +99,29 @@ class Holds:
         return ended
 
     def end_all(self, consumer: Consumer) -> list[Run]:
-        ended = [(first, self._by_first.pop(first)[0]) for first in sorted(consumer.firsts)]
-        consumer.firsts.clear()
-        consumer.held = 0
-        return ended
+        return [(first, self._drop(first)) for first in sorted(consumer.firsts or ())]
 
     def end_late(self, now_ms: int) -> list[Run]:
         """Ends the holds whose deadline has come."""
         ended: list[Run] = []
-        for row in self._deadlines.due(now_ms):
-            first, last = divmod(row, CHUNK)
-            number, start = divmod(first, CHUNK)
-            chunk = self._states.chunks.get(number)
-            if chunk is None:
-                continue
-            for found in _HEADS.finditer(bytes(chunk[start : start + last + 1])):
-                head = first + found.start()
-                hold = self._by_first.get(head)
-                if hold is not None and hold[1] <= now_ms:
-                    count, _, consumer = self._by_first.pop(head)
-                    consumer.firsts.discard(head)
-                    consumer.held -= count
-                    ended.append((head, count))
+        for row in self._deadlines.due(now_ms) if self._deadlines is not None else ():
+            for first, hold in self._within(row):
+                if hold[1] <= now_ms:
+                    ended.append((first, self._drop(first)))
         return ended
+
+    def _within(self, row: int) -> list[tuple[int, Hold]]:
+        """The holds that begin where a row of the deadlines was made for."""
+        first, last = divmod(row, CHUNK)
+        hold = self._by_first.get(first)
+        if hold is not None and hold[0] == last + 1:
+            return [(first, hold)]
+        number, start = divmod(first, CHUNK)
+        chunk = self._states.chunks.get(number)
+        if chunk is None:
+            return []
+        heads = [first + found.start() for found in _HEADS.finditer(bytes(chunk[start : start + last + 1]))]
+        return [(head, self._by_first[head]) for head in heads if head in self._by_first]
 
     def again(self, consumer: Consumer, ended: list[Run], deadline_ms: int) -> None:
         """Entries whose holds were just ended are held again, for longer."""
@@ -117,7 +130,7 @@ class Holds:
             self.begin(consumer, first, count, deadline_ms)
 
     def next_ms(self) -> int | None:
-        return self._deadlines.next_ms() if self._by_first else None
+        return self._deadlines.next_ms() if self._deadlines is not None and self._by_first else None
 
     def runs(self) -> list[Run]:
         return [(first, hold[0]) for first, hold in self._by_first.items()]
@@ -154,29 +167,25 @@ class Holds:
         """Takes the entries from start to end out of the hold that begins at head."""
         by_first = self._by_first
         size, deadline_ms, owner = by_first[base + head]
+        firsts = owner.firsts or set()
         if head < start:
             by_first[base + head] = (start - head, deadline_ms, owner)
         else:
             del by_first[base + head]
-            owner.firsts.discard(base + head)
+            firsts.discard(base + head)
         if end < head + size:
             by_first[base + end] = (head + size - end, deadline_ms, owner)
-            owner.firsts.add(base + end)
+            firsts.add(base + end)
             chunk[end] |= HEAD
         owner.held -= end - start
 
     def _matters(self, when_ms: int, row: int) -> bool:
         """Whether there still is a hold that a row of the deadlines was made for."""
-        first, last = divmod(row, CHUNK)
-        chunk = self._states.chunks.get(first // CHUNK)
-        if chunk is None:
-            return False
-        start = first % CHUNK
-        for found in _HEADS.finditer(bytes(chunk[start : start + last + 1])):
-            hold = self._by_first.get(first + found.start())
-            if hold is not None and hold[1] == when_ms:
-                return True
-        return False
+        return any(hold[1] == when_ms for _, hold in self._within(row))
+
+
+NOBODY = Holds(States())
+"""The holds of a queue without consumers: nothing changes it."""
 
 
 def _head_of(chunk: Chunk, index: int) -> int:

@@ -34,11 +34,11 @@ import msgspec
 from waystation.errors import Invalid
 from waystation.queues import moves
 from waystation.queues.errors import UnknownConsumer
-from waystation.queues.holds import Consumer, Holds
+from waystation.queues.holds import NOBODY, Consumer, Holds
 from waystation.queues.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
 from waystation.queues.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.runs import Run, add_run, tidy
-from waystation.queues.schedule import Schedule, ScheduleState
+from waystation.queues.schedule import TIMELESS, Schedule, ScheduleState
 from waystation.queues.states import CHUNK, States, StatesState
 from waystation.queues.tallies import Tallies
 from waystation.queues.verdicts import BACK, EXPIRED, SAME, verdicts
@@ -65,8 +65,8 @@ class Ledger:
         self.keeps_dead = keeps_dead
         self._states = States()
         # These are there only while they are needed: most of a million queues are idle.
-        self._holds: Holds | None = None
-        self._schedule: Schedule | None = None
+        self._holds = NOBODY
+        self._schedule = TIMELESS
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
@@ -107,9 +107,7 @@ class Ledger:
 
     def ready_at(self, entry: int) -> int | None:
         """Until when it is parked; None if it is not. Slow: it searches all times."""
-        if self._schedule is None or self._states.state_of(entry) is not PARKED:
-            return None
-        return self._schedule.until(entry)
+        return self._schedule.until(entry) if self._states.state_of(entry) is PARKED else None
 
     def next_ready(self) -> int | None:
         """The entry that would be acquired next."""
@@ -139,7 +137,7 @@ class Ledger:
         """A consumer comes, or changes how many entries it may hold at once (0: any number)."""
         if prefetch < 0:
             raise Invalid(f"prefetch {prefetch} is below zero")
-        if self._holds is None:
+        if self._holds is NOBODY:
             self._holds = Holds(self._states)
         known = self._holds.consumers.get(consumer)
         if known is None:
@@ -150,8 +148,8 @@ class Ledger:
     def detach(self, consumer: str) -> Lapsed:
         """A consumer goes; what it held comes back."""
         lapsed = Lapsed()
-        gone = self._holds.consumers.pop(consumer, None) if self._holds is not None else None
-        if gone is not None and self._holds is not None:
+        gone = self._holds.consumers.pop(consumer, None)
+        if gone is not None:
             for first, count in self._holds.end_all(gone):
                 self._come_back(first, count, lapsed)
             self._rest()
@@ -160,14 +158,14 @@ class Ledger:
     @property
     def active(self) -> str | None:
         """With `single_active`: the consumer whose turn it is."""
-        return next(iter(self._holds.consumers), None) if self._holds is not None else None
+        return next(iter(self._holds.consumers), None)
 
     @property
     def consumers(self) -> int:
-        return len(self._holds.consumers) if self._holds is not None else 0
+        return len(self._holds.consumers)
 
     def held_by(self, consumer: str) -> int:
-        who = self._consumer(consumer)
+        who = self._holds.consumers.get(consumer)
         return who.held if who is not None else 0
 
     # -- coming -----------------------------------------------------------------------------------------------------
@@ -220,24 +218,27 @@ class Ledger:
     def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
         """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`)."""
         holds, states = self._holds, self._states
-        who = holds.consumers.get(consumer) if holds is not None else None
-        if who is None or holds is None:
+        who = holds.consumers.get(consumer)
+        if who is None:
             raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
         if self.single_active and consumer != self.active:
             return []
-        if who.prefetch:
-            count = min(count, who.prefetch - who.held)
-        count = min(count, states.ready)
+        if who.prefetch and count > who.prefetch - who.held:
+            count = who.prefetch - who.held
+        if count > states.ready:
+            count = states.ready
         deadline_ms = now_ms + hold_ms
         grants: list[Grant] = []
         while count > 0:
             first, taken = states.take(count)
             count -= taken
             holds.begin(who, first, taken, deadline_ms)
-            if states.tries is None or not states.tries.has(first):
+            if states.tries is not None and states.tries.has(first):
+                add_grants(grants, first, taken, states.tries, deadline_ms)
+            elif grants:
                 add_grant(grants, first, taken, 1, deadline_ms)
             else:
-                add_grants(grants, first, taken, states.tries, deadline_ms)
+                grants.append(Grant(first, taken, 1, deadline_ms))
         return grants
 
     def ack(self, consumer: str, runs: Sequence[Run]) -> Outcome:
@@ -259,7 +260,7 @@ class Ledger:
             if not move.ends:
                 self._tries().bump(first, count)
             states.move_held(first, count, move)
-            if schedule is not None and move.ends:
+            if move.ends:
                 schedule.forget(first, count)
             add_run(outcome.done, first, count)
         return outcome
@@ -275,9 +276,8 @@ class Ledger:
         """The consumer needs more time; returns what it does not hold."""
         unknown: list[Run] = []
         ended = self._end_holds(consumer, runs, unknown)
-        who = self._consumer(consumer)
-        if who is not None and self._holds is not None:
-            self._holds.again(who, ended, now_ms + hold_ms)
+        if ended:
+            self._holds.again(self._holds.consumers[consumer], ended, now_ms + hold_ms)
         return unknown
 
     # -- taking out -------------------------------------------------------------------------------------------------
@@ -299,19 +299,20 @@ class Ledger:
 
     def take_out(self, entry: int) -> bool:
         """READY, PARKED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
-        if self._states.state_of(entry) is HELD:
+        state = self._states.state_of(entry)
+        if state is HELD:
             self._tries().bump(entry, 1)
-            self._end_anyones(entry, 1)
-        elif self._schedule is not None:
+            self._holds.end_of_anyone(entry, 1)
+        elif state is PARKED:
             self._schedule.unpark(entry, 1)
-        return bool(self._states.move(entry, 1, moves.TAKE_OUT))
+        return self._states.move_one(entry, moves.TAKE_OUT)
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
         """Ends entries whatever they are, whoever holds them; returns those that were alive."""
         finished: list[Run] = []
         for first, count in runs:
             if self._states.held:
-                self._end_anyones(first, count)
+                self._holds.end_of_anyone(first, count)
             finished += self._finish(first, count, moves.FINISH)
         tidy(finished)
         return finished
@@ -322,17 +323,16 @@ class Ledger:
         for first, count in runs:
             restored += self._states.move(first, count, moves.RESTORE)
         tidy(restored)
-        if self._schedule is not None:
-            self._schedule.expire_late()
+        self._schedule.expire_late()
         return restored
 
     def _finish(self, first: int, count: int, move: Move) -> list[Run]:
         """Entries that nobody holds are done, or dead."""
         schedule = self._schedule
-        if schedule is not None and not move.ends:
+        if not move.ends:
             schedule.unpark(first, count)
         finished = self._states.move(first, count, move)
-        if schedule is not None and move.ends:
+        if move.ends:
             for start, length in finished:
                 schedule.forget(start, length)
         if not self._states.chunks:
@@ -345,23 +345,19 @@ class Ledger:
         """Lets time pass: expiries first, so that nothing expired becomes ready."""
         lapsed = Lapsed()
         schedule = self._schedule
-        if schedule is not None:
-            for first, count in schedule.expired(now_ms):
-                lapsed.expired += self._finish(first, count, moves.EXPIRE[self.keeps_dead])
-        if self._holds is not None:
-            for first, count in self._holds.end_late(now_ms):
-                self._come_back(first, count, lapsed)
-        if schedule is not None:
-            for first, count in schedule.due(now_ms):
-                lapsed.ready += self._states.move(first, count, moves.DUE)
-            tidy(lapsed.ready)
+        for first, count in schedule.expired(now_ms):
+            lapsed.expired += self._finish(first, count, moves.EXPIRE[self.keeps_dead])
+        for first, count in self._holds.end_late(now_ms):
+            self._come_back(first, count, lapsed)
+        for first, count in schedule.due(now_ms):
+            lapsed.ready += self._states.move(first, count, moves.DUE)
+        tidy(lapsed.ready)
         lapsed.tidy()
         return lapsed
 
     def next_ms(self) -> int | None:
         """When `lapse` may have something to do; None: never."""
-        planned = self._schedule.next_ms() if self._schedule is not None else None
-        deadline = self._holds.next_ms() if self._holds is not None else None
+        planned, deadline = self._schedule.next_ms(), self._holds.next_ms()
         return planned if deadline is None else deadline if planned is None else min(planned, deadline)
 
     # -- what a replay says -----------------------------------------------------------------------------------------
@@ -377,11 +373,11 @@ class Ledger:
         state = self._states.state_of(entry)
         if state is HELD:
             self._tries().bump(entry, 1)
-            self._end_anyones(entry, 1)
+            self._holds.end_of_anyone(entry, 1)
             self._states.move_held(entry, 1, moves.LATER)
         elif state is PARKED:
-            self._planned().unpark(entry, 1)
-        elif not self._states.move(entry, 1, moves.PARK):
+            self._schedule.unpark(entry, 1)
+        elif not self._states.move_one(entry, moves.PARK):
             return
         schedule = self._planned()
         schedule.park(entry, 1, until_ms)
@@ -389,45 +385,36 @@ class Ledger:
 
     # -- parts of the above -----------------------------------------------------------------------------------------
 
-    def _consumer(self, consumer: str) -> Consumer | None:
-        return self._holds.consumers.get(consumer) if self._holds is not None else None
-
     def _tries(self) -> Tallies:
         if self._states.tries is None:
             self._states.tries = Tallies()
         return self._states.tries
 
     def _planned(self) -> Schedule:
-        if self._schedule is None:
+        if self._schedule is TIMELESS:
             self._schedule = Schedule(self._states)
         return self._schedule
 
     def _fronts(self) -> Iterator[int]:
         """The first ready entry of each priority, highest first."""
         if self._states.ready:
-            for priority in range(HIGHEST, -1, -1):
+            for priority in range(len(self._states.lines or ()) - 1, -1, -1):
                 entry = self._states.front(priority)
                 if entry is not None:
                     yield entry
 
     def _end_holds(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
-        holds = self._holds
-        who = holds.consumers.get(consumer) if holds is not None else None
-        if who is None or holds is None:
+        who = self._holds.consumers.get(consumer)
+        if who is None:
             unknown += [run for run in runs if run[1] > 0]
             tidy(unknown)
             return []
-        return holds.end(who, runs, unknown)
-
-    def _end_anyones(self, first: int, count: int) -> None:
-        if self._holds is not None:
-            self._holds.end_of_anyone(first, count)
+        return self._holds.end(who, runs, unknown)
 
     def _come_back(self, first: int, count: int, into: Returned, until_ms: int | None = None) -> None:
         """Entries of one hold, just ended, are nobody's again."""
         self._tries().bump(first, count)
-        overdue = self._schedule.overdue if self._schedule is not None else None
-        found = verdicts(self._states, first, count, self.max_deliveries, overdue)
+        found = verdicts(self._states, first, count, self.max_deliveries, self._schedule.overdue)
         if found is None:
             self._give_back(first, count, into, until_ms)
             return
@@ -437,7 +424,7 @@ class Ledger:
                 self._give_back(start, length, into, until_ms)
                 continue
             self._states.move_held(start, length, moves.DIE[self.keeps_dead])
-            if self._schedule is not None and not self.keeps_dead:
+            if not self.keeps_dead:
                 self._schedule.forget(start, length)
             add_run(into.expired if verdict == EXPIRED else into.exhausted, start, length)
 
@@ -450,14 +437,14 @@ class Ledger:
     def _rest(self) -> None:
         """Nothing is alive. If nobody is here either, what holds and times needed goes: an idle queue is small."""
         if not self._states.chunks and not self.consumers:
-            self._holds = self._schedule = None
+            self._holds, self._schedule = NOBODY, TIMELESS
             self._states.rest()
 
     # -- storing ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> LedgerState:
-        held = self._holds.runs() if self._holds is not None else ()
-        return LedgerState(self._states.dump(held), self._schedule.dump() if self._schedule is not None else None)
+        schedule = None if self._schedule is TIMELESS else self._schedule.dump()
+        return LedgerState(self._states.dump(self._holds.runs()), schedule)
 
     @classmethod
     def load(

@@ -161,6 +161,12 @@ class Getter(QueueFeed):
             if not future.done() and wait_ms > 0:
                 await asyncio.wait([future], timeout=wait_ms / 1000)
             return future.result() if future.done() else []
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # They came in the moment in which whoever waited gave up: without this, only the end of the hold
+                # would bring them back.
+                self.settle(Verdict.RELEASE, [(delivered.tag, 1) for delivered in future.result()])
+            raise
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)

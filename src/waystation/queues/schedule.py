@@ -156,3 +156,7 @@ class Schedule:
         schedule.overdue = set(overdue)
         schedule.expire_late()
         return schedule
+
+
+TIMELESS = Schedule(States())
+"""The schedule of a queue where nothing waits for a time: nothing changes it."""

@@ -24,7 +24,7 @@ _BITS = (22, 16, 10)  # a bucket lasts 2**bits milliseconds
 # room for numbers below 2**42 only, minutes below 2**48; larger ones go to smaller buckets.
 _SHIFTS = tuple(64 - bits for bits in _BITS)
 _MASKS = tuple((1 << shift) - 1 for shift in _SHIFTS)
-_SECOND_BITS = _BITS[_SECONDS]
+_HOUR_BITS, _MINUTE_BITS, _SECOND_BITS = _BITS
 _SHIFT = _SHIFTS[_SECONDS]  # in order, a row is its time above its number, in an int of any length
 _MASK = _MASKS[_SECONDS]
 
@@ -59,14 +59,16 @@ class Timetable:
 
     def add(self, when_ms: int, row: int, count: int = 1) -> None:
         """Rows that follow one another, at the same time."""
-        when_ms = max(when_ms, 0)
+        if when_ms < 0:
+            when_ms = 0
         self.rows += count
         if when_ms >> _SECOND_BITS <= self._second or len(self._near) - self._at + count <= _FEW:
             self._add_near(when_ms << _SHIFT | row, count)
             return
         level = self._level(when_ms, row + count)
         bits, shift = _BITS[level], _SHIFTS[level]
-        bucket = self._bucket(when_ms >> bits << bits + 2 | level)
+        key = when_ms >> bits << bits + 2 | level
+        bucket = (self._buckets.get(key) if self._buckets is not None else None) or self._bucket(key)
         base = ((when_ms & (1 << bits) - 1) << shift) + row
         if count == 1:
             bucket.append(base)
@@ -74,10 +76,11 @@ class Timetable:
             bucket.extend(array("Q", range(base, base + count)))
 
     def _level(self, when_ms: int, end: int) -> int:
+        """How large a bucket: as large as is not yet being split, and has room for the row's number."""
         hour, minute = self._bounds
-        if when_ms >> _BITS[_HOURS] >= hour and end <= _MASKS[_HOURS]:
+        if when_ms >> _HOUR_BITS >= hour and end <= _MASKS[_HOURS]:
             return _HOURS
-        return _MINUTES if when_ms >> _BITS[_MINUTES] >= minute and end <= _MASKS[_MINUTES] else _SECONDS
+        return _MINUTES if when_ms >> _MINUTE_BITS >= minute and end <= _MASKS[_MINUTES] else _SECONDS
 
     def _add_near(self, base: int, count: int) -> None:
         if count == 1:

@@ -117,7 +117,9 @@ def member(value: Getter, collection: Getter, negated: bool) -> Test:
         wanted, values = value(subject), collection(subject)
         if wanted is MISSING or not isinstance(values, list | tuple):
             return False
-        return any(same(wanted, one) for one in values) is not negated
+        # Python's own search is much faster, but takes true for 1; what it does not find is not there.
+        found = wanted in values and any(same(wanted, one) for one in values)
+        return found is not negated
 
     return test
 

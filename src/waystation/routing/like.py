@@ -41,6 +41,11 @@ def compile_like(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
+def scans(pattern: str) -> bool:
+    """Whether texts are gone through character by character, and not by `str.find`."""
+    return any(None in part for part in _split(pattern)[1:-1])
+
+
 def _split(pattern: str) -> list[_Part]:
     parts: list[_Part] = [[]]
     characters = iter(pattern)
@@ -80,13 +85,14 @@ def _shift_and(part: _Part) -> _Find:
         if wanted is not None:
             masks[wanted] |= 1 << index
     done = 1 << (len(part) - 1)
+    mask_of = masks.get
 
     def find(text: str, start: int, end: int) -> int:
         alive = 0
-        for at in range(start, end):
-            alive = ((alive << 1) | 1) & masks.get(text[at], anywhere)
-            if alive & done:
-                return at + 1
+        for after, character in enumerate(text[start:end], start + 1):
+            alive = (alive + alive + 1) & mask_of(character, anywhere)
+            if alive >= done:  # the part's last bit is the highest there is
+                return after
         return -1
 
     return find

@@ -97,7 +97,7 @@ def _number(text: str, at: int) -> tuple[Token, int]:
 
 def _steps(text: str, at: int) -> tuple[tuple[Step, ...], int]:
     steps: list[Step] = []
-    while text[at : at + 1] in (".", "[") and at < len(text):
+    while text[at : at + 1] in (".", "["):
         if found := _STEP.match(text, at):
             steps.append(found[1])
             at = found.end()
@@ -114,7 +114,7 @@ def _named_step(text: str, at: int) -> tuple[str, int]:
     """`['any name']` or `."any name"`."""
     bracket = text[at] == "["
     begin = _skip(text, at + 1) if bracket else at + 1
-    if text[begin : begin + 1] not in ("'", '"') or begin >= len(text):
+    if text[begin : begin + 1] not in ("'", '"'):
         what = "a number or a name in quotes belongs in here" if bracket else "a name belongs behind the dot"
         raise syntax_error(what, text, min(begin, len(text)))
     name, end = _quoted(text, begin)

@@ -214,7 +214,7 @@ def test_bad_old_alter_changes_nothing(desk: Desk, version: int) -> None:
         (BROKER, NODE, {"no_such": "5"}, ErrorCode.invalid_config),
         (BROKER, "2", {}, ErrorCode.invalid_request),
         (BROKER_LOGGER, NODE, {}, ErrorCode.invalid_request),
-        (GROUP, "readers", {}, ErrorCode.invalid_request),
+        (GROUP, "readers", {"share.record.lock.duration.ms": "-1"}, ErrorCode.invalid_config),
         (CLIENT_METRICS, "some", {}, ErrorCode.invalid_request),
         (77, "x", {}, ErrorCode.invalid_request),
     ):
@@ -306,7 +306,7 @@ def test_bad_change_is_refused_and_changes_nothing(desk: Desk, version: int) -> 
         (BROKER, NODE, ("offsets.topic.num.partitions", SET, "9"), ErrorCode.invalid_config),
         (BROKER, NODE, ("no.such", SET, "9"), ErrorCode.invalid_config),
         (BROKER, "2", ("log.retention.ms", SET, "9"), ErrorCode.invalid_request),
-        (GROUP, "readers", ("consumer.session.timeout.ms", SET, "9"), ErrorCode.invalid_request),
+        (GROUP, "readers", ("consumer.session.timeout.ms", SET, "9"), ErrorCode.invalid_config),
         (CLIENT_METRICS, "some", ("interval.ms", SET, "9"), ErrorCode.invalid_request),
         (77, "x", ("x", SET, "9"), ErrorCode.invalid_request),
     ):

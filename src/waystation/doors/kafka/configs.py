@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.shared import check_group_id
+from waystation.broker.shared import check_group_id, check_own
 from waystation.broker.topics import check_name
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render, resolve_topic
 from waystation.doors.kafka import loggers
@@ -26,7 +26,7 @@ from waystation.doors.kafka.config_entries import (
 )
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import Invalid, InvalidSetting, WaystationError
-from waystation.groups.share_settings import SHARE_SETTINGS, check_setting
+from waystation.groups.share_settings import SHARE_SETTINGS
 
 # Resource types.
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -251,8 +251,7 @@ async def _apply_to_group(call: Call, name: str, change: Change) -> None:
     check_group_id(name)
     present = shared.own_settings(name)
     new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
-    for key, text in new.items():
-        check_setting(key, text)
+    check_own(new)
     if new != present and not call.request.validate_only:
         await shared.keeping.kept(shared.change_settings(name, new))
 

@@ -17,6 +17,7 @@ Results = dict[TopicPartition, WaystationError | None]
 @api("share_acknowledge", min_version=1, max_version=2)
 async def share_acknowledge(call: Call) -> object:
     try:
+        lock_ms = call.broker.shared.get(call.request.group_id or "").settings.lock_ms
         results = await _acknowledge(call)
     except WaystationError as error:
         return call.make(
@@ -33,7 +34,6 @@ async def share_acknowledge(call: Call) -> object:
                 current_leader=call.make("LeaderIdAndEpoch", leader_id=call.broker.node_id, leader_epoch=0),
             )
         )
-    lock_ms = call.broker.shared.get(call.request.group_id).settings.lock_ms
     return call.make(
         "ShareAcknowledgeResponse",
         throttle_time=0,

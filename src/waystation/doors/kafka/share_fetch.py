@@ -105,7 +105,7 @@ async def _fetch(call: Call, group: SharedGroup) -> Answers:
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
     else:
-        session.change(wanted, forgotten)
+        broker.shared.sessions.change(session, wanted, forgotten)
         if not renews:
             await _Acquisition(call, group, session, answers).run()
     await broker.shared.keeping.kept(*receipts)

@@ -1,0 +1,70 @@
+"""What a stream consumer asks for, and what it needs of the rest of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+from uuid import UUID
+
+from waystation.broker.reading import Readers
+from waystation.broker.selection import Selection
+from waystation.broker.topics import Topics
+from waystation.errors import WaystationError
+from waystation.groups.coordinator import GroupCoordinator
+from waystation.message import Delivered
+from waystation.queues.feed import Receipt
+from waystation.routing.filters import Filter
+
+if TYPE_CHECKING:
+    from waystation.broker.stream_feed import StreamFeed
+
+MAX_HELD = 20_000
+"""Messages that one consumer may have without an acknowledgement, whatever its credit."""
+
+Start = Literal["earliest", "latest"]
+
+
+class Hub(Protocol):
+    """What a consumer needs of the rest (`Streams`)."""
+
+    topics: Topics
+    groups: GroupCoordinator
+    readers: Readers
+
+    def names_for(self, selection: Selection) -> tuple[str, ...]: ...
+
+    def sizes(self) -> dict[UUID, int]: ...
+
+    def receipt(self, group: str) -> Receipt: ...
+
+    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]: ...
+
+    def when_kept(self, receipt: Receipt, told: Callable[[WaystationError | None], None]) -> None: ...
+
+    def closed(self, feed: StreamFeed) -> None: ...
+
+
+class Terms:
+    """What a stream consumer asked for."""
+
+    __slots__ = ("auto_ack", "dead_letter", "filter", "max_deliveries", "prefetch", "start", "start_ms")
+
+    def __init__(
+        self,
+        *,
+        filter: Filter | None = None,
+        start: Start = "latest",
+        start_ms: int | None = None,
+        prefetch: int = 0,
+        auto_ack: bool = False,
+        max_deliveries: int = 0,
+        dead_letter: str | None = None,
+    ) -> None:
+        self.filter = filter
+        self.start = start
+        self.start_ms = start_ms
+        self.prefetch = min(prefetch, MAX_HELD) or MAX_HELD
+        self.auto_ack = auto_ack
+        self.max_deliveries = max_deliveries
+        self.dead_letter = dead_letter

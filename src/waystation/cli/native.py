@@ -1,0 +1,42 @@
+"""The native client that the commands for queues, subscriptions, requests and exchanges share.
+
+Everything is imported when it is called: the parser is built without the client.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from waystation.client.looked import Looked
+    from waystation.client.sync.client import Client
+    from waystation.client.sync.queue import Queue
+
+CLIENT_NAME = "waystation-cli"
+PEEKED_AT_ONCE = 500
+
+State = Literal["any", "ready", "parked", "held"]
+
+
+def open_client(arguments: argparse.Namespace) -> Client:
+    """A client of the broker that `--server` names; close it at the end."""
+    import waystation
+
+    return waystation.connect(arguments.server, name=CLIENT_NAME)
+
+
+def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "any") -> Iterator[Looked]:
+    """Messages of a queue without taking them, page by page; `count` None: all there are.
+
+    The broker may give less than a page where messages are large, so only an empty one is the end.
+    """
+    left = count
+    while left is None or left > 0:
+        page = queue.peek(PEEKED_AT_ONCE if left is None else min(PEEKED_AT_ONCE, left), after=after, state=state)
+        if not page:
+            return
+        yield from page
+        after = page[-1].tag
+        left = None if left is None else left - len(page)

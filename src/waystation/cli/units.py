@@ -1,0 +1,92 @@
+"""Lengths of time, moments and sizes as people write and read them: 30s, 1h30m, 2026-03-01T12:00, 64MiB.
+
+What `spell_duration` writes, `duration` reads back. The readers are types for argparse: a text that they cannot read is
+an error of the command line, which says what would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from datetime import UTC, datetime
+
+_UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|w|d|h|m|s)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def duration(text: str) -> float:
+    """Seconds, from `30s`, `1h30m`, `1.5m`, `250ms`, `7d`, `2w`; a bare number is seconds."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if not _WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a length of time: write 250ms, 30s, 5m, 2h, 7d, 1h30m (a bare number is seconds)"
+        )
+    return sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)) / 1000
+
+
+def size(text: str) -> int:
+    """Bytes, from `1000`, `64KiB`, `1.5MiB`, `10MB`."""
+    found = _SIZE.fullmatch(text)
+    if found is None or (found[3] and not found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 64KiB, 10MB, 1.5GiB")
+    power = " kmgt".index(found[2].lower() or " ")
+    return round(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def moment(text: str) -> float:
+    """Seconds since 1970, from `2026-03-01T12:00` (local time unless it says otherwise) or `@` and milliseconds."""
+    if text.startswith("@") and text[1:].isdecimal():
+        return int(text[1:]) / 1000
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: write 2026-03-01T12:00, 2026-03-01T12:00:00Z or @1772366400000 (ms since 1970)"
+        ) from None
+
+
+def fraction(text: str) -> float:
+    """A number from 0 on, like 0.2 or 2."""
+    if not _NUMBER.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return float(text)
+
+
+def spell_duration(ms: int) -> str:
+    """Exactly: `1h30m`, `1s500ms`."""
+    if ms == 0:
+        return "0s"
+    parts = []
+    for unit, length in list(_UNITS_MS.items())[1:]:
+        count, ms = divmod(ms, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def spell_age(since_ms: int) -> str:
+    """How long ago, in the two largest units: `3d4h`, `12s`."""
+    return spell_about(time.time_ns() // 1_000_000 - since_ms)
+
+
+def spell_about(ms: int) -> str:
+    """A length of time, roughly; nothing below a second counts."""
+    rest = max(0, ms) // 1000 * 1000
+    parts = []
+    for unit, length in list(_UNITS_MS.items())[1:-1]:
+        count, rest = divmod(rest, length)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return "".join(parts) or "0s"
+
+
+def spell_moment(ms: int) -> str:
+    """ISO 8601, in UTC, to the millisecond."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

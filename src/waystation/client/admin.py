@@ -1,0 +1,203 @@
+"""The requests that are asked now and then, one function each; both faces call them. On the client's loop.
+
+`resend=True` is for what may be done twice: a link that is lost in between is not noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from waystation.client.core import Core
+from waystation.client.feeding import Held
+from waystation.client.holding import Holder
+from waystation.client.looked import Looked
+from waystation.message import Message
+from waystation.protocol import (
+    Bind,
+    Cancel,
+    CommitOffsets,
+    CreateTopic,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteTopic,
+    DescribeQueue,
+    DescribeTopic,
+    Find,
+    Found,
+    ListQueues,
+    ListRouting,
+    ListTopics,
+    Peek,
+    Peeked,
+    Ping,
+    PurgeQueue,
+    QueueInfo,
+    Redrive,
+    RedriveAnswer,
+    Route,
+    RoutingInfo,
+    Stats,
+    TopicInfo,
+    Unbind,
+)
+from waystation.queues.settings import QueueSettings
+
+State = Literal["any", "ready", "parked", "held"]
+NOTHING: Any = None
+"""The kind of an answer that says nothing."""
+
+PAGE = 1_000
+REDRIVE_S = 24 * 3600.0
+"""A redrive with a rate takes as long as it takes."""
+
+
+async def ping(core: Core) -> None:
+    await core.ask(Ping(), NOTHING, resend=True)
+
+
+async def stats(core: Core) -> dict[str, Any]:
+    return await core.ask(Stats(), dict[str, Any], resend=True)
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+async def declare(
+    core: Core, queue: str, settings: QueueSettings | None, *, passive: bool = False, alter: bool = False
+) -> QueueInfo:
+    return await core.declare(DeclareQueue(queue=queue, settings=settings, passive=passive, alter=alter))
+
+
+async def delete_queue(core: Core, queue: str, *, if_empty: bool, if_unused: bool) -> int:
+    core.forget(queue)
+    return await core.ask(DeleteQueue(queue=queue, if_empty=if_empty, if_unused=if_unused), int)
+
+
+async def purge(core: Core, queue: str) -> int:
+    return await core.ask(PurgeQueue(queue=queue), int, resend=True)
+
+
+async def describe_queue(core: Core, queue: str) -> QueueInfo:
+    return await core.ask(DescribeQueue(queue=queue), QueueInfo, resend=True)
+
+
+async def list_queues(core: Core, prefix: str) -> list[QueueInfo]:
+    found: list[QueueInfo] = []
+    after = ""
+    while True:
+        page = await core.ask(ListQueues(prefix=prefix, after=after, limit=PAGE), list[QueueInfo], resend=True)
+        found += page
+        if len(page) < PAGE:
+            return found
+        after = page[-1].queue
+
+
+async def peek(core: Core, queue: str, count: int, after: int, state: State) -> list[Looked]:
+    command = Peek(queue=queue, count=count, after=after, state=state)
+    nobody = Holder(core.main, 0, soon=core.soon, queue=queue, settles=False)
+    return [
+        Looked(Held(peeked.delivered, nobody), f"queue:{queue}", peeked.state, peeked.ready_at_ms)
+        for peeked in await core.ask(command, list[Peeked], resend=True)
+    ]
+
+
+async def find(core: Core, message_id: str, *, queue: str | None = None, topic: str | None = None) -> Looked | None:
+    command = Find(message_id=message_id, queue=queue, topic=topic)
+    found = await core.ask(command, Found | None, resend=True)  # type: ignore[arg-type]
+    if found is None:
+        return None
+    kind, _, name = found.place.partition(":")
+    nobody = Holder(core.main, 0, soon=core.soon, queue=name if kind == "queue" else "", settles=False)
+    return Looked(Held(found.delivered, nobody), found.place, found.state, found.ready_at_ms)
+
+
+async def cancel(core: Core, queue: str, message_id: str) -> bool:
+    return await core.ask(Cancel(queue=queue, message_id=message_id), bool)
+
+
+async def redrive(
+    core: Core,
+    queue: str,
+    *,
+    to: str | None,
+    filter: str | None,
+    rate: float,
+    limit: int,
+    dry_run: bool,
+    ids: Sequence[str],
+) -> RedriveAnswer:
+    command = Redrive(queue=queue, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=list(ids))
+    return await core.ask(command, RedriveAnswer, timeout_s=REDRIVE_S)
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+async def create_topic(core: Core, topic: str, partitions: int | None, settings: Mapping[str, Any]) -> TopicInfo:
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    return await core.ask(CreateTopic(topic=topic, partitions=partitions, settings=texts), TopicInfo)
+
+
+async def delete_topic(core: Core, topic: str) -> None:
+    await core.ask(DeleteTopic(topic=topic), NOTHING)
+
+
+async def describe_topic(core: Core, topic: str) -> TopicInfo:
+    return await core.ask(DescribeTopic(topic=topic), TopicInfo, resend=True)
+
+
+async def list_topics(core: Core, pattern: str) -> list[TopicInfo]:
+    return await core.ask(ListTopics(pattern=pattern), list[TopicInfo], resend=True)
+
+
+async def commit_offsets(core: Core, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+    await core.ask(CommitOffsets(group=group, offsets=list(offsets)), NOTHING, resend=True)
+
+
+# -- routing -----------------------------------------------------------------------------------------------------------
+
+
+async def declare_exchange(core: Core, name: str, kind: str, alternate: str | None, *, passive: bool) -> None:
+    command = DeclareExchange(exchange=name, kind=kind, alternate=alternate, passive=passive)
+    await core.ask(command, NOTHING, resend=True)
+
+
+async def delete_exchange(core: Core, name: str, *, if_unused: bool) -> None:
+    await core.ask(DeleteExchange(exchange=name, if_unused=if_unused), NOTHING)
+
+
+async def bind(core: Core, exchange: str, target: str, key: str, arguments: dict[str, Any]) -> None:
+    await core.ask(Bind(exchange=exchange, target=target, key=key, arguments=arguments), NOTHING, resend=True)
+
+
+async def unbind(core: Core, exchange: str, target: str, key: str, arguments: dict[str, Any]) -> None:
+    await core.ask(Unbind(exchange=exchange, target=target, key=key, arguments=arguments), NOTHING)
+
+
+async def list_routing(core: Core) -> RoutingInfo:
+    return await core.ask(ListRouting(), RoutingInfo, resend=True)
+
+
+async def route(core: Core, exchange: str, message: Message, routing_key: str) -> list[str]:
+    command = Route(exchange=exchange, message=message, routing_key=routing_key)
+    return await core.ask(command, list[str], resend=True)
+
+
+def target_name(target: str) -> str:
+    """`queue:NAME`, `topic:NAME` or `exchange:NAME`; a bare name is a queue's."""
+    return target if target.startswith(("queue:", "topic:", "exchange:")) else f"queue:{target}"
+
+
+def binding_arguments(
+    headers: Mapping[str, Any] | None, match: Literal["all", "any"], filter: str | None
+) -> dict[str, Any]:
+    """What a binding to a headers or filter exchange says."""
+    arguments: dict[str, Any] = dict(headers or {})
+    if headers is not None:
+        arguments["x-match"] = match
+    if filter is not None:
+        arguments["filter"] = filter
+    return arguments

@@ -1,0 +1,1 @@
+"""The client for asyncio. `waystation.aio` has the public names."""

@@ -1,0 +1,379 @@
+"""The client for asyncio: one face for a broker far away and one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack, cast
+
+from waystation.client import admin
+from waystation.client.aio.exchange import Exchange
+from waystation.client.aio.message import Message
+from waystation.client.aio.queue import Queue, gathered
+from waystation.client.aio.responder import responder
+from waystation.client.aio.subscription import Subscribing, Subscription
+from waystation.client.aio.transaction import Transaction
+from waystation.client.core import Core
+from waystation.client.feeding import Held
+from waystation.client.holding import Holder
+from waystation.client.looked import Looked
+from waystation.client.producing import Acks, Group, Guarantee, in_groups, size_of
+from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.results import Published
+from waystation.client.subscribing import (
+    ConsumeOptions,
+    SubscribeOptions,
+    consume_wanted,
+    responder_queue,
+    split_on,
+    subscribe_wanted,
+)
+from waystation.client.transacting import Tx, WorkerIds
+from waystation.client.values import (
+    JSON,
+    TEXT,
+    MessageOptions,
+    Seconds,
+    Value,
+    encode_json,
+    make_message,
+    milliseconds,
+    outgoing,
+    with_id,
+)
+from waystation.message import Message as Outgoing
+from waystation.protocol import Publish, QueueInfo, RoutingInfo, TopicInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Client:
+    """A connection to a broker. `waystation.aio.connect` and `waystation.aio.open` make them; close it at the end.
+
+    Any number of tasks may use it at once; what they send together travels together.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._starting: set[asyncio.Task[Any]] = set()
+        self._handlers: dict[Callable[..., Any], list[Subscription]] = {}
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already."""
+        if self._core.closed:
+            return
+        for handler in list(self._handlers):
+            await self.off(handler)
+        await self._core.close()
+
+    async def flush(self) -> None:
+        """Waits until everything that was sent without waiting is durable, verdicts included."""
+        await self._core.flush()
+
+    async def ready(self) -> None:
+        """Waits until every handler that was registered so far gets messages; raises what one was refused for."""
+        if self._starting:
+            await asyncio.gather(*self._starting)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        partition: int | None = None,
+        acks: Acks | None = None,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Published:
+        """Publishes one message to a topic, which is made if it is not there; returns when it is durable.
+
+        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `acks`: wait
+        until it is `"durable"` (the default), `"written"`, or for nothing (`"none"`). `guarantee` chooses how hard the
+        client tries: `"at-most-once"` sends once and does not look back; `"at-least-once"` sends again after a lost
+        connection; `"exactly-once"` does so with an id, which a topic with a deduplication window stores once.
+        """
+        shape, guarantee = self._shape(topic, partition, acks, guarantee)
+        return await self._publish(shape, [with_id(make_message(value, options), guarantee)], guarantee)
+
+    async def publish_json(self, topic: str, value: Any, **options: Any) -> Published:
+        """Publishes JSON, whatever the value is (a text becomes a JSON string)."""
+        return await self.publish(topic, encode_json(value), **{"content_type": JSON, **options})
+
+    async def publish_text(self, topic: str, text: str, **options: Any) -> Published:
+        return await self.publish(topic, text.encode(), **{"content_type": TEXT, **options})
+
+    async def publish_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        partition: int | None = None,
+        acks: Acks | None = None,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Published:
+        """Publishes many messages, with the same options, in frames of up to a thousand; returns when all are durable.
+
+        Values may be messages made by `waystation.message.Message`, where each needs its own options.
+        """
+        shape, guarantee = self._shape(topic, partition, acks, guarantee)
+        messages = (with_id(message, guarantee) for message in outgoing(values, options))
+        return await self._publish(shape, messages, guarantee, single=False)
+
+    def publish_nowait(
+        self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
+    ) -> asyncio.Future[Published]:
+        """Publishes without waiting; the future is done when it is durable.
+
+        Raises Full when too much of this client is on its way already (`max_in_flight`).
+        """
+        shape, guarantee = self._shape(topic, partition, None, None)
+        message = with_id(make_message(value, options), guarantee)
+        size = size_of(message)
+        self._core.budget.take_now(size)
+        waiter: asyncio.Future[Published] = self._core.loop.create_future()
+        self._core.publish_lane(shape, guarantee).add(Group([message], size, waiter, single=True))
+        return waiter
+
+    def _shape(
+        self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
+    ) -> tuple[Publish, Guarantee]:
+        chosen = guarantee or self._core.guarantee
+        acks = acks or ("none" if chosen == "at-most-once" else "durable")
+        return Publish(messages=[], topic=topic, partition=partition, acks=acks), chosen
+
+    async def _publish(
+        self,
+        shape: Publish,
+        messages: Iterable[Outgoing],
+        guarantee: Guarantee | None = None,
+        *,
+        single: bool = True,
+    ) -> Published:
+        await self.ready()
+        lane = self._core.publish_lane(shape, guarantee or self._core.guarantee)
+        waiters: list[asyncio.Future[Published]] = []
+        for group, size in in_groups(messages):
+            await self._core.budget.take(size)
+            waiters.append(self._core.loop.create_future())
+            lane.add(Group(group, size, waiters[-1], single=single))
+        return Published.joined(await gathered(waiters))
+
+    def subscribe(self, patterns: str | Sequence[str], **options: Unpack[SubscribeOptions]) -> Subscribing:
+        """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
+
+        Without a `group` it is live: messages from now on, no position, no acks. With a group the broker remembers what
+        was acked: members of the group share the messages. Await it, enter it, or iterate over it:
+
+            async for message in mq.subscribe("orders.*", group="billing"):   # acked when the next one is asked for
+                ...
+        """
+        wanted = subscribe_wanted(patterns, options, self._core.guarantee)
+        return Subscribing(Subscription(self._core, wanted)._open())
+
+    async def create_topic(
+        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
+        return await admin.create_topic(self._core, topic, partitions, settings or {})
+
+    async def delete_topic(self, topic: str) -> None:
+        await admin.delete_topic(self._core, topic)
+
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        """Its partitions (start offset, end offset, bytes), settings and subscribers."""
+        return await admin.describe_topic(self._core, topic)
+
+    async def topics(self, pattern: str = "#") -> list[TopicInfo]:
+        return await admin.list_topics(self._core, pattern)
+
+    async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Sets a consumer group's offsets: (topic, partition, the offset to go on from)."""
+        await admin.commit_offsets(self._core, group, offsets)
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    async def queue(
+        self,
+        name: str,
+        *,
+        passive: bool = False,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Queue:
+        """A queue, made if it is not there. Without options any settings are fine; with options that differ from those
+        it has: Conflict (`Queue.alter` changes them). `passive`: NotFound instead of making it.
+
+        `guarantee="exactly-once"` gives every message an id, and a new queue a deduplication window of ten minutes, so
+        that a message that is sent again after a lost connection is stored once.
+        """
+        chosen = guarantee or self._core.guarantee
+        if chosen == "exactly-once" and (options or not passive):
+            options.setdefault("dedup_window", 600)
+        info = await admin.declare(self._core, name, queue_settings(options), passive=passive)
+        return Queue(self, name, chosen, info.settings.hold_ms)
+
+    async def queues(self, prefix: str = "") -> list[QueueInfo]:
+        return await admin.list_queues(self._core, prefix)
+
+    # -- handlers ------------------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        queue: str | Queue | None = None,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Calls a function for every message of topics, or of a queue, `concurrency` at a time.
+
+            @mq.on("orders.#", group="audit", concurrency=4)
+            async def audit(message): ...
+
+        The message is acked when the function returns, and rejected, with the error's text, when it raises or returns
+        False; the consumer lives on. With `guarantee="exactly-once"` the function gets a transaction as well, in which
+        the message is acked: `async def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
+        """
+        split_on(patterns, queue)
+
+        def register(handler: F) -> F:
+            self._start(handler, self._begin(handler, patterns, queue, concurrency, options))
+            return handler
+
+        return register
+
+    def respond(self, name: str, *, concurrency: int = 1, **options: Unpack[ConsumeOptions]) -> Callable[[F], F]:
+        """Answers requests: what the function returns is the reply to `request(name, …)`.
+
+            @mq.respond("sum")
+            async def total(message):
+                return sum(message.json())
+
+        Requests wait in a queue of that name, so several responders share them. A function that raises fails the
+        request: who asked gets RequestFailed with the error's text.
+        """
+
+        def register(handler: F) -> F:
+            self._start(handler, self._begin_responding(handler, name, concurrency, options))
+            return handler
+
+        return register
+
+    def _start(self, handler: Callable[..., Any], work: Awaitable[Subscription]) -> None:
+        task = asyncio.ensure_future(work)
+        self._starting.add(task)
+
+        def started(task: asyncio.Future[Subscription]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                self._starting.discard(cast(asyncio.Task[Any], task))
+                self._handlers.setdefault(handler, []).append(task.result())
+
+        task.add_done_callback(started)
+
+    async def _begin(
+        self,
+        handler: Callable[..., Any],
+        patterns: str | Sequence[str] | None,
+        queue: str | Queue | None,
+        concurrency: int,
+        options: dict[str, Any],
+    ) -> Subscription:
+        if patterns is not None:
+            wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
+        else:
+            name = queue.name if isinstance(queue, Queue) else str(queue)
+            wanted = consume_wanted(name, cast(ConsumeOptions, options), self._core.guarantee)
+        subscription = await Subscription(self._core, wanted)._open()
+        if wanted.transactional:
+            handler = self._in_transactions(handler)
+        subscription.start_consuming(handler, concurrency=concurrency)
+        return subscription
+
+    def _in_transactions(self, handler: Callable[..., Any]) -> Callable[[Message], Awaitable[None]]:
+        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}")
+
+        async def work(message: Message) -> None:
+            with ids.one() as transactional_id:
+                async with self.transaction(transactional_id) as tx:
+                    await handler(message, tx)
+                    if message.settled is None:
+                        await tx.ack(message)
+
+        return work
+
+    async def _begin_responding(
+        self, handler: Callable[..., Any], name: str, concurrency: int, options: ConsumeOptions
+    ) -> Subscription:
+        declare = responder_queue(name)
+        wanted = consume_wanted(name, options, "at-least-once")
+        subscription = await Subscription(self._core, wanted, before=declare)._open()
+        subscription.start_consuming(responder(handler), concurrency=concurrency)
+        return subscription
+
+    async def off(self, handler: Callable[..., Any]) -> None:
+        """Takes a handler back; it finishes what it has."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for subscription in self._handlers.pop(handler, []):
+            await subscription.close()
+
+    # -- request and reply ---------------------------------------------------------------------------------------------
+
+    async def request(
+        self, name: str, value: Value, *, timeout: float = 10.0, topic: bool = False, **options: Unpack[MessageOptions]
+    ) -> Message:
+        """Asks whoever responds to `name`, and returns the reply.
+
+        Raises NotFound if nobody responds to it, RequestTimeout if no reply came within `timeout` seconds (the request
+        expires then) and RequestFailed if the one who responds failed. `topic`: the request is published to a topic
+        instead, for whoever replies first.
+        """
+        await self.ready()
+        if topic:
+            lane: Any = self._core.publish_lane(self._shape(name, None, "written", None)[0], "at-most-once")
+        else:
+            lane = self._core.put_lane(name, 0, "at-most-once")
+        delivered = await self._core.request(lane, repr(name), make_message(value, options), timeout)
+        return Message(Held(delivered, Holder(self._core.main, 0, soon=self._core.soon, settles=False)))
+
+    # -- transactions, routing, and the rest ---------------------------------------------------------------------------
+
+    def transaction(self, transactional_id: str, *, timeout: Seconds = 60) -> Transaction:
+        """Publishes, puts, acks and offsets that happen together or not at all; see `Transaction`."""
+        return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000))
+
+    async def exchange(
+        self, name: str, kind: str = "direct", *, alternate: str | None = None, passive: bool = False
+    ) -> Exchange:
+        """An exchange, made if it is not there: direct, fanout, topic, headers or filter."""
+        await admin.declare_exchange(self._core, name, kind, alternate, passive=passive)
+        return Exchange(self, name)
+
+    async def routing(self) -> RoutingInfo:
+        """All exchanges and bindings."""
+        return await admin.list_routing(self._core)
+
+    async def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
+        """A message by its id, wherever it is."""
+        return await admin.find(self._core, message_id, topic=topic)
+
+    async def stats(self) -> dict[str, Any]:
+        """What the broker has and did."""
+        return await admin.stats(self._core)
+
+    async def ping(self) -> float:
+        """Asks the broker for a sign of life; returns how many seconds it took."""
+        start = self._core.loop.time()
+        await admin.ping(self._core)
+        return self._core.loop.time() - start

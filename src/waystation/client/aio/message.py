@@ -1,0 +1,98 @@
+"""A received message, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Unpack
+
+from waystation.client.feeding import Ignored
+from waystation.client.holding import Say, Verdict
+from waystation.client.received import Received, error_text, judged
+from waystation.client.replying import reply_command
+from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
+
+
+class Message(Received):
+    """A message, held by this client until it says what became of it.
+
+    async with await jobs.get(timeout=5) as message:   # acked on exit, rejected on exception
+        work(message.json())
+    """
+
+    __slots__ = ()
+
+    async def ack(self, *, wait: bool = True) -> None:
+        """It is done. Returns when that is durable; with `wait=False` at once, and it is sent with the next ones."""
+        if self._judge("ack"):
+            if wait:
+                await self._say("ack")
+            else:
+                self._holder.ack(self._delivered.tag)
+
+    async def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
+        """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
+        text = error_text(error) if isinstance(error, BaseException) else error
+        if self._judge("reject"):
+            await self._say("reject", error=text, wait=wait)
+
+    async def release(self, delay: Seconds | None = None, *, wait: bool = True) -> None:
+        """Given back, for somebody else, at once or after `delay` seconds. It is no failure."""
+        delay_ms = milliseconds("delay", delay)
+        if self._judge("release"):
+            await self._say("release", delay_ms=delay_ms, wait=wait)
+
+    async def kill(self, error: str | None = None, *, wait: bool = True) -> None:
+        """Dead at once: to the dead letters, without another try."""
+        if self._judge("kill"):
+            await self._say("kill", error=error, wait=wait)
+
+    async def touch(self, seconds: Seconds | None = None) -> None:
+        """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
+        if self._holder.settles:
+            waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            tag = self._delivered.tag
+            self._holder.touch([(tag, 1)], milliseconds("seconds", seconds), self._holder.known((tag,), waiter))
+            await waiter
+
+    async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
+        """Answers a request; False if nobody waits for it any more."""
+        command, kind = reply_command(self, make_message(value, options))
+        answer = await self._holder.connection.ask(command, kind)
+        return answer is not False
+
+    async def _say(
+        self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
+    ) -> None:
+        if not wait:
+            self._holder.say(Say((self._delivered.tag,), verdict, delay_ms, error, Ignored()))
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._holder.say(Say((self._delivered.tag,), verdict, delay_ms, error, waiter))
+        await waiter
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._verdict is not None or not self._holder.settles:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.reject(error)
+        else:
+            await self.release(wait=False)  # cancelled: no fault of the message
+
+
+async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
+    """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
+    waiters: list[asyncio.Future[None]] = []
+    for holder, tags in judged(messages, verdict).items():
+        waiters.append(asyncio.get_running_loop().create_future())
+        holder.say(Say(tags, verdict, None, error, waiters[-1]))
+    for waiter in waiters:
+        await waiter

@@ -1,0 +1,210 @@
+"""A queue, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from waystation.client import admin
+from waystation.client.aio.message import Message, settle_many
+from waystation.client.aio.opening import Opening
+from waystation.client.aio.subscription import Subscribing, Subscription
+from waystation.client.looked import Looked
+from waystation.client.producing import Group, Guarantee, in_groups, size_of
+from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.results import Stored
+from waystation.client.subscribing import ConsumeOptions, consume_wanted
+from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds, outgoing, with_id
+from waystation.errors import Empty, NotFound
+from waystation.protocol import QueueInfo, RedriveAnswer
+
+if TYPE_CHECKING:
+    from waystation.client.aio.client import Client
+
+
+class Queue:
+    """A work queue: each message goes to one consumer and stays until it is acked.
+
+    Made by `Client.queue`. It is only a name and a way there: any number of them may exist for one queue.
+    """
+
+    def __init__(self, client: Client, name: str, guarantee: Guarantee, hold_ms: int | None = None) -> None:
+        self.name = name
+        self.guarantee: Guarantee = guarantee
+        self._client = client
+        self._core = client._core
+        self._hold_ms = hold_ms
+
+    def __repr__(self) -> str:
+        return f"<waystation.aio.Queue {self.name!r}>"
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    async def put(self, value: Value, *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> str:
+        """Puts one message and returns its id when it is durable.
+
+        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `wait`: how many
+        seconds to wait for room if the queue is full. Raises NotFound, Full, TooLarge, Invalid (naming the option), and
+        AlreadyExists for an `id` that was used within the queue's deduplication window.
+        """
+        message = with_id(make_message(value, options), self.guarantee)
+        size = size_of(message)
+        await self._core.budget.take(size)
+        waiter: asyncio.Future[str] = self._core.loop.create_future()
+        self._lane(wait).add(Group([message], size, waiter, single=True))
+        return await waiter
+
+    def put_nowait(self, value: Value, **options: Unpack[MessageOptions]) -> asyncio.Future[str]:
+        """Sends one message without waiting; the future has its id when it is durable.
+
+        Raises Full when too much of this client is on its way already (`max_in_flight`).
+        """
+        message = with_id(make_message(value, options), self.guarantee)
+        size = size_of(message)
+        self._core.budget.take_now(size)
+        waiter: asyncio.Future[str] = self._core.loop.create_future()
+        self._lane(0).add(Group([message], size, waiter, single=True))
+        return waiter
+
+    async def put_many(
+        self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]
+    ) -> Stored:
+        """Puts many messages, with the same options, and returns when all are durable.
+
+        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be `Outgoing`
+        messages made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
+        """
+        lane = self._lane(wait)
+        waiters: list[asyncio.Future[Stored]] = []
+        for messages, size in in_groups(with_id(message, self.guarantee) for message in outgoing(values, options)):
+            await self._core.budget.take(size)
+            waiters.append(self._core.loop.create_future())
+            lane.add(Group(messages, size, waiters[-1], single=False))
+        return Stored.joined(self.name, await gathered(waiters))
+
+    def _lane(self, wait: Seconds) -> Any:
+        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0, self.guarantee)
+
+    # -- getting -------------------------------------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None, *, hold: Seconds | None = None) -> Opening[Message]:
+        """Takes one message, waiting up to `timeout` seconds for it (None: for ever); raises Empty if none came.
+
+            async with jobs.get(timeout=5) as message:      # acked on exit, rejected on exception
+                work(message.json())
+            message = await jobs.get()                      # or say yourself what became of it
+            await message.ack()
+
+        It is held by this client until then, at most for the queue's hold time or `hold` seconds.
+        """
+        return Opening(self._get(timeout, hold))
+
+    async def _get(self, timeout: float | None, hold: Seconds | None) -> Message:
+        for message in await self.get_many(1, timeout, hold=hold):
+            return message
+        raise Empty(f"no message came to queue {self.name!r} within {timeout:g} s")
+
+    async def get_message(self, timeout: float | None = 1.0) -> Message | None:
+        """Takes one message, or gives None if none came within `timeout` seconds."""
+        for message in await self.get_many(1, timeout):
+            return message
+        return None
+
+    async def get_message_nowait(self) -> Message | None:
+        """Takes a message that is ready, or gives None."""
+        return await self.get_message(0)
+
+    async def get_many(
+        self, count: int = 100, timeout: float | None = 0, *, hold: Seconds | None = None
+    ) -> list[Message]:
+        """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
+        held = await self._core.get(
+            self.name,
+            count,
+            timeout,
+            hold_ms=milliseconds("hold", hold),
+            auto_ack=self.guarantee == "at-most-once",
+        )
+        return [Message(one) for one in held]
+
+    def consume(self, **options: Unpack[ConsumeOptions]) -> Subscribing:
+        """A consumer that messages are pushed to: await it, enter it, or iterate over it.
+
+        async for message in jobs.consume(prefetch=50):   # acked when the next one is asked for
+            work(message)
+        """
+        wanted = consume_wanted(self.name, options, self.guarantee)
+        return Subscribing(Subscription(self._core, wanted, hold_ms=self._hold_ms)._open())
+
+    async def ack_many(self, messages: Iterable[Message]) -> None:
+        """Acks many at once; returns when it is durable."""
+        await settle_many(messages, "ack")
+
+    async def reject_many(self, messages: Iterable[Message], error: str | None = None) -> None:
+        await settle_many(messages, "reject", error)
+
+    # -- looking and keeping order -------------------------------------------------------------------------------------
+
+    async def peek(self, count: int = 10, *, after: int = -1, state: admin.State = "any") -> list[Looked]:
+        """Looks at messages without taking them. `after`: the `tag` to go on behind."""
+        return await admin.peek(self._core, self.name, count, after, state)
+
+    async def find(self, message_id: str) -> Looked | None:
+        """A message by its id, as it is now."""
+        return await admin.find(self._core, message_id, queue=self.name)
+
+    async def cancel(self, message_id: str) -> bool:
+        """Takes a message back, usually one that is delayed; False if it is not there or somebody holds it."""
+        return await admin.cancel(self._core, self.name, message_id)
+
+    async def describe(self) -> QueueInfo:
+        """Its settings and counts."""
+        return await admin.describe_queue(self._core, self.name)
+
+    async def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
+        """Changes its settings; those that are not named get their defaults."""
+        return await admin.declare(self._core, self.name, queue_settings(options), alter=True)
+
+    async def purge(self) -> int:
+        """Throws away all messages but those that are held; returns how many."""
+        return await admin.purge(self._core, self.name)
+
+    async def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Deletes the queue; returns how many messages went with it."""
+        return await admin.delete_queue(self._core, self.name, if_empty=if_empty, if_unused=if_unused)
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    async def dead_letters(self) -> Queue:
+        """The queue where this one's dead messages go."""
+        target = (await self.describe()).settings.dead_letter
+        if target is None or target.startswith("topic:"):
+            raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'its dead messages are gone'})")
+        return Queue(self._client, target, self.guarantee)
+
+    async def redrive(
+        self,
+        to: str | None = None,
+        *,
+        filter: str | None = None,
+        ids: Sequence[str] = (),
+        limit: int = 0,
+        rate: float = 0.0,
+        dry_run: bool = False,
+    ) -> RedriveAnswer:
+        """Sends the dead letters in this queue back to where they died, or to the queue `to`, oldest first.
+
+        Only those that `filter` matches, or with these `ids`; at most `limit`; at most `rate` per second. With
+        `dry_run` nothing moves: the answer says what would.
+        """
+        return await admin.redrive(
+            self._core, self.name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, ids=ids
+        )
+
+
+async def gathered(waiters: list[asyncio.Future[Any]]) -> list[Any]:
+    """All results; the first error, after all are over."""
+    for waiter in waiters:
+        await asyncio.wait((waiter,))
+    return [waiter.result() for waiter in waiters]

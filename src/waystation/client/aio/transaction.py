@@ -1,0 +1,85 @@
+"""A transaction, for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Unpack
+
+from waystation.client.aio.message import Message
+from waystation.client.aio.queue import Queue
+from waystation.client.transacting import Offset, Tx
+from waystation.client.values import MessageOptions, Value, make_message, outgoing
+from waystation.errors import WaystationError
+
+
+class Transaction:
+    """Everything in it happens, or nothing.
+
+        async with mq.transaction("resizer-1") as tx:
+            message = await jobs.get()
+            await tx.put("done", work(message.json()))
+            await tx.ack(message)
+
+    Commits on exit; an exception undoes all of it, and what was acked in it is delivered again. The id names the
+    worker: whoever begins a transaction with the same id fences the one before off.
+    """
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._over = False
+
+    async def publish(
+        self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
+    ) -> None:
+        """To a topic; readers of committed messages see it after the commit."""
+        await self._tx.publish(topic, [make_message(value, options)], partition)
+
+    async def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
+        await self._tx.publish(topic, list(outgoing(values, options)))
+
+    async def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
+        """Into a queue."""
+        await self._tx.put(_name(queue), [make_message(value, options)])
+
+    async def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
+        await self._tx.put(_name(queue), list(outgoing(values, options)))
+
+    async def ack(self, *messages: Message) -> None:
+        """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
+        await self._tx.ack(messages)
+
+    async def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
+        """Offsets of a consumer group: (topic, partition, the offset to go on from)."""
+        await self._tx.commit_offsets(group, offsets)
+
+    async def commit(self) -> None:
+        """Ends it before the block does."""
+        self._over = True
+        await self._tx.end(commit=True)
+
+    async def abort(self) -> None:
+        """Undoes all of it; the block may go on without it."""
+        self._over = True
+        await self._tx.end(commit=False)
+
+    async def __aenter__(self) -> Transaction:
+        await self._tx.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._over:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.abort()
+        except WaystationError:
+            pass  # the broker undoes it by itself; the error that led here is the one to see
+
+
+def _name(queue: str | Queue) -> str:
+    return queue if isinstance(queue, str) else queue.name

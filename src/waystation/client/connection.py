@@ -1,0 +1,389 @@
+"""One connection that lasts: requests and their answers, and the way back after the link was lost.
+
+Invariants: every request is answered exactly once, by the broker, by its deadline or by the loss of the link. What was
+not sent yet, and what may be sent twice (`resend`), outlives a lost link; everything else fails with ConnectionLost,
+since nobody knows whether it was done. Consumers are opened again before anything is resent. Only the thread of the
+client's loop may call this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from waystation.client.failures import failure
+from waystation.client.link import Dial, Link
+from waystation.errors import ConnectionLost, RequestTimeout, WaystationError
+from waystation.message import Delivered
+from waystation.protocol import Command, Hello, HelloAnswer, Ping
+
+T = TypeVar("T")
+
+log = logging.getLogger("waystation.client")
+
+TICK_S = 0.5
+SILENCE_S = 20.0
+"""A broker that says nothing for so long is asked; after twice as long it counts as gone."""
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MOST_S = 5.0
+NEVER = float("inf")
+
+
+class Waiter(Protocol):
+    """Who waits for an answer: an asyncio future, a thread's future, or anything that takes it as they do."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, error: WaystationError, /) -> None: ...
+
+
+class Consumer(Protocol):
+    """Who messages are pushed to."""
+
+    def delivered(self, messages: list[Delivered]) -> None: ...
+
+    def ended(self, error: WaystationError) -> None: ...
+
+    def cut(self) -> None:
+        """The link is lost, and with it all that was held."""
+
+    def resume(self) -> None:
+        """There is a link again."""
+
+
+class _Pending:
+    __slots__ = ("command", "deadline", "kind", "orphan", "resend", "sent", "waiter")
+
+    def __init__(
+        self,
+        command: Command,
+        kind: Any,
+        waiter: Waiter,
+        deadline: float,
+        resend: bool,
+        orphan: Callable[[Any], None] | None,
+    ) -> None:
+        self.command = command
+        self.kind = kind
+        self.waiter = waiter
+        self.deadline = deadline
+        self.resend = resend
+        self.orphan = orphan
+        self.sent = False
+
+
+class Connection:
+    """A link, and the next one after it."""
+
+    def __init__(self, dial: Dial, *, client: str, timeout_s: float) -> None:
+        self.epoch = 0
+        """Grows with every link that is lost: what was held before is not held any more."""
+        self._dial = dial
+        self._client = client
+        self._timeout_s = timeout_s
+        self.loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._greeting: asyncio.Future[HelloAnswer] | None = None
+        self._up = False
+        self._restoring = False
+        self.restorers: list[Callable[[], Awaitable[None]]] = []
+        """What has to be there again before consumers are."""
+        self._closed = False
+        self._pending: dict[int, _Pending] = {}
+        self._consumers: dict[int, Consumer] = {}
+        self._number = 0
+        self._last_id = 0
+        self._heard = 0.0
+        self._said = ""  # the broker's last words about the connection as a whole
+        self._why: WaystationError = ConnectionLost("not connected yet")
+        self._ticker: asyncio.TimerHandle | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def open(self, wait_s: float = 0.0) -> HelloAnswer:
+        """The first link. If nobody listens there yet it keeps trying for `wait_s`, then raises ConnectionLost."""
+        until = self.loop.time() + wait_s
+        delay = BACKOFF_FIRST_S
+        while True:
+            try:
+                answer = await self._connect()
+                self._up = True
+                break
+            except ConnectionLost:
+                if self.loop.time() + delay > until:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1.0)
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        return answer
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    @property
+    def busy(self) -> bool:
+        """Whether senders who can should wait."""
+        return self._link is None or self._link.busy
+
+    def close(self, why: str = "the client is closed") -> None:
+        """Every request that is not answered fails."""
+        if self._closed:
+            return
+        self._closed = True
+        self._up = False
+        self._why = ConnectionLost(why)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        for consumer in list(self._consumers.values()):
+            consumer.ended(ConnectionLost(why))
+        self._consumers.clear()
+        self._fail_all(lambda _: True, why)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        command: Command,
+        kind: Any,
+        waiter: Waiter,
+        *,
+        timeout_s: float | None = None,
+        resend: bool = False,
+        first: bool = False,
+        orphan: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Sends, now or when there is a link again; `waiter` gets the answer as `kind`.
+
+        `orphan` takes an answer whose waiter has gone away: messages in it must go back. `first`: it is part of coming
+        back after a lost link, and goes before everything that waits.
+        """
+        if self._closed:
+            waiter.set_exception(self._why)
+            return
+        self._last_id += 1
+        command.id = self._last_id
+        deadline = self.loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        pending = _Pending(command, kind, waiter, deadline, resend, orphan)
+        self._pending[command.id] = pending
+        if self._up or first:
+            self._send(pending)
+
+    async def ask(
+        self,
+        command: Command,
+        kind: type[T],
+        *,
+        timeout_s: float | None = None,
+        resend: bool = False,
+        first: bool = False,
+        orphan: Callable[[T], None] | None = None,
+    ) -> T:
+        """The same for a coroutine."""
+        waiter: asyncio.Future[T] = self.loop.create_future()
+        self.request(command, kind, waiter, timeout_s=timeout_s, resend=resend, first=first, orphan=orphan)
+        return await waiter
+
+    def tell(self, command: Command) -> None:
+        """Sends what has no answer; without a link it is forgotten."""
+        if self._up and self._link is not None:
+            self._link.send(command)
+
+    def add_consumer(self, consumer: Consumer) -> int:
+        """Its number on this connection."""
+        self._number += 1
+        self._consumers[self._number] = consumer
+        return self._number
+
+    def consumers(self) -> list[Consumer]:
+        return list(self._consumers.values())
+
+    def drop_consumer(self, number: int) -> None:
+        self._consumers.pop(number, None)
+
+    def _send(self, pending: _Pending) -> None:
+        if self._link is None:
+            return
+        pending.sent = True
+        try:
+            self._link.send(pending.command)
+        except WaystationError as error:
+            self._pending.pop(pending.command.id, None)
+            _reject(pending.waiter, error)
+
+    # -- what the link says ----------------------------------------------------------------------------------------
+
+    def answered(self, id: int, value: Any) -> None:
+        self._heard = self.loop.time()
+        pending = self._pending.pop(id, None)
+        if pending is None or self._link is None:
+            return
+        try:
+            answer = self._link.read(value, pending.kind)
+        except msgspec.ValidationError as error:
+            _reject(pending.waiter, WaystationError(f"an answer that this client does not understand: {error}"))
+            return
+        if not _resolve(pending.waiter, answer) and pending.orphan is not None:
+            pending.orphan(answer)
+
+    def failed(self, id: int, error: str, text: str) -> None:
+        self._heard = self.loop.time()
+        if id == 0:
+            self._said = text
+            log.warning("the broker says: %s", text)
+            return
+        pending = self._pending.pop(id, None)
+        if pending is not None:
+            _reject(pending.waiter, failure(error, text))
+
+    def delivered(self, consumer: int, messages: list[Delivered]) -> None:
+        self._heard = self.loop.time()
+        taker = self._consumers.get(consumer)
+        if taker is not None:
+            taker.delivered(messages)
+
+    def ceased(self, consumer: int, error: str, text: str) -> None:
+        taker = self._consumers.pop(consumer, None)
+        if taker is not None:
+            taker.ended(failure(error, text))
+
+    def lost(self, error: WaystationError) -> None:
+        if self._said:
+            error, self._said = ConnectionLost(f"{error}: {self._said}"), ""
+        self._link = None
+        if self._greeting is not None:
+            _reject(self._greeting, error)
+            return
+        if self._closed or not (self._up or self._restoring):
+            return
+        self._up = False
+        self._why = error
+        self.epoch += 1
+        log.warning("%s; reconnecting", error)
+        for consumer in list(self._consumers.values()):
+            consumer.cut()
+        self._fail_all(
+            lambda pending: pending.sent and not pending.resend,
+            f"{error}, before it answered: whether it was done is not known",
+        )
+        if not self._restoring:
+            self._reconnecting = self.loop.create_task(self._reconnect())
+
+    # -- links come and go -----------------------------------------------------------------------------------------
+
+    async def _connect(self) -> HelloAnswer:
+        greeting: asyncio.Future[HelloAnswer] = self.loop.create_future()
+        self._greeting = greeting
+        self._last_id += 1
+        hello = Hello(id=self._last_id, client=self._client)
+        try:
+            self._link = link = await self._dial(self)
+            self._pending[hello.id] = _Pending(hello, HelloAnswer, greeting, NEVER, False, None)
+            link.send(hello)
+            async with asyncio.timeout(self._timeout_s):
+                answer = await greeting
+        except BaseException as error:
+            self._pending.pop(hello.id, None)
+            if self._link is not None:
+                self._link.close()
+                self._link = None
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost(f"the broker did not greet within {self._timeout_s:g} s") from None
+            raise
+        finally:
+            self._greeting = None
+        self._heard = self.loop.time()
+        return answer
+
+    async def _reconnect(self) -> None:
+        """First what lives with a connection, then its consumers, then what was asked meanwhile, in its order."""
+        delay = BACKOFF_FIRST_S
+        while True:
+            try:
+                await self._connect()
+                if await self._restored():
+                    break
+            except WaystationError as error:
+                self._why = error
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, BACKOFF_MOST_S)
+        log.info("connected again")
+        waiting = list(self._pending.values())
+        for consumer in list(self._consumers.values()):
+            consumer.resume()
+        self._up = True
+        for pending in waiting:
+            if not pending.sent or pending.resend:
+                self._send(pending)
+
+    async def _restored(self) -> bool:
+        """False if the new link was lost meanwhile."""
+        epoch = self.epoch
+        self._restoring = True
+        try:
+            for restore in self.restorers:
+                await restore()
+        finally:
+            self._restoring = False
+        return self.epoch == epoch
+
+    def _tick(self) -> None:
+        """Deadlines, and whether the broker still lives."""
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        now = self.loop.time()
+        for id, pending in list(self._pending.items()):
+            if pending.deadline < now:
+                if pending.orphan is None or not pending.sent:
+                    del self._pending[id]
+                pending.deadline = NEVER
+                _reject(pending.waiter, self._too_late(pending))
+        if self._up and self._link is not None and self._link.remote and now - self._heard > SILENCE_S:
+            if now - self._heard > 2 * SILENCE_S:
+                link = self._link
+                link.close()
+                self.lost(ConnectionLost(f"the broker was silent for {now - self._heard:.0f} s"))
+            elif not any(isinstance(pending.command, Ping) for pending in self._pending.values()):
+                self.request(Ping(), None, self.loop.create_future())
+
+    def _too_late(self, pending: _Pending) -> WaystationError:
+        what = pending.command.__struct_config__.tag
+        if not self._up:
+            return ConnectionLost(f"{what} was not sent or not answered in time: {self._why}")
+        return RequestTimeout(f"the broker did not answer {what} in time; whether it was done is not known")
+
+    def _fail_all(self, chosen: Callable[[_Pending], bool], text: str) -> None:
+        for id, pending in list(self._pending.items()):
+            if chosen(pending):
+                self._pending.pop(id, None)
+                _reject(pending.waiter, ConnectionLost(text))
+
+
+def _resolve(waiter: Waiter, result: Any) -> bool:
+    if waiter.done():
+        return False
+    try:
+        waiter.set_result(result)
+    except (asyncio.InvalidStateError, RuntimeError):  # given up by its thread in this very moment
+        return False
+    return True
+
+
+def _reject(waiter: Waiter, error: WaystationError) -> None:
+    if not waiter.done():
+        try:
+            waiter.set_exception(error)
+        except (asyncio.InvalidStateError, RuntimeError):
+            pass

@@ -1,0 +1,253 @@
+"""The client's heart: connections, lanes, consumers, and every request there is, on one event loop.
+
+Both faces are made of it: the asyncio one calls it on the caller's loop, the other one from threads, through `soon` and
+coroutines handed over. The first connection carries consumers, transactions and rare requests; if there are more, they
+carry messages to queues and topics, each place always by the same one, so that order is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import uuid4
+from zlib import crc32
+
+import msgspec
+
+from waystation.client.connection import Connection, Waiter
+from waystation.client.feeding import Feed, Held, Ignored, Inbox, Wanted
+from waystation.client.holding import Holder, Soon, runs_of
+from waystation.client.link import Dial
+from waystation.client.producing import Budget, Group, Guarantee, Lane, PublishLane, PutLane, size_of
+from waystation.errors import RequestFailed, RequestTimeout, WaystationError
+from waystation.message import Delivered, Message
+from waystation.protocol import (
+    Command,
+    DeclareQueue,
+    Get,
+    Got,
+    HelloAnswer,
+    Publish,
+    QueueInfo,
+    Reply,
+    Settle,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger("waystation.client")
+
+LONG_POLL_S = 30.0
+FAILED_HEADER = "x-error"
+"""On a reply: whoever was to answer failed, and this is what they said."""
+
+
+class Core:
+    """One client. Everything but the lanes' and holders' own exceptions is for the loop's thread."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        budget: Budget,
+        soon: Soon | None = None,
+        name: str | None = None,
+        connections: int = 1,
+        guarantee: Guarantee = "at-least-once",
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.soon: Soon = soon or self.loop.call_soon
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.guarantee: Guarantee = guarantee
+        self.timeout_s = timeout_s
+        self.budget = budget
+        self._connections = [Connection(dial, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
+        self.main = self._connections[0]
+        self._lanes: dict[tuple[Any, ...], Lane] = {}
+        self._getters: dict[int, Holder] = {}
+        self._inbox: Inbox | None = None
+        self._mine: dict[str, DeclareQueue] = {}
+        self.main.restorers.append(self._declare_mine)
+        self.closed = False
+
+    async def open(self, wait_s: float = 0.0) -> HelloAnswer:
+        """Connects; raises ConnectionLost."""
+        try:
+            answers = [await connection.open(wait_s) for connection in self._connections]
+        except BaseException:
+            self.end()
+            raise
+        return answers[0]
+
+    async def close(self) -> None:
+        """Waits for what is on its way, as long as a request may take, then says goodbye."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.flush()
+        except (TimeoutError, WaystationError):
+            pass
+        self.end()
+
+    def end(self) -> None:
+        self.closed = True
+        for connection in self._connections:
+            connection.close()
+
+    async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
+        """A request of its own, over the first connection."""
+        return await self.main.ask(command, kind, resend=resend, timeout_s=timeout_s)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def put_lane(self, queue: str, wait_ms: int, guarantee: Guarantee) -> PutLane:
+        key = ("queue", queue, wait_ms, guarantee)
+        lane = self._lanes.get(key)
+        if lane is None:
+            made = PutLane(self._to(queue), self.budget, queue, wait_ms=wait_ms, guarantee=guarantee)
+            lane = self._lanes.setdefault(key, made)
+        return lane  # type: ignore[return-value]
+
+    def publish_lane(self, shape: Publish, guarantee: Guarantee) -> PublishLane:
+        key = (shape.topic, shape.exchange, shape.routing_key, shape.partition, shape.acks, shape.mandatory, guarantee)
+        lane = self._lanes.get(key)
+        if lane is None:
+            made = PublishLane(self._to(shape.topic or shape.exchange or ""), self.budget, shape, guarantee=guarantee)
+            lane = self._lanes.setdefault(key, made)
+        return lane  # type: ignore[return-value]
+
+    def _to(self, place: str) -> Connection:
+        others = len(self._connections) - 1
+        return self._connections[1 + crc32(place.encode()) % others] if others else self.main
+
+    async def flush(self) -> None:
+        """Waits until everything given so far is answered, and every verdict durable."""
+        waiters: list[asyncio.Future[None]] = []
+        for idle in [*(lane.when_idle for lane in self._lanes.values()), *self._holders()]:
+            waiters.append(self.loop.create_future())
+            idle(waiters[-1])
+        for waiter in waiters:
+            await waiter
+
+    def _holders(self) -> list[Callable[[Waiter], None]]:
+        feeds = [feed.holder for feed in self.main.consumers() if isinstance(feed, Feed)]
+        return [holder.when_idle for holder in (*feeds, *self._getters.values())]
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    async def get(
+        self, queue: str, count: int, timeout_s: float | None, *, hold_ms: int | None = None, auto_ack: bool = False
+    ) -> list[Held]:
+        """At least one message, or none when the time is over; None waits for ever."""
+        until = None if timeout_s is None else self.loop.time() + timeout_s
+        while True:
+            left = LONG_POLL_S if until is None else max(0.0, until - self.loop.time())
+            wait_s = min(left, LONG_POLL_S)
+            command = Get(queue=queue, count=count, wait_ms=round(wait_s * 1000), hold_ms=hold_ms, auto_ack=auto_ack)
+            got = await self.main.ask(
+                command,
+                Got,
+                timeout_s=wait_s + self.timeout_s,
+                resend=True,
+                orphan=None if auto_ack else self._give_back,
+            )
+            if got.messages:
+                holder = self._getter(got.consumer, queue, settles=not auto_ack)
+                return [Held(delivered, holder) for delivered in got.messages]
+            if left <= wait_s and until is not None:
+                return []
+
+    def _getter(self, consumer: int, queue: str, *, settles: bool) -> Holder:
+        holder = self._getters.get(consumer)
+        if holder is None or not holder.alive:
+            holder = Holder(self.main, consumer, queue=queue, settles=settles, soon=self.soon)
+            self._getters[consumer] = holder
+        return holder
+
+    def _give_back(self, got: Got) -> None:
+        """Messages came for a caller who had gone away."""
+        if got.messages:
+            runs = runs_of([delivered.tag for delivered in got.messages])
+            self.main.request(Settle(consumer=got.consumer, runs=runs, verdict="release"), Any, Ignored())
+
+    def feed(
+        self,
+        wanted: Wanted,
+        notify: Callable[[], None],
+        *,
+        before: Command | None = None,
+        hold_ms: int | None = None,
+    ) -> Feed:
+        """A consumer that is not open yet."""
+        return Feed(self.main, wanted, soon=self.soon, notify=notify, before=before, hold_ms=hold_ms)
+
+    # -- queues that go with the connection --------------------------------------------------------------------------
+
+    async def declare(self, command: DeclareQueue) -> QueueInfo:
+        """What lives with a connection or with its consumers is declared again after a lost link."""
+        info = await self.ask(command, QueueInfo, resend=True)
+        settings = command.settings
+        if settings is not None and (settings.exclusive or settings.auto_delete):
+            self._mine[command.queue] = command
+        return info
+
+    def forget(self, queue: str) -> None:
+        """It was deleted on purpose."""
+        self._mine.pop(queue, None)
+
+    async def _declare_mine(self) -> None:
+        for command in list(self._mine.values()):
+            try:
+                await self.main.ask(command, QueueInfo, first=True)
+            except WaystationError as error:
+                log.warning("queue %r could not be declared again: %s", command.queue, error)
+
+    # -- request and reply -------------------------------------------------------------------------------------------
+
+    async def request(self, lane: Lane, what: str, message: Message, timeout_s: float) -> Delivered:
+        """Sends and waits for the reply; the request expires with the wait."""
+        if self._inbox is None:
+            self._inbox = Inbox(self.main)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._request(self._inbox, lane, message, timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(f"nobody replied to the request to {what} within {timeout_s:g} s") from None
+
+    async def _request(self, inbox: Inbox, lane: Lane, message: Message, timeout_s: float) -> Delivered:
+        name = await inbox.name()
+        correlation_id = message.correlation_id or uuid4().hex
+        message = msgspec.structs.replace(
+            message,
+            reply_to=name,
+            correlation_id=correlation_id,
+            ttl_ms=message.ttl_ms or max(1, round(timeout_s * 1000)),
+        )
+        reply = inbox.expect(correlation_id)
+        sent: asyncio.Future[Any] = self.loop.create_future()
+        size = size_of(message)
+        self.budget.take_anyway(size)
+        lane.add(Group([message], size, sent, single=True))
+        try:
+            await asyncio.wait((sent, reply), return_when=asyncio.FIRST_COMPLETED)
+            if not reply.done():
+                sent.result()  # raises if it was refused; else the reply is on its way
+            delivered = await reply
+        finally:
+            reply.cancel()
+            sent.cancel()
+        said = delivered.message.headers.get(FAILED_HEADER)
+        if said is not None:
+            raise RequestFailed(str(said))
+        return delivered
+
+    async def reply(self, to: str, message: Message) -> bool:
+        """Whether somebody was there to take it."""
+        return await self.ask(Reply(to=to, message=message), bool)

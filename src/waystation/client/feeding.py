@@ -1,0 +1,333 @@
+"""A consumer as the client sees it: messages that were pushed and wait to be handed out, and the credit for more.
+
+The broker may have as many messages on the way as the window says. When half of them were handed out it gets credit for
+as many more. Messages that wait here are held by us, so their holds are renewed until somebody takes them. When the
+link is lost, what waits here is thrown away, since the broker delivers it again; when it is back, the consumer goes on.
+
+`hand_out` may be called on any thread, but by one at a time; everything else belongs to the client's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from waystation.client.connection import Connection
+from waystation.client.holding import Holder, Soon, runs_of
+from waystation.errors import Conflict, ConnectionLost, WaystationError
+from waystation.message import Delivered
+from waystation.protocol import Cease, Command, Consume, Credit, OpenInbox, Subscribe, SubscribeAnswer
+from waystation.queues.settings import DEFAULT_HOLD_MS
+
+DEFAULT_WINDOW = 200
+
+
+class Wanted(NamedTuple):
+    """A command that opens a consumer, and how it is used."""
+
+    command: Consume | Subscribe
+    window: int
+    settles: bool
+    transactional: bool
+    manual: bool
+
+
+class Held(NamedTuple):
+    """A message and who holds it."""
+
+    delivered: Delivered
+    holder: Holder
+
+
+class _Buffer:
+    """What came over one link. The counters only grow, each on its own side, so that they need no lock."""
+
+    __slots__ = ("credited", "handed_out", "holder", "items", "scheduled")
+
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
+        self.items: deque[Delivered] = deque()
+        self.handed_out = 0
+        self.credited = 0
+        self.scheduled = False
+
+
+class Feed:
+    """One consumer. `notify` is called on the loop when there is something new: messages, or the end."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        wanted: Wanted,
+        *,
+        soon: Soon,
+        notify: Callable[[], None],
+        before: Command | None = None,
+        hold_ms: int | None = None,
+    ) -> None:
+        command = wanted.command
+        self._connection = connection
+        self._wanted = wanted
+        self._command = command
+        self._before = before
+        self._window = max(1, wanted.window)
+        self._settles = wanted.settles
+        self._soon = soon
+        self._notify = notify
+        self._hold_ms = hold_ms or command.hold_ms or DEFAULT_HOLD_MS
+        self._renewal: asyncio.TimerHandle | None = None
+        self.number = connection.add_consumer(self)
+        command.consumer = self.number
+        command.credit = self._window
+        self._buffer = self._new_buffer()
+        self.error: WaystationError | None = None
+        """Why it ended; None while it lives, and after `close`."""
+        self.closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self.answer: SubscribeAnswer | None = None
+
+    async def open(self) -> None:
+        """Raises what the broker refuses it for."""
+        try:
+            if self._before is not None:
+                await self._prepare(self._before)
+            waiter: asyncio.Future[Any] = self._connection.loop.create_future()
+            self._ask(waiter)
+            answer = await waiter
+        except BaseException as error:
+            self.closed = True
+            self._connection.drop_consumer(self.number)
+            if isinstance(error, asyncio.CancelledError):  # the broker may have opened it all the same
+                self._connection.request(Cease(consumer=self.number), None, Ignored())
+            raise
+        self.answer = answer if isinstance(answer, SubscribeAnswer) else None
+        self._schedule_renewal()
+
+    async def _prepare(self, before: Command) -> None:
+        try:
+            await self._connection.ask(before, Any, resend=True)
+        except Conflict:
+            pass  # it is there, with settings of its own
+
+    def _ask(self, waiter: Any, *, first: bool = False) -> None:
+        kind = SubscribeAnswer if isinstance(self._command, Subscribe) else None
+        self._connection.request(self._command, kind, waiter, first=first)
+
+    # -- handing out -------------------------------------------------------------------------------------------------
+
+    @property
+    def holder(self) -> Holder:
+        """Of what comes over the present link."""
+        return self._buffer.holder
+
+    @property
+    def waiting(self) -> int:
+        return len(self._buffer.items)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will come any more."""
+        return self.closed or self.error is not None
+
+    def hand_out(self, most: int = 1) -> list[Held]:
+        """Up to `most` messages that wait."""
+        buffer = self._buffer
+        items, holder = buffer.items, buffer.holder
+        taken: list[Held] = []
+        while items and len(taken) < most:
+            taken.append(Held(items.popleft(), holder))
+        if taken:
+            buffer.handed_out += len(taken)
+            if buffer.handed_out - buffer.credited >= (self._window + 1) // 2 and not buffer.scheduled:
+                buffer.scheduled = True
+                self._soon(self._give_credit)
+        return taken
+
+    def _give_credit(self) -> None:
+        buffer = self._buffer
+        buffer.scheduled = False
+        due = buffer.handed_out - buffer.credited
+        if due > 0 and not self.over:
+            buffer.credited += due
+            self._connection.tell(Credit(consumer=self.number, count=due))
+
+    # -- what the connection says ------------------------------------------------------------------------------------
+
+    def delivered(self, messages: list[Delivered]) -> None:
+        self._buffer.items.extend(messages)
+        self._notify()
+
+    def ended(self, error: WaystationError) -> None:
+        if not self.over:
+            self.error = error
+            self._stop_renewal()
+            self._notify()
+
+    def cut(self) -> None:
+        self._buffer = self._new_buffer()
+
+    def resume(self) -> None:
+        command = self._command
+        if isinstance(command, Subscribe):
+            command.history = 0  # it was shown once
+        self._buffer = self._new_buffer()
+        if self._before is not None:
+            self._connection.request(self._before, Any, _Prepared(self), first=True)
+        else:
+            self.ask_again()
+
+    def ask_again(self) -> None:
+        self._ask(_Resumed(self), first=True)
+
+    def _new_buffer(self) -> _Buffer:
+        command = self._command
+        holder = Holder(
+            self._connection,
+            self.number,
+            soon=self._soon,
+            queue=command.queue if isinstance(command, Consume) else "",
+            group=command.group or "" if isinstance(command, Subscribe) and command.mode == "stream" else "",
+            settles=self._settles,
+            transactional=self._wanted.transactional,
+        )
+        return _Buffer(holder)
+
+    # -- holds of what waits -----------------------------------------------------------------------------------------
+
+    def _schedule_renewal(self) -> None:
+        if self._settles and not self.over:
+            self._renewal = self._connection.loop.call_later(self._hold_ms / 3000, self._renew)
+
+    def _renew(self) -> None:
+        buffer = self._buffer
+        tags = [delivered.tag for delivered in buffer.items.copy()]
+        if tags and buffer.holder.alive and self._connection.up:
+            buffer.holder.touch(runs_of(tags), self._command.hold_ms, Ignored())
+        self._schedule_renewal()
+
+    def _stop_renewal(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Verdicts on the way are waited for; what is still held goes back to the broker, to be delivered again."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stop_renewal()
+        ended = self.error is not None
+        if not ended and self._connection.up:
+            await self.settled()
+            self._connection.drop_consumer(self.number)
+            try:
+                await self._connection.ask(Cease(consumer=self.number), None)  # type: ignore[arg-type]
+            except WaystationError:
+                pass  # it ended by itself, or its connection did
+        self._connection.drop_consumer(self.number)
+        self._notify()
+
+    def abandon(self) -> None:
+        """Nobody will ask for messages any more: closes it, without waiting."""
+        if not self.over:
+            task = self._connection.loop.create_task(self.close())
+            self._closing = task  # a task that nobody refers to may vanish
+
+    async def settled(self) -> None:
+        """Waits until the verdicts given so far are durable."""
+        waiter: asyncio.Future[None] = self._connection.loop.create_future()
+        self._buffer.holder.when_idle(waiter)
+        await waiter
+
+
+class Ignored:
+    """Nobody waits."""
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Any) -> None:
+        pass
+
+    def set_exception(self, error: WaystationError) -> None:
+        pass
+
+
+class _Resumed(Ignored):
+    """Waits for the answer to a consumer that was opened again."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def set_exception(self, error: WaystationError) -> None:
+        if not isinstance(error, ConnectionLost):  # the next link tries again
+            self._feed.ended(error)
+
+
+class _Prepared(Ignored):
+    """What had to be there before the consumer is there, or there with settings of its own."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def set_result(self, answer: Any) -> None:
+        self._feed.ask_again()
+
+    def set_exception(self, error: WaystationError) -> None:
+        if isinstance(error, Conflict):
+            self._feed.ask_again()
+        elif not isinstance(error, ConnectionLost):
+            self._feed.ended(error)
+
+
+class Inbox:
+    """Where replies to this client come. It is opened when first needed, and again after a lost link."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._number = connection.add_consumer(self)
+        self._name: str | None = None
+        self._opening: asyncio.Future[str] | None = None
+        self._waiting: dict[str, asyncio.Future[Delivered]] = {}
+
+    async def name(self) -> str:
+        """What `reply_to` has to say."""
+        if self._name is None:
+            if self._opening is None:
+                self._opening = asyncio.ensure_future(
+                    self._connection.ask(OpenInbox(consumer=self._number), str, resend=True)
+                )
+            try:
+                self._name = await asyncio.shield(self._opening)
+            finally:
+                self._opening = None
+        return self._name
+
+    def expect(self, correlation_id: str) -> asyncio.Future[Delivered]:
+        future: asyncio.Future[Delivered] = self._connection.loop.create_future()
+        self._waiting[correlation_id] = future
+        future.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
+        return future
+
+    def delivered(self, messages: list[Delivered]) -> None:
+        for delivered in messages:
+            waiter = self._waiting.get(delivered.message.correlation_id or "")
+            if waiter is not None and not waiter.done():
+                waiter.set_result(delivered)
+
+    def ended(self, error: WaystationError) -> None:
+        self._name = None
+        for waiter in list(self._waiting.values()):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def cut(self) -> None:
+        self.ended(
+            ConnectionLost("the connection was lost while a reply was awaited: whether it was done is not known")
+        )
+
+    def resume(self) -> None:
+        pass

@@ -1,0 +1,362 @@
+"""Messages on their way to one place, gathered into frames while earlier frames are being made durable.
+
+A lane belongs to one queue or topic. What a caller gives at once (a group) stays together and is stored together;
+groups that are waiting when a frame can leave go in it, so that many callers with one message each cost little more
+than one caller with many. A frame that the broker refuses is sent again group by group, so that nobody fails for
+another's mistake. Order is kept: a lane uses one connection. All but the budgets belongs to the client's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from waystation.client.connection import Connection, Waiter
+from waystation.client.results import Published, Stored
+from waystation.errors import AlreadyExists, ConnectionLost, Full, RequestTimeout, WaystationError
+from waystation.message import Message
+from waystation.protocol import Command, Publish, PublishAnswer, Put, PutAnswer
+
+Guarantee = Literal["at-most-once", "at-least-once", "exactly-once"]
+Acks = Literal["none", "written", "durable"]
+
+FRAME_MESSAGES = 1_000
+FRAME_BYTES = 512 * 1024
+ENOUGH_MESSAGES = 200
+ENOUGH_BYTES = 64 * 1024
+"""A frame of this size need not wait for company."""
+FEW_FLYING = 2
+MOST_FLYING = 8
+BUSY_S = 0.005
+MESSAGE_OVERHEAD = 64
+"""What a message takes beside its payload, roughly."""
+DEFAULT_IN_FLIGHT_BYTES = 64 * 1024 * 1024
+
+
+def size_of(message: Message) -> int:
+    headers = message.headers
+    return len(message.payload) + MESSAGE_OVERHEAD + (64 * len(headers) if headers else 0)
+
+
+class Group:
+    """What one caller gave at once, and who waits for it. `single`: the waiter gets the id instead of a list."""
+
+    __slots__ = ("messages", "single", "size", "waiter")
+
+    def __init__(self, messages: list[Message], size: int, waiter: Waiter, *, single: bool) -> None:
+        self.messages = messages
+        self.size = size
+        self.waiter = waiter
+        self.single = single
+
+
+class Lane:
+    """Frames to one place. Subclasses say what a frame is, and what its answer means for each group."""
+
+    kind: Any
+    silent = False
+    """Whether the broker does not answer."""
+
+    def __init__(self, connection: Connection, budget: Budget, *, resend: bool) -> None:
+        self.connection = connection
+        self._budget = budget
+        self._resend = resend
+        self._loop = connection.loop
+        self._waiting: deque[Group] = deque()
+        self._messages = 0
+        self._bytes = 0
+        self._flying = 0
+        self._scheduled = False
+        self._idle: list[Waiter] = []
+
+    def command(self, messages: list[Message]) -> Command:
+        raise NotImplementedError
+
+    def share(self, answer: Any, groups: list[Group], *, resent: bool) -> None:
+        """Gives each group its part of the answer."""
+        raise NotImplementedError
+
+    def add(self, group: Group) -> None:
+        self._waiting.append(group)
+        self._messages += len(group.messages)
+        self._bytes += group.size
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._waiting and self._may_send():
+            self.send(self._next())
+        if self._idle and not self._waiting and not self._flying:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _may_send(self) -> bool:
+        if self.silent:  # no answer holds it back, so the socket has to
+            if self.connection.up and self.connection.busy:
+                self._scheduled = True
+                self._loop.call_later(BUSY_S, self._flush)
+                return False
+            return True
+        if self._flying < FEW_FLYING:
+            return True
+        enough = self._messages >= ENOUGH_MESSAGES or self._bytes >= ENOUGH_BYTES
+        return enough and self._flying < MOST_FLYING and not self.connection.busy
+
+    def _next(self) -> list[Group]:
+        """At least one group, and as many as fit in a frame."""
+        groups: list[Group] = []
+        messages = size = 0
+        while self._waiting:
+            group = self._waiting[0]
+            if groups and (messages + len(group.messages) > FRAME_MESSAGES or size + group.size > FRAME_BYTES):
+                break
+            groups.append(self._waiting.popleft())
+            messages += len(group.messages)
+            size += group.size
+        self._messages -= messages
+        self._bytes -= size
+        return groups
+
+    def send(self, groups: list[Group]) -> None:
+        messages = groups[0].messages if len(groups) == 1 else [m for group in groups for m in group.messages]
+        self._flying += 1
+        frame = _Frame(self, groups, self.connection.epoch)
+        if self.silent:
+            self.connection.tell(self.command(messages))
+            frame.set_result(self.kind())
+            return
+        self.connection.request(self.command(messages), self.kind, frame, resend=self._resend)
+
+    def when_idle(self, waiter: Waiter) -> None:
+        """Done when everything given so far is answered."""
+        self._idle.append(waiter)
+        self._flush()
+
+    def landed(self, groups: list[Group]) -> None:
+        self._flying -= 1
+        self._budget.give(sum(group.size for group in groups))
+        self._flush()
+
+    def again(self, groups: list[Group]) -> None:
+        """Refused together: each for itself."""
+        self._flying -= 1
+        for group in groups:
+            self.send([group])
+
+
+class _Frame:
+    """Waits for the answer to one frame."""
+
+    __slots__ = ("_done", "_epoch", "_groups", "_lane")
+
+    def __init__(self, lane: Lane, groups: list[Group], epoch: int) -> None:
+        self._lane = lane
+        self._groups = groups
+        self._epoch = epoch
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, answer: Any) -> None:
+        self._done = True
+        self._lane.share(answer, self._groups, resent=self._lane.connection.epoch != self._epoch)
+        self._lane.landed(self._groups)
+
+    def set_exception(self, error: WaystationError) -> None:
+        self._done = True
+        if len(self._groups) > 1 and not isinstance(error, ConnectionLost | RequestTimeout):
+            self._lane.again(self._groups)
+            return
+        for group in self._groups:
+            if not group.waiter.done():
+                group.waiter.set_exception(error)
+        self._lane.landed(self._groups)
+
+
+class PutLane(Lane):
+    """To a queue."""
+
+    kind = PutAnswer
+
+    def __init__(
+        self, connection: Connection, budget: Budget, queue: str, *, wait_ms: int, guarantee: Guarantee
+    ) -> None:
+        super().__init__(connection, budget, resend=guarantee != "at-most-once")
+        self.queue = queue
+        self._wait_ms = wait_ms
+        self._forgiving = guarantee == "exactly-once"
+
+    def command(self, messages: list[Message]) -> Command:
+        return Put(queue=self.queue, messages=messages, wait_ms=self._wait_ms)
+
+    def share(self, answer: PutAnswer, groups: list[Group], *, resent: bool) -> None:
+        """Tags are dense over what was stored: whoever was left out took none."""
+        tag = answer.first
+        start = 0
+        for group in groups:
+            count = len(group.messages)
+            left_out = [i - start for i in answer.duplicates if start <= i < start + count] if answer.duplicates else []
+            if not group.waiter.done():
+                self._tell(group, tag, left_out, resent)
+            tag += count - len(left_out)
+            start += count
+
+    def _tell(self, group: Group, tag: int, left_out: list[int], resent: bool) -> None:
+        if not group.single:
+            group.waiter.set_result(Stored(self.queue, group.messages, tag, left_out))
+            return
+        message = group.messages[0]
+        if left_out and not resent and not self._forgiving:
+            group.waiter.set_exception(
+                AlreadyExists(
+                    f"id: {message.id!r} was used within the deduplication window of queue {self.queue!r}; "
+                    "nothing was stored"
+                )
+            )
+            return
+        group.waiter.set_result(message.id if message.id is not None else f"{self.queue}#{tag}")
+
+
+class PublishLane(Lane):
+    """To a topic or an exchange."""
+
+    kind = PublishAnswer
+
+    def __init__(self, connection: Connection, budget: Budget, shape: Publish, *, guarantee: Guarantee) -> None:
+        super().__init__(connection, budget, resend=guarantee != "at-most-once")
+        self._shape = shape
+        self.silent = shape.acks == "none"
+
+    def command(self, messages: list[Message]) -> Command:
+        shape = self._shape
+        return Publish(
+            messages=messages,
+            topic=shape.topic,
+            exchange=shape.exchange,
+            routing_key=shape.routing_key,
+            partition=shape.partition,
+            acks=shape.acks,
+            mandatory=shape.mandatory,
+        )
+
+    def share(self, answer: PublishAnswer, groups: list[Group], *, resent: bool) -> None:
+        """Offsets are dense in a partition; where a frame went to several, only the broker knows which went where."""
+        places = answer.places
+        offset = places[0][2] if len(places) == 1 else -1
+        for group in groups:
+            if not group.waiter.done():
+                group.waiter.set_result(
+                    Published(
+                        group.messages,
+                        topic=places[0][0] if places else self._shape.topic or "",
+                        partition=places[0][1] if len(places) == 1 else -1,
+                        offset=offset,
+                        places=places,
+                        queues=answer.queues,
+                        subscribers=answer.subscribers,
+                    )
+                )
+            if offset >= 0:
+                offset += len(group.messages)
+
+
+# -- how much may be on its way ----------------------------------------------------------------------------------------
+
+
+class Budget:
+    """Bytes that are given and not yet acknowledged. This one is for the tasks of one loop."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """A message larger than everything passes alone."""
+        if self._used and (self._used + size > self._most or self._waiting):
+            return False
+        self._used += size
+        return True
+
+    async def take(self, size: int) -> None:
+        if self.try_take(size):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, waiter))
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self.give(size)  # it was granted in the moment in which the task was cancelled
+            raise
+
+    def take_anyway(self, size: int) -> None:
+        """For the loop itself, which may not block: it takes, whatever is there."""
+        self._used += size
+
+    def take_now(self, size: int) -> None:
+        if not self.try_take(size):
+            raise Full(
+                f"{self._used} bytes are on their way and not acknowledged (the most is {self._most}); "
+                "wait for some of them, or use the form that waits"
+            )
+
+    def give(self, size: int) -> None:
+        self._used -= size
+        while self._waiting:
+            wanted, waiter = self._waiting[0]
+            if waiter.done():
+                self._waiting.popleft()
+                continue
+            if self._used and self._used + wanted > self._most:
+                return
+            self._waiting.popleft()
+            self._used += wanted
+            waiter.set_result(None)
+
+
+class ThreadBudget(Budget):
+    """The same for threads: they take, the loop gives back."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._changed = threading.Condition()
+
+    def take_waiting(self, size: int) -> None:
+        """Blocks the calling thread until there is room."""
+        with self._changed:
+            while self._used and self._used + size > self._most:
+                self._changed.wait()
+            self._used += size
+
+    def take_anyway(self, size: int) -> None:
+        with self._changed:
+            self._used += size
+
+    def give(self, size: int) -> None:
+        with self._changed:
+            self._used -= size
+            self._changed.notify_all()
+
+
+def in_groups(messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
+    """Cuts many messages into what fits in a frame each, with its size, reading no further than it has to."""
+    group: list[Message] = []
+    size = 0
+    for message in messages:
+        this = size_of(message)
+        if group and (len(group) >= FRAME_MESSAGES or size + this > FRAME_BYTES):
+            yield group, size
+            group, size = [], 0
+        group.append(message)
+        size += this
+    if group:
+        yield group, size

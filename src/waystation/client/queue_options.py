@@ -1,0 +1,81 @@
+"""A queue's settings as a caller says them, in seconds, and as the broker keeps them, in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from waystation.client.values import Seconds, milliseconds
+from waystation.queues.settings import Overflow, QueueSettings, check_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long a rejected message waits before it is tried again.
+
+    The first time `base` seconds, then `factor` times longer each time, at most `max` seconds; `jitter` 0.2 spreads it
+    between 80 % and 120 %. `Retry(0)` tries again at once.
+    """
+
+    base: Seconds = 1.0
+    factor: float = 2.0
+    max: Seconds = 3600.0
+    jitter: float = 0.0
+
+
+class QueueOptions(TypedDict, total=False):
+    """A queue's settings. What is not said has the broker's default; durations are seconds.
+
+    `max_deliveries`: after so many failed deliveries a message is dead (0: never). `dead_letter`: the queue, or
+    `"topic:NAME"`, where dead messages go. `hold`: how long a consumer may keep a message without a word. `ttl`: of
+    every message that has no shorter one. `max_length`, `max_bytes`, `overflow` (`"reject"`, `"drop-oldest"`,
+    `"dead-letter"`): its bounds, and what happens at them. `dedup_window`: how long an id is remembered.
+    `single_active`: one consumer at a time gets messages. `expires`: the queue goes after so long without use;
+    `auto_delete`: with its last consumer; `exclusive`: with this connection.
+    """
+
+    max_deliveries: int
+    retry: Retry | None
+    dead_letter: str | None
+    hold: Seconds
+    ttl: Seconds | None
+    max_length: int | None
+    max_bytes: int | None
+    overflow: Overflow
+    dedup_window: Seconds
+    single_active: bool
+    expires: Seconds | None
+    auto_delete: bool
+    exclusive: bool
+
+
+_IN_MS = {"hold": "hold_ms", "ttl": "ttl_ms", "dedup_window": "dedup_window_ms", "expires": "expires_ms"}
+
+
+def queue_settings(options: QueueOptions) -> QueueSettings | None:
+    """The settings that the options mean; None where nothing was said. Raises Invalid, naming the option."""
+    if not options:
+        return None
+    unknown = options.keys() - QueueOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a queue has no option {min(unknown)!r}; there are {', '.join(QueueOptions.__annotations__)}")
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "retry":
+            values |= _retry(options.get("retry"))
+        elif name in _IN_MS:
+            values[_IN_MS[name]] = milliseconds(name, value)  # type: ignore[arg-type]
+        else:
+            values[name] = value
+    return check_settings(QueueSettings(**values))
+
+
+def _retry(retry: Retry | None) -> dict[str, Any]:
+    if retry is None:
+        return {}
+    return {
+        "retry_base_ms": milliseconds("retry.base", retry.base),
+        "retry_factor": retry.factor,
+        "retry_max_ms": milliseconds("retry.max", retry.max),
+        "retry_jitter": retry.jitter,
+    }

@@ -1,0 +1,205 @@
+"""A message that was received: what it says. What can be done with it is added by each face (`sync`, `aio`).
+
+An object is made when a message is handed out, not before; it is a thin look at what came over the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from waystation.client.feeding import Held
+from waystation.client.holding import Holder
+from waystation.client.values import decode_json, decode_text, moment, value_of
+from waystation.errors import Conflict, Invalid
+from waystation.message import Delivered
+
+
+class Received:
+    """What a receiver can read."""
+
+    __slots__ = ("_delivered", "_holder", "_verdict")
+
+    def __init__(self, held: Held) -> None:
+        self._delivered = held.delivered
+        self._holder = held.holder
+        self._verdict: str | None = None
+
+    # -- what it carries -----------------------------------------------------------------------------------------------
+
+    @property
+    def payload(self) -> bytes:
+        return self._delivered.message.payload
+
+    def text(self) -> str:
+        """The payload as UTF-8."""
+        return decode_text(self._delivered.message.payload)
+
+    def json(self) -> Any:
+        """The payload as JSON."""
+        return decode_json(self._delivered.message.payload)
+
+    @property
+    def value(self) -> Any:
+        """What was sent: JSON decoded, text as str, bytes as they are, by the content type."""
+        message = self._delivered.message
+        return value_of(message.payload, message.content_type)
+
+    @property
+    def id(self) -> str:
+        """Its own id, or where it is: `QUEUE#NUMBER`, `TOPIC-PARTITION@OFFSET`."""
+        delivered = self._delivered
+        return delivered.message.id or place_id(self._holder.queue, delivered)
+
+    @property
+    def key(self) -> str | None:
+        """The key as text; `key_bytes` is what came."""
+        key = self._delivered.message.key
+        return None if key is None else key.decode(errors="replace")
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        return self._delivered.message.key
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        return self._delivered.message.headers
+
+    @property
+    def priority(self) -> int:
+        return self._delivered.message.priority
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._delivered.message.correlation_id
+
+    @property
+    def reply_to(self) -> str | None:
+        return self._delivered.message.reply_to
+
+    @property
+    def content_type(self) -> str | None:
+        return self._delivered.message.content_type
+
+    @property
+    def type(self) -> str:
+        """What the sender called it; else json, text or binary, by the content type."""
+        message = self._delivered.message
+        if message.type is not None:
+            return message.type
+        base = (message.content_type or "").partition(";")[0]
+        return "json" if base.endswith("json") else "text" if base.startswith("text/") else "binary"
+
+    # -- where it was, and how often -----------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> str | None:
+        return self._holder.queue or None
+
+    @property
+    def topic(self) -> str | None:
+        return self._delivered.source or None
+
+    @property
+    def partition(self) -> int:
+        """-1 for a message of a queue."""
+        return self._delivered.partition
+
+    @property
+    def offset(self) -> int:
+        """-1 for a message of a queue."""
+        return self._delivered.offset
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._delivered.deliveries
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether somebody had it before, and did not finish."""
+        return self._delivered.deliveries > 1
+
+    @property
+    def deaths(self) -> list[dict[str, Any]]:
+        """Of a dead letter: why, when, where and how often it died, the latest first."""
+        story = self._delivered.message.headers.get("x-death")
+        return story if isinstance(story, list) else []
+
+    @property
+    def taken(self) -> datetime:
+        """When the broker took it in, in UTC."""
+        return moment(self._delivered.taken_ms)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it happened: what the sender said, or when the broker took it in."""
+        said = self._delivered.message.timestamp_ms
+        return moment(self._delivered.taken_ms if said is None else said)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When its own time to live is over; the queue may have a shorter one."""
+        at = self._delivered.message.expires_at_ms(self._delivered.taken_ms)
+        return None if at is None else moment(at)
+
+    @property
+    def delivered(self) -> Delivered:
+        """What came over the link, as it is."""
+        return self._delivered
+
+    # -- verdicts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> str | None:
+        """The verdict that was given on it: `ack`, `reject`, `release`, `kill`; None while there is none."""
+        return self._verdict
+
+    def _judge(self, verdict: str) -> bool:
+        """Notes the verdict; False if none is needed. A second one is a Conflict."""
+        if not self._holder.settles:
+            if verdict == "ack":
+                return False
+            raise Conflict(f"{self.id}: {verdict}: this message needs no verdict, it is not held")
+        if self._verdict is not None:
+            raise Conflict(f"{self.id}: {verdict}: there was a verdict on it already, {self._verdict}")
+        if self._holder.transactional and verdict == "ack":
+            raise Conflict(f"{self.id}: it was asked for exactly-once: ack it in a transaction, with tx.ack(message)")
+        self._verdict = verdict
+        return True
+
+    def _reply_address(self) -> str:
+        if self._delivered.message.reply_to is None:
+            raise Invalid(f"{self.id}: nobody asked for a reply (it has no reply_to)")
+        return self._delivered.message.reply_to
+
+    def __len__(self) -> int:
+        return len(self._delivered.message.payload)
+
+    def __bool__(self) -> bool:
+        return True  # an empty payload is a message too
+
+    def __repr__(self) -> str:
+        again = f" delivery {self.deliveries}" if self.redelivered else ""
+        return f"<Message {self.id!r} {len(self)} bytes{again}>"
+
+
+def judged(messages: Iterable[Received], verdict: str) -> dict[Holder, list[int]]:
+    """Notes the verdict on all of them; their tags, by who holds them."""
+    by_holder: dict[Holder, list[int]] = {}
+    for message in messages:
+        if message._judge(verdict):
+            by_holder.setdefault(message._holder, []).append(message._delivered.tag)
+    return by_holder
+
+
+def place_id(queue: str, delivered: Delivered) -> str:
+    if queue:
+        return f"{queue}#{delivered.tag}"
+    return f"{delivered.source}-{delivered.partition}@{delivered.offset}" if delivered.offset >= 0 else ""
+
+
+def error_text(error: BaseException) -> str:
+    """What is kept of an exception with a rejected message."""
+    return f"{type(error).__name__}: {error}"[:2000]

@@ -1,0 +1,150 @@
+"""What a caller says when it subscribes, as the command that the broker gets. Pure; both faces use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, TypedDict
+
+from waystation.client.feeding import DEFAULT_WINDOW, Wanted
+from waystation.client.producing import Guarantee
+from waystation.client.values import Moment, Seconds, milliseconds, moment_ms
+from waystation.errors import Invalid
+from waystation.protocol import Consume, DeclareQueue, Subscribe
+from waystation.queues.settings import QueueSettings
+
+Mode = Literal["shared", "stream", "live"]
+Start = Literal["earliest", "latest"] | Moment
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """How a queue is consumed.
+
+    `prefetch`: the most messages that are held here at once. `hold`: how long each may be kept without a word, in
+    seconds; those that wait to be handed out are renewed by themselves. `guarantee`: `"at-most-once"` acks before
+    delivery, `"exactly-once"` acks in transactions only. `exclusive`: nobody else may consume meanwhile. `manual`:
+    iterating acks nothing by itself.
+    """
+
+    prefetch: int
+    hold: Seconds | None
+    guarantee: Guarantee
+    exclusive: bool
+    manual: bool
+
+
+class SubscribeOptions(TypedDict, total=False):
+    """How topics are subscribed to.
+
+    `group`: the name under which the position is kept; without one it is live, from now on. `mode`: `"shared"`
+    (messages are divided, each with an ack of its own; the default with a group), `"stream"` (partitions are divided,
+    offsets are committed in order) or `"live"`. `regex`: patterns are regular expressions. `filter`: an expression over
+    headers, key and JSON fields. `history`: live: the last so many messages first. `start`: where a new group begins:
+    `"latest"` (the default), `"earliest"` or a time. `slow`: live: what happens to messages while this side is too
+    slow, `"block"` (the default) or `"drop"`. `prefetch`, `hold`, `guarantee`, `manual`: as for a queue.
+    `max_deliveries` and `dead_letter`: shared: after so many failures a message goes to that queue or `"topic:NAME"`.
+    """
+
+    group: str | None
+    mode: Mode | None
+    regex: bool
+    filter: str | None
+    history: int
+    start: Start
+    slow: Literal["drop", "block"]
+    prefetch: int
+    hold: Seconds | None
+    guarantee: Guarantee
+    manual: bool
+    max_deliveries: int
+    dead_letter: str | None
+
+
+def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) -> Wanted:
+    _check(options, ConsumeOptions, "consume")
+    guarantee = options.get("guarantee", guarantee)
+    once = guarantee == "exactly-once"
+    command = Consume(
+        consumer=0,
+        queue=queue,
+        prefetch=_prefetch(options.get("prefetch", 0)),
+        hold_ms=milliseconds("hold", options.get("hold")),
+        auto_ack=guarantee == "at-most-once",
+        exclusive=options.get("exclusive", False),
+    )
+    window = command.prefetch or DEFAULT_WINDOW
+    return Wanted(command, window, not command.auto_ack, once, options.get("manual", once))
+
+
+def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, guarantee: Guarantee) -> Wanted:
+    _check(options, SubscribeOptions, "subscribe")
+    group = options.get("group")
+    guarantee = options.get("guarantee", guarantee)
+    once = guarantee == "exactly-once" and group is not None
+    mode = options.get("mode") or ("live" if group is None else "stream" if once else "shared")
+    _check_mode(mode, group, once)
+    start, start_ms = _start(options.get("start", "latest"))
+    command = Subscribe(
+        consumer=0,
+        topics=[patterns] if isinstance(patterns, str) else list(patterns),
+        syntax="regex" if options.get("regex") else "wildcard",
+        mode=mode,
+        group=group,
+        filter=options.get("filter"),
+        history=options.get("history", 0),
+        start=start,
+        start_ms=start_ms,
+        slow=options.get("slow", "block"),
+        prefetch=_prefetch(options.get("prefetch", 0)),
+        hold_ms=milliseconds("hold", options.get("hold")),
+        max_deliveries=options.get("max_deliveries", 0),
+        dead_letter=options.get("dead_letter"),
+        auto_ack=guarantee == "at-most-once" and mode != "live",
+    )
+    settles = mode != "live" and not command.auto_ack
+    manual = options.get("manual", once)
+    return Wanted(command, command.prefetch or DEFAULT_WINDOW, settles, once, manual)
+
+
+def responder_queue(name: str) -> DeclareQueue:
+    """Where requests wait for those who respond; it goes with the last of them, unless it was there before."""
+    return DeclareQueue(queue=name, settings=QueueSettings(auto_delete=True))
+
+
+def split_on(patterns: object, queue: object) -> None:
+    """A handler is for topics or for a queue."""
+    if (patterns is None) == (queue is None):
+        raise Invalid('on: say which topics, on("orders.*"), or which queue, on(queue="jobs")')
+
+
+def _check(options: ConsumeOptions | SubscribeOptions, kind: type, verb: str) -> None:
+    unknown = options.keys() - kind.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{verb} has no option {min(unknown)!r}; there are {', '.join(kind.__annotations__)}")
+
+
+def _check_mode(mode: str, group: str | None, once: bool) -> None:
+    if mode not in ("shared", "stream", "live"):
+        raise Invalid(f"mode: {mode!r} is not one of shared, stream, live")
+    if mode == "live" and group is not None:
+        raise Invalid("mode: a live subscription has no position to keep: leave out the group, or choose another mode")
+    if mode != "live" and group is None:
+        raise Invalid(f"group: a {mode} subscription needs a group, the name under which its position is kept")
+    if once and mode != "stream":
+        raise Invalid("guarantee: exactly-once goes with mode 'stream', whose offsets a transaction can carry")
+
+
+def _prefetch(count: int) -> int:
+    if count < 0:
+        raise Invalid(f"prefetch: {count} is below zero")
+    return count
+
+
+def _start(start: Start) -> tuple[Literal["earliest", "latest"], int | None]:
+    if start == "earliest":
+        return "earliest", None
+    if start == "latest":
+        return "latest", None
+    if not isinstance(start, datetime | int | float):
+        raise Invalid(f"start: {start!r} is not earliest, latest or a time")
+    return "latest", moment_ms("start", start)

@@ -1,0 +1,360 @@
+"""The client for threads: one face for a broker far away and one in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar, Unpack, cast
+
+from waystation.client import admin
+from waystation.client.core import Core
+from waystation.client.feeding import Held
+from waystation.client.holding import Holder
+from waystation.client.looked import Looked
+from waystation.client.producing import Acks, Group, Guarantee, ThreadBudget, in_groups, size_of
+from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.results import Published
+from waystation.client.subscribing import (
+    ConsumeOptions,
+    SubscribeOptions,
+    consume_wanted,
+    responder_queue,
+    split_on,
+    subscribe_wanted,
+)
+from waystation.client.sync.bridge import Bridge
+from waystation.client.sync.exchange import Exchange
+from waystation.client.sync.message import Message
+from waystation.client.sync.queue import Queue
+from waystation.client.sync.responder import responder
+from waystation.client.sync.subscription import Subscription
+from waystation.client.sync.transaction import Transaction
+from waystation.client.transacting import Tx, WorkerIds
+from waystation.client.values import (
+    JSON,
+    TEXT,
+    MessageOptions,
+    Seconds,
+    Value,
+    encode_json,
+    make_message,
+    milliseconds,
+    outgoing,
+    with_id,
+)
+from waystation.message import Message as Outgoing
+from waystation.protocol import Publish, QueueInfo, RoutingInfo, TopicInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Client:
+    """A connection to a broker. `waystation.connect` and `waystation.open` make them; close it at the end.
+
+    Any number of threads may use it at once; what they send together travels together. It has a thread of its own for
+    the network, on which none of your code runs, but for the callbacks of futures.
+    """
+
+    def __init__(self, core: Core, bridge: Bridge, budget: ThreadBudget) -> None:
+        self._core = core
+        self._bridge = bridge
+        self._budget = budget
+        self._handlers: dict[Callable[..., Any], list[Subscription]] = {}
+        self._over = threading.Event()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already.
+
+        Handlers that need longer than `timeout` seconds are left alone: what they hold is delivered to others.
+        """
+        if self._over.is_set():
+            return
+        for handler in list(self._handlers):
+            self.off(handler, timeout)
+        self._over.set()
+        self._bridge.run(self._core.close())
+        self._end()
+
+    def _end(self) -> None:
+        """What this client was made of besides."""
+
+    @property
+    def closed(self) -> bool:
+        return self._over.is_set()
+
+    def run(self) -> None:
+        """Waits while handlers work, until Ctrl-C or until another thread closes the client."""
+        try:
+            self._over.wait()
+        except KeyboardInterrupt:
+            self.close()
+
+    def flush(self) -> None:
+        """Waits until everything that was sent without waiting is durable, verdicts included."""
+        self._bridge.run(self._core.flush())
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        partition: int | None = None,
+        acks: Acks | None = None,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Published:
+        """Publishes one message to a topic, which is made if it is not there; returns when it is durable.
+
+        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `acks`: wait
+        until it is `"durable"` (the default), `"written"`, or for nothing (`"none"`). `guarantee` chooses how hard the
+        client tries: `"at-most-once"` sends once and does not look back; `"at-least-once"` sends again after a lost
+        connection; `"exactly-once"` does so with an id, which a topic with a deduplication window stores once.
+        """
+        shape, guarantee = self._shape(topic, partition, acks, guarantee)
+        return self._publish(shape, [with_id(make_message(value, options), guarantee)], guarantee)
+
+    def publish_json(self, topic: str, value: Any, **options: Any) -> Published:
+        """Publishes JSON, whatever the value is (a text becomes a JSON string)."""
+        return self.publish(topic, encode_json(value), **{"content_type": JSON, **options})
+
+    def publish_text(self, topic: str, text: str, **options: Any) -> Published:
+        return self.publish(topic, text.encode(), **{"content_type": TEXT, **options})
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        partition: int | None = None,
+        acks: Acks | None = None,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Published:
+        """Publishes many messages, with the same options, in frames of up to a thousand; returns when all are durable.
+
+        Values may be messages made by `waystation.message.Message`, where each needs its own options.
+        """
+        shape, guarantee = self._shape(topic, partition, acks, guarantee)
+        messages = (with_id(message, guarantee) for message in outgoing(values, options))
+        return self._publish(shape, messages, guarantee)
+
+    def publish_nowait(
+        self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
+    ) -> Future[Published]:
+        """Publishes without waiting; the future is done when it is durable.
+
+        Blocks only while too much of this client is on its way already (`max_in_flight`).
+        """
+        shape, guarantee = self._shape(topic, partition, None, None)
+        message = with_id(make_message(value, options), guarantee)
+        return self._send(shape, [message], size_of(message), guarantee)
+
+    def _shape(
+        self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
+    ) -> tuple[Publish, Guarantee]:
+        chosen = guarantee or self._core.guarantee
+        acks = acks or ("none" if chosen == "at-most-once" else "durable")
+        return Publish(messages=[], topic=topic, partition=partition, acks=acks), chosen
+
+    def _publish(self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None) -> Published:
+        chosen = guarantee or self._core.guarantee
+        futures = [self._send(shape, group, size, chosen) for group, size in in_groups(messages)]
+        return Published.joined([self._bridge.wait(future) for future in futures])
+
+    def _send(self, shape: Publish, messages: list[Outgoing], size: int, guarantee: Guarantee) -> Future[Published]:
+        self._budget.take_waiting(size)
+        future = Future[Published]()
+        lane = self._core.publish_lane(shape, guarantee)
+        self._bridge.post(lane.add, Group(messages, size, future, single=False))
+        return future
+
+    def subscribe(self, patterns: str | Sequence[str], **options: Unpack[SubscribeOptions]) -> Subscription:
+        """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
+
+        Without a `group` it is live: messages from now on, no position, no acks. With a group the broker remembers what
+        was acked: members of the group share the messages.
+
+            for message in mq.subscribe("orders.*", group="billing"):   # acked when the next one is asked for
+                ...
+        """
+        wanted = subscribe_wanted(patterns, options, self._core.guarantee)
+        return Subscription(self._core, self._bridge, wanted)
+
+    def create_topic(
+        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
+        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}))
+
+    def delete_topic(self, topic: str) -> None:
+        self._bridge.run(admin.delete_topic(self._core, topic))
+
+    def describe_topic(self, topic: str) -> TopicInfo:
+        """Its partitions (start offset, end offset, bytes), settings and subscribers."""
+        return self._bridge.run(admin.describe_topic(self._core, topic))
+
+    def topics(self, pattern: str = "#") -> list[TopicInfo]:
+        return self._bridge.run(admin.list_topics(self._core, pattern))
+
+    def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Sets a consumer group's offsets: (topic, partition, the offset to go on from)."""
+        self._bridge.run(admin.commit_offsets(self._core, group, offsets))
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        passive: bool = False,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Queue:
+        """A queue, made if it is not there. Without options any settings are fine; with options that differ from those
+        it has: Conflict (`Queue.alter` changes them). `passive`: NotFound instead of making it.
+
+        `guarantee="exactly-once"` gives every message an id, and a new queue a deduplication window of ten minutes, so
+        that a message that is sent again after a lost connection is stored once.
+        """
+        chosen = guarantee or self._core.guarantee
+        if chosen == "exactly-once" and (options or not passive):
+            options.setdefault("dedup_window", 600)
+        info = self._bridge.run(admin.declare(self._core, name, queue_settings(options), passive=passive))
+        return Queue(self, name, chosen, info.settings.hold_ms)
+
+    def queues(self, prefix: str = "") -> list[QueueInfo]:
+        return self._bridge.run(admin.list_queues(self._core, prefix))
+
+    # -- handlers ------------------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        queue: str | Queue | None = None,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Calls a function for every message of topics, or of a queue, on `concurrency` threads.
+
+            @mq.on("orders.#", group="audit", concurrency=4)
+            def audit(message): ...
+
+        The message is acked when the function returns, and rejected, with the error's text, when it raises or returns
+        False; the consumer lives on. With `guarantee="exactly-once"` the function gets a transaction as well, in which
+        the message is acked: `def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
+        """
+        split_on(patterns, queue)
+        if patterns is not None:
+            wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
+        else:
+            name = queue.name if isinstance(queue, Queue) else str(queue)
+            wanted = consume_wanted(name, cast(ConsumeOptions, options), self._core.guarantee)
+
+        def register(handler: F) -> F:
+            subscription = Subscription(self._core, self._bridge, wanted)
+            work = self._in_transactions(handler) if wanted.transactional else handler
+            subscription.start_consuming(work, concurrency=concurrency)
+            self._handlers.setdefault(handler, []).append(subscription)
+            return handler
+
+        return register
+
+    def _in_transactions(self, handler: Callable[..., Any]) -> Callable[[Message], None]:
+        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}")
+
+        def work(message: Message) -> None:
+            with ids.one() as transactional_id, self.transaction(transactional_id) as tx:
+                handler(message, tx)
+                if message.settled is None:
+                    tx.ack(message)
+
+        return work
+
+    def respond(self, name: str, *, concurrency: int = 1, **options: Unpack[ConsumeOptions]) -> Callable[[F], F]:
+        """Answers requests: what the function returns is the reply to `request(name, …)`.
+
+            @mq.respond("sum")
+            def total(message):
+                return sum(message.json())
+
+        Requests wait in a queue of that name, so several responders share them. A function that raises fails the
+        request: who asked gets RequestFailed with the error's text.
+        """
+
+        def register(handler: F) -> F:
+            wanted = consume_wanted(name, options, "at-least-once")
+            subscription = Subscription(self._core, self._bridge, wanted, before=responder_queue(name))
+            subscription.start_consuming(responder(handler), concurrency=concurrency)
+            self._handlers.setdefault(handler, []).append(subscription)
+            return handler
+
+        return register
+
+    def off(self, handler: Callable[..., Any], timeout: float | None = None) -> None:
+        """Takes a handler back; waits up to `timeout` seconds until it has finished what it has."""
+        for subscription in self._handlers.pop(handler, []):
+            subscription.stop_consuming(timeout)
+            subscription.close()
+
+    # -- request and reply ---------------------------------------------------------------------------------------------
+
+    def request(
+        self, name: str, value: Value, *, timeout: float = 10.0, topic: bool = False, **options: Unpack[MessageOptions]
+    ) -> Message:
+        """Asks whoever responds to `name`, and returns the reply.
+
+        Raises NotFound if nobody responds to it, RequestTimeout if no reply came within `timeout` seconds (the request
+        expires then) and RequestFailed if the one who responds failed. `topic`: the request is published to a topic
+        instead, for whoever replies first.
+        """
+        if topic:
+            lane: Any = self._core.publish_lane(self._shape(name, None, "written", None)[0], "at-most-once")
+        else:
+            lane = self._core.put_lane(name, 0, "at-most-once")
+        message = make_message(value, options)
+        delivered = self._bridge.run(self._core.request(lane, repr(name), message, timeout))
+        return Message(Held(delivered, Holder(self._core.main, 0, soon=self._core.soon, settles=False)))
+
+    # -- transactions, routing, and the rest ---------------------------------------------------------------------------
+
+    def transaction(self, transactional_id: str, *, timeout: Seconds = 60) -> Transaction:
+        """Publishes, puts, acks and offsets that happen together or not at all; see `Transaction`."""
+        tx = Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000)
+        return Transaction(tx, self._bridge)
+
+    def exchange(
+        self, name: str, kind: str = "direct", *, alternate: str | None = None, passive: bool = False
+    ) -> Exchange:
+        """An exchange, made if it is not there: direct, fanout, topic, headers or filter."""
+        self._bridge.run(admin.declare_exchange(self._core, name, kind, alternate, passive=passive))
+        return Exchange(self, name)
+
+    def routing(self) -> RoutingInfo:
+        """All exchanges and bindings."""
+        return self._bridge.run(admin.list_routing(self._core))
+
+    def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
+        """A message by its id, wherever it is."""
+        return self._bridge.run(admin.find(self._core, message_id, topic=topic))
+
+    def stats(self) -> dict[str, Any]:
+        """What the broker has and did."""
+        return self._bridge.run(admin.stats(self._core))
+
+    def ping(self) -> float:
+        """Asks the broker for a sign of life; returns how many seconds it took."""
+        start = time.monotonic()
+        self._bridge.run(admin.ping(self._core))
+        return time.monotonic() - start

@@ -1,0 +1,96 @@
+"""`waystation.connect`: a client of a broker elsewhere, with a thread of its own for the network."""
+
+from __future__ import annotations
+
+from waystation.client.core import Core
+from waystation.client.link import Dial
+from waystation.client.loops import close_at_exit, loop_factory
+from waystation.client.producing import Guarantee, ThreadBudget
+from waystation.client.socket_link import parse_url, socket_dial
+from waystation.client.sync.bridge import Bridge, LoopThread
+from waystation.client.sync.client import Client
+from waystation.errors import Invalid
+
+AT_EXIT_S = 5.0
+"""How long a program that ends waits for its handlers."""
+
+
+class RemoteClient(Client):
+    """A client that owns its thread."""
+
+    def __init__(self, core: Core, bridge: Bridge, budget: ThreadBudget, thread: LoopThread, url: str) -> None:
+        super().__init__(core, bridge, budget)
+        self.url = url
+        self._thread = thread
+        close_at_exit(_AtExit(self))
+
+    def _end(self) -> None:
+        self._thread.stop()
+
+    def __repr__(self) -> str:
+        return f"<waystation.Client {self.url}{' closed' if self.closed else ''}>"
+
+
+class _AtExit:
+    """Lives as long as the client, and closes it without waiting for ever."""
+
+    def __init__(self, client: RemoteClient) -> None:
+        self._client = client
+        client._at_exit = self  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._client.close(AT_EXIT_S)
+
+
+def connect(
+    url: str,
+    *,
+    name: str | None,
+    connections: int,
+    guarantee: Guarantee,
+    timeout: float,
+    wait: float,
+    max_in_flight: int,
+) -> Client:
+    """See `waystation.connect`."""
+    address = parse_url(url)
+    if connections < 1:
+        raise Invalid(f"connections: {connections} is below 1")
+    thread = LoopThread(loop_factory(), "waystation-client")
+    bridge = Bridge(thread.loop, thread.ident)
+    budget = ThreadBudget(max_in_flight)
+    try:
+        core = bridge.run(
+            make_core(
+                socket_dial(address, timeout), bridge, budget, name, guarantee, timeout, wait, connections=connections
+            )
+        )
+    except BaseException:
+        thread.stop()
+        raise
+    return RemoteClient(core, bridge, budget, thread, f"waystation://{address}")
+
+
+async def make_core(
+    dial: Dial,
+    bridge: Bridge,
+    budget: ThreadBudget,
+    name: str | None,
+    guarantee: Guarantee,
+    timeout: float,
+    wait: float = 0.0,
+    *,
+    connections: int = 1,
+) -> Core:
+    """A core that is connected, on the bridge's loop."""
+    core = Core(
+        dial,
+        budget=budget,
+        soon=bridge.soon,
+        name=name,
+        connections=connections,
+        guarantee=guarantee,
+        timeout_s=timeout,
+    )
+    await core.open(wait)
+    return core

@@ -1,0 +1,83 @@
+"""An exchange, for threads: messages go on to queues and topics as its bindings say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from waystation.client import admin
+from waystation.client.results import Published
+from waystation.client.sync.queue import Queue
+from waystation.client.values import MessageOptions, Value, make_message
+from waystation.protocol import Publish
+
+if TYPE_CHECKING:
+    from waystation.client.sync.client import Client
+
+
+class Exchange:
+    """Made by `Client.exchange`."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.name = name
+        self._client = client
+        self._core = client._core
+        self._bridge = client._bridge
+
+    def __repr__(self) -> str:
+        return f"<waystation.Exchange {self.name!r}>"
+
+    def bind(
+        self,
+        target: str | Queue | Exchange,
+        key: str = "",
+        *,
+        headers: Mapping[str, Any] | None = None,
+        match: Literal["all", "any"] = "all",
+        filter: str | None = None,
+    ) -> None:
+        """Messages go to `target` from now on: a queue, another exchange, or `"topic:NAME"`.
+
+        `key` is the routing key, or a pattern of a topic exchange; `headers` (all or any of them) is for headers
+        exchanges, `filter` for filter exchanges.
+        """
+        arguments = admin.binding_arguments(headers, match, filter)
+        self._bridge.run(admin.bind(self._core, self.name, _target(target), key, arguments))
+
+    def unbind(
+        self,
+        target: str | Queue | Exchange,
+        key: str = "",
+        *,
+        headers: Mapping[str, Any] | None = None,
+        match: Literal["all", "any"] = "all",
+        filter: str | None = None,
+    ) -> None:
+        """Takes back a binding that was made with the same words."""
+        arguments = admin.binding_arguments(headers, match, filter)
+        self._bridge.run(admin.unbind(self._core, self.name, _target(target), key, arguments))
+
+    def publish(
+        self, value: Value, routing_key: str = "", *, mandatory: bool = False, **options: Unpack[MessageOptions]
+    ) -> Published:
+        """Sends a message to everything that is bound; durable when this returns.
+
+        `mandatory`: NotFound if nothing is bound that matches.
+        """
+        shape = Publish(messages=[], exchange=self.name, routing_key=routing_key, mandatory=mandatory)
+        return self._client._publish(shape, [make_message(value, options)])
+
+    def route(self, value: Value, routing_key: str = "", **options: Unpack[MessageOptions]) -> list[str]:
+        """Where such a message would go; nothing is sent."""
+        return self._bridge.run(admin.route(self._core, self.name, make_message(value, options), routing_key))
+
+    def delete(self, *, if_unused: bool = False) -> None:
+        self._bridge.run(admin.delete_exchange(self._core, self.name, if_unused=if_unused))
+
+
+def _target(target: str | Queue | Exchange) -> str:
+    if isinstance(target, Queue):
+        return f"queue:{target.name}"
+    if isinstance(target, Exchange):
+        return f"exchange:{target.name}"
+    return admin.target_name(target)

@@ -1,0 +1,99 @@
+"""A received message, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Unpack
+
+from waystation.client.feeding import Ignored
+from waystation.client.holding import Say, Verdict
+from waystation.client.received import Received, error_text, judged
+from waystation.client.replying import reply_command
+from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
+
+
+class Message(Received):
+    """A message, held by this client until it says what became of it.
+
+    with jobs.get(timeout=5) as message:        # acked on exit, rejected on exception
+        work(message.json())
+    """
+
+    __slots__ = ()
+
+    def ack(self, *, wait: bool = True) -> None:
+        """It is done. Returns when that is durable; with `wait=False` at once, and it is sent with the next ones."""
+        if self._judge("ack"):
+            if wait:
+                self._say("ack")
+            else:
+                self._holder.ack(self._delivered.tag)
+
+    def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
+        """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
+        text = error_text(error) if isinstance(error, BaseException) else error
+        if self._judge("reject"):
+            self._say("reject", error=text, wait=wait)
+
+    def release(self, delay: Seconds | None = None, *, wait: bool = True) -> None:
+        """Given back, for somebody else, at once or after `delay` seconds. It is no failure."""
+        delay_ms = milliseconds("delay", delay)
+        if self._judge("release"):
+            self._say("release", delay_ms=delay_ms, wait=wait)
+
+    def kill(self, error: str | None = None, *, wait: bool = True) -> None:
+        """Dead at once: to the dead letters, without another try."""
+        if self._judge("kill"):
+            self._say("kill", error=error, wait=wait)
+
+    def touch(self, seconds: Seconds | None = None) -> None:
+        """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
+        if not self._holder.settles:
+            return
+        holder, tag, future = self._holder, self._delivered.tag, Future[Any]()
+        hold_ms = milliseconds("seconds", seconds)
+        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), future)))
+        future.result()
+
+    def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
+        """Answers a request; False if nobody waits for it any more."""
+        command, kind = reply_command(self, make_message(value, options))
+        connection, future = self._holder.connection, Future[Any]()
+        self._holder.soon(lambda: connection.request(command, kind, future))
+        return future.result() is not False
+
+    def _say(
+        self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
+    ) -> None:
+        tags = (self._delivered.tag,)
+        if not wait:
+            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
+            return
+        future = Future[None]()
+        self._holder.say(Say(tags, verdict, delay_ms, error, future))
+        future.result()
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._verdict is not None or not self._holder.settles:
+            return
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):
+            self.reject(error)
+        else:
+            self.release(wait=False)  # Ctrl-C: no fault of the message
+
+
+def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
+    """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
+    futures: list[Future[None]] = []
+    for holder, tags in judged(messages, verdict).items():
+        futures.append(Future())
+        holder.say(Say(tags, verdict, None, error, futures[-1]))
+    for future in futures:
+        future.result()

@@ -1,0 +1,202 @@
+"""A queue, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Unpack
+
+from waystation.client import admin
+from waystation.client.looked import Looked
+from waystation.client.producing import Group, Guarantee, PutLane, in_groups, size_of
+from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.results import Stored
+from waystation.client.subscribing import ConsumeOptions, consume_wanted
+from waystation.client.sync.message import Message, settle_many
+from waystation.client.sync.subscription import Subscription
+from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds, outgoing, with_id
+from waystation.errors import Empty, NotFound
+from waystation.protocol import QueueInfo, RedriveAnswer
+
+if TYPE_CHECKING:
+    from waystation.client.sync.client import Client
+
+
+class Queue:
+    """A work queue: each message goes to one consumer and stays until it is acked.
+
+    Made by `Client.queue`. It is only a name and a way there: any number of them may exist for one queue.
+    """
+
+    def __init__(self, client: Client, name: str, guarantee: Guarantee, hold_ms: int | None = None) -> None:
+        self.name = name
+        self.guarantee: Guarantee = guarantee
+        self._client = client
+        self._core = client._core
+        self._bridge = client._bridge
+        self._hold_ms = hold_ms
+        self._lane = self._core.put_lane(name, 0, guarantee)
+
+    def __repr__(self) -> str:
+        return f"<waystation.Queue {self.name!r}>"
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    def put(self, value: Value, *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> str:
+        """Puts one message and returns its id when it is durable.
+
+        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `wait`: how many
+        seconds to wait for room if the queue is full. Raises NotFound, Full, TooLarge, Invalid (naming the option), and
+        AlreadyExists for an `id` that was used within the queue's deduplication window.
+        """
+        return self._bridge.wait(self._put(value, options, self._lane_for(wait)))
+
+    def put_nowait(self, value: Value, **options: Unpack[MessageOptions]) -> Future[str]:
+        """Sends one message without waiting; the future has its id when it is durable.
+
+        Blocks only while too much of this client is on its way already (`max_in_flight`).
+        """
+        return self._put(value, options, self._lane)
+
+    def _put(self, value: Value, options: MessageOptions, lane: PutLane) -> Future[str]:
+        message = with_id(make_message(value, options), self.guarantee)
+        size = size_of(message)
+        self._client._budget.take_waiting(size)
+        future = Future[str]()
+        self._bridge.post(lane.add, Group([message], size, future, single=True))
+        return future
+
+    def put_many(self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> Stored:
+        """Puts many messages, with the same options, and returns when all are durable.
+
+        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be messages
+        made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
+        """
+        lane = self._lane_for(wait)
+        futures: list[Future[Stored]] = []
+        messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
+        for group, size in in_groups(messages):
+            self._client._budget.take_waiting(size)
+            futures.append(Future())
+            self._bridge.post(lane.add, Group(group, size, futures[-1], single=False))
+        return Stored.joined(self.name, [self._bridge.wait(future) for future in futures])
+
+    def _lane_for(self, wait: Seconds) -> PutLane:
+        if not wait:
+            return self._lane
+        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0, self.guarantee)
+
+    # -- getting -------------------------------------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None, *, hold: Seconds | None = None) -> Message:
+        """Takes one message, waiting up to `timeout` seconds for it (None: for ever); raises Empty if none came.
+
+            with jobs.get(timeout=5) as message:      # acked on exit, rejected on exception
+                work(message.json())
+            message = jobs.get()                      # or say yourself what became of it
+            message.ack()
+
+        It is held by this client until then, at most for the queue's hold time or `hold` seconds.
+        """
+        for message in self.get_many(1, timeout, hold=hold):
+            return message
+        raise Empty(f"no message came to queue {self.name!r} within {timeout:g} s")
+
+    def get_message(self, timeout: float | None = 1.0) -> Message | None:
+        """Takes one message, or gives None if none came within `timeout` seconds."""
+        for message in self.get_many(1, timeout):
+            return message
+        return None
+
+    def get_message_nowait(self) -> Message | None:
+        """Takes a message that is ready, or gives None."""
+        return self.get_message(0)
+
+    def get_many(self, count: int = 100, timeout: float | None = 0, *, hold: Seconds | None = None) -> list[Message]:
+        """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
+        auto_ack = self.guarantee == "at-most-once"
+        hold_ms = milliseconds("hold", hold)
+        held = self._bridge.run(self._core.get(self.name, count, timeout, hold_ms=hold_ms, auto_ack=auto_ack))
+        return [Message(one) for one in held]
+
+    def consume(self, **options: Unpack[ConsumeOptions]) -> Subscription:
+        """A consumer that messages are pushed to.
+
+        for message in jobs.consume(prefetch=50):   # acked when the next one is asked for
+            work(message)
+        """
+        wanted = consume_wanted(self.name, options, self.guarantee)
+        return Subscription(self._core, self._bridge, wanted, hold_ms=self._hold_ms)
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """Acks many at once; returns when it is durable."""
+        settle_many(messages, "ack")
+
+    def reject_many(self, messages: Iterable[Message], error: str | None = None) -> None:
+        settle_many(messages, "reject", error)
+
+    # -- looking and keeping order -------------------------------------------------------------------------------------
+
+    def peek(self, count: int = 10, *, after: int = -1, state: admin.State = "any") -> list[Looked]:
+        """Looks at messages without taking them. `after`: the `tag` to go on behind."""
+        return self._bridge.run(admin.peek(self._core, self.name, count, after, state))
+
+    def find(self, message_id: str) -> Looked | None:
+        """A message by its id, as it is now."""
+        return self._bridge.run(admin.find(self._core, message_id, queue=self.name))
+
+    def cancel(self, message_id: str) -> bool:
+        """Takes a message back, usually one that is delayed; False if it is not there or somebody holds it."""
+        return self._bridge.run(admin.cancel(self._core, self.name, message_id))
+
+    def describe(self) -> QueueInfo:
+        """Its settings and counts."""
+        return self._bridge.run(admin.describe_queue(self._core, self.name))
+
+    def __len__(self) -> int:
+        """How many messages it has: ready, parked and held."""
+        info = self.describe()
+        return info.ready + info.parked + info.held
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue is a queue too
+
+    def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
+        """Changes its settings; those that are not named get their defaults."""
+        return self._bridge.run(admin.declare(self._core, self.name, queue_settings(options), alter=True))
+
+    def purge(self) -> int:
+        """Throws away all messages but those that are held; returns how many."""
+        return self._bridge.run(admin.purge(self._core, self.name))
+
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Deletes the queue; returns how many messages went with it."""
+        return self._bridge.run(admin.delete_queue(self._core, self.name, if_empty=if_empty, if_unused=if_unused))
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def dead_letters(self) -> Queue:
+        """The queue where this one's dead messages go."""
+        target = self.describe().settings.dead_letter
+        if target is None or target.startswith("topic:"):
+            raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'its dead messages are gone'})")
+        return Queue(self._client, target, self.guarantee)
+
+    def redrive(
+        self,
+        to: str | None = None,
+        *,
+        filter: str | None = None,
+        ids: Sequence[str] = (),
+        limit: int = 0,
+        rate: float = 0.0,
+        dry_run: bool = False,
+    ) -> RedriveAnswer:
+        """Sends the dead letters in this queue back to where they died, or to the queue `to`, oldest first.
+
+        Only those that `filter` matches, or with these `ids`; at most `limit`; at most `rate` per second. With
+        `dry_run` nothing moves: the answer says what would.
+        """
+        return self._bridge.run(
+            admin.redrive(self._core, self.name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, ids=ids)
+        )

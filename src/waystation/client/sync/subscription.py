@@ -1,0 +1,202 @@
+"""A consumer for threads: of a queue, or of topics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from waystation.client.core import Core
+from waystation.client.feeding import Feed, Held, Wanted
+from waystation.client.given import Given
+from waystation.client.sync.bridge import Bridge
+from waystation.client.sync.message import Message, settle_many
+from waystation.client.sync.workers import Workers
+from waystation.errors import Conflict, WaystationError
+from waystation.protocol import Command
+
+
+class Subscription:
+    """Messages as they come. Iterate over it, or ask with `get_message` and `poll`, or give it a handler.
+
+    Iterating acks a message when the next one is asked for, unless there was a verdict on it already or `manual=True`
+    was said: leave the loop by an exception and the message comes again. `get_message` and `poll` ack nothing by
+    themselves; `commit` acks everything that they gave so far. After a lost connection it goes on by itself. Several
+    threads may ask at once; each message goes to one of them.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        bridge: Bridge,
+        wanted: Wanted,
+        *,
+        before: Command | None = None,
+        hold_ms: int | None = None,
+    ) -> None:
+        self._bridge = bridge
+        self._manual = wanted.manual or not wanted.settles
+        self._news = threading.Condition()
+        self._given: Given[Message] = Given(wanted.window)
+        self._last: Message | None = None
+        self._workers: Workers | None = None
+        self._stopping = False
+        self._feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, hold_ms))
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that matched when it began; topics that are created later are picked up by themselves."""
+        return self._feed.answer.topics if self._feed.answer is not None else []
+
+    @property
+    def closed(self) -> bool:
+        return self._feed.over
+
+    # -- one by one ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        last, self._last = self._last, None
+        if last is not None and last._verdict is None and not self._manual:
+            last.ack(wait=False)
+        taken = self._take(1, None)
+        if not taken:
+            raise StopIteration
+        message = self._last = Message(taken[0])
+        return message
+
+    def get_message(self, timeout: float | None = 1.0) -> Message | None:
+        """The next message, or None if none came within `timeout` seconds (None: wait for ever)."""
+        for message in self.poll(timeout, 1):
+            return message
+        return None
+
+    def get_message_nowait(self) -> Message | None:
+        """A message that is here already, or None."""
+        return self.get_message(0)
+
+    def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
+        """What is here, at most `max`; waits up to `timeout` seconds for the first."""
+        messages = [Message(held) for held in self._take(max, timeout)]
+        with self._news:
+            self._given.extend(messages)
+        return messages
+
+    def _take(self, most: int, timeout: float | None) -> list[Held]:
+        feed = self._feed
+        with self._news:
+            taken = feed.hand_out(most)
+            if taken:
+                return taken
+        self._bridge.check_thread()
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._news:
+            while True:
+                taken = feed.hand_out(most)
+                if taken:
+                    return taken
+                if feed.error is not None:
+                    raise feed.error
+                if feed.closed or self._stopping:
+                    return []
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return []
+                self._news.wait(left)
+
+    # -- verdicts ------------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Acks all that `get_message`, `poll` and iterating gave so far without a verdict; durable on return."""
+        last, self._last = self._last, None
+        with self._news:
+            messages = self._given.unsettled()
+        if last is not None and last.settled is None:
+            messages.append(last)
+        settle_many(messages, "ack")
+        self._bridge.run(self._feed.settled())
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """Acks many at once; returns when it is durable."""
+        settle_many(messages, "ack")
+
+    def reject_many(self, messages: Iterable[Message], error: str | None = None) -> None:
+        settle_many(messages, "reject", error)
+
+    # -- handlers ------------------------------------------------------------------------------------------------------
+
+    def start_consuming(self, handler: Callable[[Message], Any], *, concurrency: int = 1) -> None:
+        """Calls `handler` for every message from now on, on `concurrency` threads, and acks each that it returns from.
+
+        A handler that raises, or returns False, rejects the message; the error's text is kept with it.
+        """
+        if self._workers is not None:
+            raise Conflict("this subscription has a handler already; stop_consuming comes first")
+        self._stopping = False
+        self._workers = Workers(self._next_for_worker, handler, concurrency)
+
+    def _next_for_worker(self) -> Message | None:
+        for held in self._take(1, None):
+            return Message(held)
+        return None
+
+    def stop_consuming(self, timeout: float | None = None) -> None:
+        """Lets handlers finish what they have, and starts no more; waits for them up to `timeout` seconds."""
+        workers, self._workers = self._workers, None
+        if workers is None:
+            return
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        workers.join(timeout)
+        self._stopping = False
+        if not self._feed.over:
+            self._bridge.run(self._feed.settled())
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends it. Verdicts that were given are kept; what is held without one is delivered to others."""
+        self.stop_consuming()
+        if not self._feed.closed:
+            self._bridge.run(self._feed.close())
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        last = self._last
+        if error is None and last is not None and last.settled is None and not self._manual:
+            last.ack(wait=False)  # the loop was left on purpose, and its last message was worked on
+        self.close()
+
+    def __del__(self) -> None:
+        feed: Feed | None = getattr(self, "_feed", None)
+        if feed is not None and not feed.over:
+            try:
+                self._bridge.post(feed.abandon)
+            except WaystationError:
+                pass
+
+
+class _Notify:
+    """Wakes the threads that wait, from the loop; it does not keep the subscription alive."""
+
+    def __init__(self, news: threading.Condition) -> None:
+        self._news = news
+
+    def __call__(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+
+async def _open(
+    core: Core, wanted: Wanted, notify: Callable[[], None], before: Command | None, hold_ms: int | None
+) -> Feed:
+    feed = core.feed(wanted, notify, before=before, hold_ms=hold_ms)
+    await feed.open()
+    return feed

@@ -1,0 +1,85 @@
+"""A transaction, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Unpack
+
+from waystation.client.sync.bridge import Bridge
+from waystation.client.sync.message import Message
+from waystation.client.sync.queue import Queue
+from waystation.client.transacting import Offset, Tx
+from waystation.client.values import MessageOptions, Value, make_message, outgoing
+from waystation.errors import WaystationError
+
+
+class Transaction:
+    """Everything in it happens, or nothing.
+
+        with mq.transaction("resizer-1") as tx:
+            message = jobs.get()
+            tx.put("done", work(message.json()))
+            tx.ack(message)
+
+    Commits on exit; an exception undoes all of it, and what was acked in it is delivered again. The id names the
+    worker: whoever begins a transaction with the same id fences the one before off.
+    """
+
+    def __init__(self, tx: Tx, bridge: Bridge) -> None:
+        self._tx = tx
+        self._bridge = bridge
+        self._over = False
+
+    def publish(
+        self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
+    ) -> None:
+        """To a topic; readers of committed messages see it after the commit."""
+        self._bridge.run(self._tx.publish(topic, [make_message(value, options)], partition))
+
+    def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
+        self._bridge.run(self._tx.publish(topic, list(outgoing(values, options))))
+
+    def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
+        """Into a queue."""
+        self._bridge.run(self._tx.put(_name(queue), [make_message(value, options)]))
+
+    def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
+        self._bridge.run(self._tx.put(_name(queue), list(outgoing(values, options))))
+
+    def ack(self, *messages: Message) -> None:
+        """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
+        self._bridge.run(self._tx.ack(messages))
+
+    def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
+        """Offsets of a consumer group: (topic, partition, the offset to go on from)."""
+        self._bridge.run(self._tx.commit_offsets(group, offsets))
+
+    def commit(self) -> None:
+        """Ends it before the block does."""
+        self._over = True
+        self._bridge.run(self._tx.end(commit=True))
+
+    def abort(self) -> None:
+        """Undoes all of it; the block may go on without it."""
+        self._over = True
+        self._bridge.run(self._tx.end(commit=False))
+
+    def __enter__(self) -> Transaction:
+        self._bridge.run(self._tx.begin())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._over:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except WaystationError:
+            pass  # the broker undoes it by itself; the error that led here is the one to see
+
+
+def _name(queue: str | Queue) -> str:
+    return queue if isinstance(queue, str) else queue.name

@@ -1,0 +1,116 @@
+"""A transaction, as both faces use it: messages to topics and queues, acks and offsets, all of it or nothing.
+
+It lives on the connection on which messages are received, since it acknowledges what is held there; when that link is
+lost the broker undoes it, and every further call says so. Only the thread of the client's loop may call this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from waystation.client.admin import NOTHING
+from waystation.client.core import Core
+from waystation.client.holding import Holder, runs_of
+from waystation.client.received import Received
+from waystation.errors import Conflict, ConnectionLost
+from waystation.message import Message
+from waystation.protocol import Begin, CommitOffsets, End, Publish, PublishAnswer, Put, PutAnswer, Settle, SettleAnswer
+
+Offset = tuple[str, int, int]
+"""(topic, partition, the offset to go on from)."""
+
+
+class Tx:
+    """One transaction, from `begin` to `end`."""
+
+    def __init__(self, core: Core, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self._core = core
+        self._timeout_ms = timeout_ms
+        self._number = 0
+        self._epoch = -1
+        self._acked: list[Received] = []
+
+    async def begin(self) -> None:
+        """Whoever used the same transactional id before is fenced off."""
+        command = Begin(transactional_id=self.transactional_id, timeout_ms=self._timeout_ms)
+        self._number = await self._core.ask(command, int, resend=True)
+        self._epoch = self._core.main.epoch
+
+    async def publish(self, topic: str, messages: list[Message], partition: int | None = None) -> None:
+        command = Publish(messages=messages, topic=topic, partition=partition, tx=self._live())
+        await self._core.ask(command, PublishAnswer)
+
+    async def put(self, queue: str, messages: list[Message]) -> None:
+        await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+
+    async def ack(self, messages: Iterable[Received]) -> None:
+        """Messages of a queue are done, messages of a stream passed, when the transaction commits."""
+        by_holder: dict[Holder, list[Received]] = {}
+        for message in messages:
+            by_holder.setdefault(message._holder, []).append(message)
+        for holder, held in by_holder.items():
+            if not holder.queue and not holder.group:
+                raise Conflict(
+                    f"{held[0].id}: only messages of a queue or of a stream subscription can be acked in a transaction"
+                )
+            await self._settle(holder, held)
+            for message in held:
+                message._verdict = "ack"
+                self._acked.append(message)
+
+    async def _settle(self, holder: Holder, held: list[Received]) -> None:
+        if not holder.alive:
+            raise Conflict(f"{held[0].id}: it was held over a connection that was lost since: it is delivered again")
+        for message in held:
+            if message.settled is not None:
+                raise Conflict(f"{message.id}: there was a verdict on it already, {message.settled}")
+        runs = runs_of([message.delivered.tag for message in held])
+        answer = await self._core.ask(Settle(consumer=holder.consumer, runs=runs, tx=self._live()), SettleAnswer)
+        if answer.unknown:
+            where = holder.queue or holder.group
+            raise Conflict(f"messages {answer.unknown} of {where!r} are not held any more: they may come again")
+
+    async def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
+        command = CommitOffsets(group=group, offsets=list(offsets), tx=self._live())
+        await self._core.ask(command, NOTHING)
+
+    async def end(self, *, commit: bool) -> None:
+        """Durable when this returns. What was acked in a transaction that is undone is delivered again."""
+        number = self._live() if commit or self._epoch == self._core.main.epoch else 0
+        self._number = 0
+        if not commit:
+            for message in self._acked:
+                message._verdict = "release"
+        if number:
+            await self._core.ask(End(tx=number, commit=commit), NOTHING)
+
+    def _live(self) -> int:
+        if not self._number:
+            raise Conflict(f"transaction {self.transactional_id!r} is not open")
+        if self._epoch != self._core.main.epoch:
+            raise ConnectionLost(f"transaction {self.transactional_id!r} was lost with its connection, and is undone")
+        return self._number
+
+
+class WorkerIds:
+    """Transactional ids for handlers that work at the same time: each has its own, and the next one takes it over."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._free: list[str] = []
+        self._made = 0
+
+    @contextmanager
+    def one(self) -> Iterator[str]:
+        """On any thread."""
+        try:
+            mine = self._free.pop()
+        except IndexError:
+            self._made += 1
+            mine = f"{self._prefix}/{self._made}"
+        try:
+            yield mine
+        finally:
+            self._free.append(mine)

@@ -1,0 +1,192 @@
+"""From what a caller says to a message, and back: values, seconds, times. Pure; every face of the client uses it.
+
+A value is bytes (sent as they are), text (UTF-8) or anything that JSON can say; the content type remembers which, so
+that `value_of` gives the receiver the same thing back. Nothing is ever pickled. Durations are seconds or `timedelta`
+outside and milliseconds inside; a wrong one is refused here, by the name that the caller knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+from uuid import uuid4
+
+import msgspec
+
+from waystation.errors import Invalid
+from waystation.message import Message, check_message
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+Value = Any
+"""bytes, bytearray, memoryview, str, or anything that JSON can say."""
+Seconds = float | int | timedelta
+Moment = datetime | float | int
+"""A time: a datetime (one without a time zone is local time) or seconds since 1970."""
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may be said of a message beside its value.
+
+    `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first). `delay` is seconds from now until it
+    may be delivered, `deliver_at` the time itself. After `ttl` seconds it is no longer delivered. `id` is what
+    deduplication, `find` and `cancel` go by. `type` is free (`"event"`, `"command"`…); `max_deliveries` wins over the
+    queue's. `timestamp` is when it happened, if that is not now.
+    """
+
+    key: str | bytes | None
+    headers: Mapping[str, Any] | None
+    priority: int
+    delay: Seconds | None
+    deliver_at: Moment | None
+    ttl: Seconds | None
+    id: str | None
+    type: str | None
+    content_type: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    max_deliveries: int
+    timestamp: Moment | None
+
+
+def encode_value(value: Value) -> tuple[bytes, str | None]:
+    """The payload and its content type; bytes have none."""
+    if isinstance(value, bytes):
+        return value, None
+    if isinstance(value, str):
+        return value.encode(), TEXT
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), None
+    try:
+        return _encode_json(value), JSON
+    except (TypeError, ValueError) as error:
+        raise Invalid(
+            f"payload: a {type(value).__name__} is neither bytes nor text nor JSON ({error}); encode it yourself"
+        ) from None
+
+
+def value_of(payload: bytes, content_type: str | None) -> Value:
+    """The payload as its content type says: JSON decoded, text as str, everything else as bytes."""
+    if content_type is None:
+        return payload
+    base = content_type.partition(";")[0].strip().lower()
+    if base == JSON or base.endswith("+json"):
+        return decode_json(payload)
+    if base.startswith("text/"):
+        return decode_text(payload)
+    return payload
+
+
+def decode_json(payload: bytes) -> Any:
+    try:
+        return _decode_json(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"payload: {len(payload)} bytes that are no JSON ({error}); use .payload or .text()") from None
+
+
+def decode_text(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"payload: {len(payload)} bytes that are no UTF-8 ({error.reason}); use .payload") from None
+
+
+def make_message(value: Value, options: MessageOptions) -> Message:
+    """The message of a value and what is said of it; raises Invalid, naming the option."""
+    payload, content_type = (value, None) if type(value) is bytes else encode_value(value)
+    if not options:
+        return Message(payload, content_type=content_type)
+    unknown = options.keys() - MessageOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"a message has no option {min(unknown)!r}; there are {', '.join(MessageOptions.__annotations__)}"
+        )
+    message = Message(
+        payload,
+        id=options.get("id"),
+        key=encode_key(options.get("key")),
+        headers=_headers(options.get("headers")),
+        priority=int(options.get("priority") or 0),
+        delay_ms=milliseconds("delay", options.get("delay")) or 0,
+        deliver_at_ms=moment_ms("deliver_at", options.get("deliver_at")),
+        ttl_ms=milliseconds("ttl", options.get("ttl")),
+        correlation_id=options.get("correlation_id"),
+        reply_to=options.get("reply_to"),
+        content_type=options.get("content_type") or content_type,
+        type=options.get("type"),
+        max_deliveries=options.get("max_deliveries") or 0,
+        timestamp_ms=moment_ms("timestamp", options.get("timestamp")),
+    )
+    check_message(message)
+    return message
+
+
+def outgoing(values: Iterable[Value], options: MessageOptions) -> Iterator[Message]:
+    """Messages of values; those that are messages already stay as they are."""
+    for value in values:
+        yield value if isinstance(value, Message) else make_message(value, options)
+
+
+def with_id(message: Message, guarantee: str) -> Message:
+    """Exactly once needs an id by which the broker knows a message that it gets again."""
+    if guarantee != "exactly-once" or message.id is not None:
+        return message
+    return msgspec.structs.replace(message, id=uuid4().hex)
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON, also of a text or of bytes (base64)."""
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"payload: a {type(value).__name__} is not JSON ({error})") from None
+
+
+def encode_key(key: str | bytes | None) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    raise Invalid(f"key: a {type(key).__name__} is neither text nor bytes")
+
+
+def _headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not headers:
+        return {}
+    for name in headers:
+        if not isinstance(name, str):
+            raise Invalid(f"headers: the name {name!r} is not text")
+    return dict(headers)
+
+
+def milliseconds(name: str, value: Seconds | None) -> int | None:
+    """Seconds as milliseconds, rounded up so that nothing is early; raises Invalid for what is below zero."""
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise Invalid(f"{name}: {value!r} is neither seconds nor a timedelta")
+    if not 0 <= seconds < 1e12:
+        raise Invalid(f"{name}: {seconds:g} seconds is no length of time; it counts from now, in seconds")
+    return -int(-seconds * 1000 // 1)
+
+
+def moment_ms(name: str, value: Moment | None) -> int | None:
+    """A time as milliseconds since 1970."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e13:
+        return round(value * 1000)
+    raise Invalid(f"{name}: {value!r} is neither a datetime nor seconds since 1970")
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since 1970 as a datetime in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)

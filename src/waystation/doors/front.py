@@ -1,0 +1,151 @@
+"""The front of a port that several protocols share: who connects is shown to a door by the first byte that they send.
+
+The front knows no protocol and no door; it is given both. It owns the listening socket, counts connections
+(`max.connections`) and closes those that are silent for too long (`connections.max.idle.ms`), whatever they speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from waystation.config import BrokerSettings
+    from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.front")
+
+IDLE_CHECK_S = 10.0
+BACKLOG = 1024
+FIRST_READ = 16 * 1024
+
+
+class Guest(Protocol):
+    """A connection, as the front sees it: an asyncio.BufferedProtocol that can be asked and told a little more."""
+
+    last_active: float
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Welcome = Callable[[Callable[[], None]], Guest]
+"""Makes a guest; it calls what it is given once, when its connection is over."""
+
+
+class Front:
+    """Opens when started; `stop` closes it and every connection."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        settings: BrokerSettings,
+        clock: Clock,
+        otherwise: Welcome,
+        by_first_byte: Mapping[int, Welcome],
+    ) -> None:
+        self.clock = clock
+        self._host = host
+        self._port = port
+        self._settings = settings
+        self._otherwise = otherwise
+        self._by_first_byte = dict(by_first_byte)
+        self._server: asyncio.Server | None = None
+        self._here: dict[Arrival, Guest | None] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address, with the port that was taken where 0 was asked for."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Arrival(self), self._host, self._port, backlog=BACKLOG)
+        self._idle_timer = loop.call_later(IDLE_CHECK_S, self._close_idle)
+        self._port = int(self._server.sockets[0].getsockname()[1])
+        return self._host, self._port
+
+    async def stop(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for arrival, guest in list(self._here.items()):
+            (guest or arrival).close()
+        await asyncio.sleep(0)
+
+    def admit(self, arrival: Arrival) -> bool:
+        if len(self._here) >= self._settings.integer("max.connections"):
+            return False
+        self._here[arrival] = None
+        return True
+
+    def welcome(self, arrival: Arrival, first_byte: int) -> Guest:
+        """The guest that this arrival turns out to be."""
+        guest = self._by_first_byte.get(first_byte, self._otherwise)(lambda: self.dismiss(arrival))
+        self._here[arrival] = guest
+        return guest
+
+    def dismiss(self, arrival: Arrival) -> None:
+        self._here.pop(arrival, None)
+
+    def _close_idle(self) -> None:
+        limit = self._settings.integer("connections.max.idle.ms") / 1000
+        now = self.clock.monotonic()
+        for arrival, guest in list(self._here.items()):
+            present = guest or arrival
+            if now - present.last_active > limit:
+                present.close()
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._close_idle)
+
+
+class Arrival(asyncio.BufferedProtocol):
+    """A connection that has not said anything yet."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._buffer = bytearray(FIRST_READ)
+        self._transport: asyncio.Transport | None = None
+        self.last_active = front.clock.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
+        if not self._front.admit(self):
+            logger.warning(
+                "connection refused: more than max.connections; client=%s", transport.get_extra_info("peername")
+            )
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._front.dismiss(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        guest = self._front.welcome(self, self._buffer[0])
+        transport.set_protocol(guest)  # type: ignore[arg-type]  # it is one, by structure
+        guest.connection_made(transport)
+        rest = memoryview(self._buffer)[:nbytes]
+        while rest and not transport.is_closing():
+            room = guest.get_buffer(len(rest))
+            size = min(len(room), len(rest))
+            room[:size] = rest[:size]
+            guest.buffer_updated(size)
+            rest = rest[size:]
+
+    def eof_received(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

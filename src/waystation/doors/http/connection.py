@@ -1,0 +1,219 @@
+"""One client's connection: requests in their order, one at a time, and what may take the connection over.
+
+Requests that come before the last one is answered wait; while too many wait, or the client does not read its answers,
+its socket is not read. A call that waits for messages ends when its client goes away; any other runs to its end, since
+what it does must not stop half-way. Whatever a client sends, the worst that happens is that its own connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from waystation.doors.http.calls import AnyRoute, Stream
+from waystation.doors.http.engine import Broken, Engine, Expects, Request
+from waystation.doors.http.events import EventStream
+from waystation.doors.http.problems import problem_of_status
+from waystation.doors.http.replies import Reply, error_reply, problem_reply, reply_bytes
+from waystation.doors.http.websocket import WebSocket
+from waystation.doors.http.wire import Takeover
+from waystation.errors import Unavailable
+
+if TYPE_CHECKING:
+    from waystation.doors.http.server import HttpDoor
+
+logger = logging.getLogger("waystation.http")
+
+MAX_WAITING = 32
+"""Requests of a client that wait for their turn."""
+REQUEST_S = 60.0
+"""How long a request may take to arrive."""
+LINGER_S = 5.0
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection(asyncio.Protocol):
+    """Made by the door for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._engine = Engine()
+        self._waiting: deque[Request] = deque()
+        self._broken: Broken | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._cancel_when_gone = False
+        self._takeover: Takeover | None = None
+        self._transport: asyncio.Transport | None = None
+        self._writing_paused = False
+        self._reading_paused = False
+        self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
+        self.last_active_s = 0.0
+
+    # -- the transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.last_active_s = self._door.now_s()
+        if not self._door.admit(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._takeover is not None:
+            self._takeover.received(data)
+            return
+        if self._lingering is not None:
+            return
+        if self._engine.between_requests:
+            self.last_active_s = self._door.now_s()
+        for event in self._engine.receive(data):
+            if isinstance(event, Request):
+                self._waiting.append(event)
+            elif isinstance(event, Expects):
+                if self._task is None:
+                    self.write(CONTINUE)
+            else:
+                self._broken = event
+        self.hold_back(len(self._waiting) > MAX_WAITING)
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._takeover is not None:
+            self._takeover.drained()
+        else:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.dismiss(self)
+        self._waiting.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._takeover is not None:
+            self._takeover.lost()
+        if self._task is not None and self._cancel_when_gone:
+            self._task.cancel()
+
+    # -- what the door calls -------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float, idle_s: float) -> None:
+        """Every few seconds: closes a client that is idle for too long, or too slow to send a request."""
+        if self._takeover is not None:
+            self._takeover.tick(now_s)
+        elif self._task is None:
+            limit = idle_s if self._engine.between_requests else REQUEST_S
+            if now_s - self.last_active_s > limit:
+                self.close()
+
+    def shut(self) -> None:
+        """The broker stops: a call that waits ends now, any other is still answered."""
+        self._closing = True
+        if self._takeover is not None:
+            self._takeover.shut()
+        elif self._task is None:
+            self.close()
+        elif self._cancel_when_gone:
+            self._task.cancel()
+
+    # -- one request after another -------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if self._task is not None or self._takeover is not None or self._writing_paused or self._lingering is not None:
+            return
+        if self._waiting:
+            request = self._waiting.popleft()
+            self.hold_back(len(self._waiting) > MAX_WAITING)
+            self._task = asyncio.get_running_loop().create_task(self._serve(request))
+        elif self._broken is not None:
+            reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
+            self.write(reply_bytes(reply, self._door.date(), keep_alive=False))
+            self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection a little later: a client that is still sending would lose the answer with its socket."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            outcome = await self._door.desk.answer(request, self)
+        except asyncio.CancelledError:
+            outcome = error_reply(Unavailable("the broker stops; ask again"))
+        finally:
+            self._task = None
+            self._cancel_when_gone = False
+            self.last_active_s = self._door.now_s()
+        if isinstance(outcome, Stream):
+            self._hand_over(outcome, request)
+        else:
+            self._send(outcome, request)
+
+    def serving(self, route: AnyRoute) -> None:
+        """The desk has found what the request is for."""
+        self._cancel_when_gone = route.waits
+        if route.waits and self.gone:
+            raise Unavailable("the client has gone")
+
+    def _send(self, reply: Reply, request: Request) -> None:
+        keep_alive = request.keep_alive and not request.websocket and not self._closing
+        head_only = request.method == "HEAD"
+        self.write(reply_bytes(reply, self._door.date(), keep_alive=keep_alive, head_only=head_only))
+        if not keep_alive:
+            self.close()
+        else:
+            self._go_on()
+
+    def _hand_over(self, stream: Stream, request: Request) -> None:
+        if self.gone or self._closing:
+            stream.session.end()
+            self.close()
+            return
+        self.hold_back(False)
+        if request.websocket:
+            self._takeover = WebSocket(stream, self, request)
+        else:
+            self._takeover = EventStream(stream.session, self, self._door.date())
+        self._takeover.begin()
+
+    # -- the wire, and the peer ----------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        address: Any = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"http:{address[0]}:{address[1]}" if address else "http:gone"
+
+    @property
+    def gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def writable(self) -> bool:
+        return not self._writing_paused and not self.gone
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def hold_back(self, stop: bool) -> None:
+        if stop == self._reading_paused or self._transport is None or self._transport.is_closing():
+            return
+        self._reading_paused = stop
+        if stop:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,152 @@
+"""A consumer on a WebSocket or an event stream: a feed of the heart on one side, a client on the other.
+
+Credit is given to the feed only while the client reads what it is sent: what waits for a slow client is never more
+than `WINDOW` messages and the socket's buffer. When the client goes, the feed is closed, and what it held is delivered
+to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.doors.http.bodies import Reject, Release, Settle, Touch
+from waystation.doors.http.calls import convert
+from waystation.doors.http.holds import Holder, Outcome, check_any
+from waystation.doors.http.wire import Outlet
+from waystation.errors import Invalid, WaystationError
+from waystation.message import Delivered
+from waystation.message_json import to_json_object
+from waystation.queues.feed import Feed, Verdict
+
+if TYPE_CHECKING:
+    from waystation.doors.http.desk import Desk
+
+WINDOW = 64
+"""Messages that may be on their way to a client whose socket is full."""
+MAX_CREDIT = 2**31 - 1
+
+
+class Credit(msgspec.Struct, omit_defaults=True):
+    """The client can take so many more."""
+
+    count: int
+
+
+class Consumer:
+    """Made by a route, which opens its feed; begun when the client's end is open."""
+
+    def __init__(self, desk: Desk, queue: str = "", *, acks: bool, credit: int | None = None) -> None:
+        self._desk = desk
+        self._queue = queue
+        self._acks = acks
+        self._allowed = MAX_CREDIT if credit is None else credit
+        self._manual = credit is not None
+        self._granted = 0
+        self._feed: Feed | None = None
+        self._holder: Holder | None = None
+        self._outlet: Outlet | None = None
+        self._due = False
+        self._ended: WaystationError | None = None
+
+    def attach(self, feed: Feed, place: str, hold_ms: int) -> None:
+        """The feed that `deliver` and `ceased` were opened with."""
+        self._feed = feed
+        self._holder = self._desk.holds.add(place, feed, hold_ms)
+
+    # -- what the feed calls -----------------------------------------------------------------------------------------
+
+    def deliver(self, messages: list[Delivered]) -> None:
+        self._granted -= len(messages)
+        if self._outlet is not None:
+            self._outlet.deliver([self._shown(delivered) for delivered in messages])
+            self._grant_soon()
+
+    def ceased(self, error: WaystationError) -> None:
+        self._ended = error
+        if self._outlet is not None:
+            self._outlet.finish(error)
+
+    def _shown(self, delivered: Delivered) -> dict[str, Any]:
+        found = to_json_object(delivered, self._queue)
+        if self._acks and self._holder is not None:
+            now_ms = self._desk.broker.world.clock.now_ms()
+            found["ack_id"] = self._desk.holds.give(self._holder, delivered, now_ms)
+        return found
+
+    # -- what the client's side calls --------------------------------------------------------------------------------
+
+    def begin(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        if self._ended is not None:
+            outlet.finish(self._ended)
+        else:
+            self._grant_soon()
+
+    def drained(self) -> None:
+        self._grant_soon()
+
+    def end(self) -> None:
+        if self._holder is not None:
+            self._desk.holds.drop(self._holder)
+            self._holder = self._feed = None
+
+    async def receive(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        action = value.pop("action", None)
+        if action == "credit":
+            self._add_credit(convert(value, Credit).count)
+            return None
+        if not self._acks:
+            raise Invalid(f"action: {action!r} has no meaning here: this consumer holds nothing")
+        if action == "touch":
+            touch = convert(value, Touch)
+            now_ms = self._desk.broker.world.clock.now_ms()
+            outcome = self._desk.holds.touch(touch.ack_ids, touch.hold_ms, now_ms, holder=self._holder)
+        else:
+            outcome = self._settle(action, value)
+        await self._desk.broker.keeping.kept(*outcome.receipts)
+        check_any(outcome)
+        return {"settled": outcome.settled, "unknown": outcome.unknown}
+
+    def _settle(self, action: Any, value: dict[str, Any]) -> Outcome:
+        settle = self._desk.holds.settle
+        if action == "ack":
+            return settle(convert(value, Settle).ack_ids, Verdict.ACK, holder=self._holder)
+        if action == "reject":
+            reject = convert(value, Reject)
+            verdict = Verdict.KILL if reject.dead else Verdict.REJECT
+            given = {"delay_ms": reject.delay_ms, "error": reject.error}
+            return settle(reject.ack_ids, verdict, holder=self._holder, **given)  # type: ignore[arg-type]
+        if action == "release":
+            release = convert(value, Release)
+            return settle(release.ack_ids, Verdict.RELEASE, holder=self._holder, delay_ms=release.delay_ms)
+        raise Invalid(f"action: {str(action)[:40]!r} is not one of ack, reject, release, touch, credit")
+
+    # -- credit ------------------------------------------------------------------------------------------------------
+
+    def _add_credit(self, count: int) -> None:
+        if count < 1:
+            raise Invalid(f"count: {count} is not above zero")
+        if not self._manual:
+            raise Invalid("action: credit is given by itself here; open with ?credit=0 to give it yourself")
+        self._allowed = min(self._allowed + count, MAX_CREDIT)
+        self._grant_soon()
+
+    def _grant_soon(self) -> None:
+        """In a turn of its own: a feed delivers while it is given credit, and must not be called again meanwhile."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._grant)
+
+    def _grant(self) -> None:
+        self._due = False
+        if self._feed is None or self._outlet is None or not self._outlet.writable:
+            return
+        count = min(WINDOW - self._granted, self._allowed)
+        if count > 0:
+            self._granted += count
+            if self._manual:
+                self._allowed -= count
+            self._feed.credit(count)

@@ -1,0 +1,105 @@
+"""Where requests become calls of the broker: finds the route, reads what it needs, calls its handler, says what came.
+
+One per door. It has what handlers share: the broker, the holds of clients without a connection of their own, and the
+calls under way, which end before the broker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from waystation.doors.http.bodies import read_messages
+from waystation.doors.http.calls import (
+    AnyRoute,
+    Call,
+    Messages,
+    Nothing,
+    Peer,
+    Stream,
+    read_body,
+    read_query,
+    split_target,
+)
+from waystation.doors.http.engine import Request
+from waystation.doors.http.guard import Guard
+from waystation.doors.http.holds import Holds
+from waystation.doors.http.problems import problem_of_status
+from waystation.doors.http.replies import Reply, error_reply, json_reply, problem_reply
+from waystation.doors.http.router import Router
+from waystation.doors.http.routes import ROUTES
+from waystation.doors.http.takers import Takers
+from waystation.errors import Invalid, WaystationError
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.doors.http.connection import Connection
+
+logger = logging.getLogger("waystation.http")
+
+
+class Desk:
+    """What handlers are given."""
+
+    def __init__(self, broker: Broker, host: str) -> None:
+        self.broker = broker
+        self.holds = Holds(broker.world.random.below(2**32))
+        self.takers = Takers(broker, self.holds)
+        self.openapi: bytes | None = None
+        self._guard = Guard(host)
+        self._router = Router(ROUTES)
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def answer(self, request: Request, connection: Connection) -> Reply | Stream:
+        """What a request gets, whatever happens."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._under_way.add(task)
+        try:
+            return await self._answer(request, connection)
+        except WaystationError as error:
+            return error_reply(error)
+        except Exception:
+            logger.exception("a request could not be answered: method=%s", request.method)
+            return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
+        finally:
+            if task is not None:
+                self._under_way.discard(task)
+
+    async def _answer(self, request: Request, connection: Connection) -> Reply | Stream:
+        parts, query = split_target(request.target)
+        route, names = self._router.find(request.method, parts)
+        hosts = self.broker.settings.text("waystation.http.hosts")
+        self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
+        if request.websocket and not route.streams:
+            raise Invalid(f"{route.path} is no WebSocket")
+        connection.serving(route)
+        outcome = await route.handler(self, self._call(route, names, query, request, connection))
+        if outcome is None:
+            return Reply(204)
+        if isinstance(outcome, Reply | Stream):
+            return outcome
+        return json_reply(outcome, route.status)
+
+    def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
+        asked = read_query(query, route.query, route.bare)
+        body: Any = None
+        if route.body is Messages:
+            body = read_messages(request, raw=bool(getattr(asked, "raw", False)))
+        elif route.body is not Nothing and (request.body or not route.optional_body):
+            body = read_body(request.body, route.body)
+        return Call(names, asked, body, request, peer)
+
+    def sweep(self) -> None:
+        """Every few seconds: forgets what is over."""
+        self.takers.sweep()
+
+    async def close(self, within_s: float) -> None:
+        """Ends what is under way, and gives back what is held."""
+        if self._under_way:
+            _, late = await asyncio.wait(set(self._under_way), timeout=within_s)
+            for task in late:
+                task.cancel()
+        await asyncio.sleep(0)  # what they answer is written
+        self.holds.close()

@@ -1,0 +1,187 @@
+"""HTTP/1.1 requests without sockets: bytes in, events out.
+
+`Engine.receive` turns what came from a client into whole requests, one after another, and keeps three bounds whatever
+the client sends: the size of a request's head, of its target and of its body. What breaks a bound or the protocol
+becomes one `Broken` event with the status that says so, and nothing after it is read.
+
+llhttp (through httptools) does the parsing. The connection calls this; nobody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import httptools
+
+MAX_TARGET_BYTES = 16 * 1024
+"""A percent-encoded queue name of 255 bytes takes 765; a filter expression in a query takes some kilobytes."""
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""A body is in memory as a whole before it is looked at, for every connection at once."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A whole request. Header names are in lower case; of a repeated header the values are joined by a comma."""
+
+    method: str
+    target: bytes
+    headers: dict[str, str]
+    keep_alive: bool = True
+    body: bytes = b""
+    websocket: bool = False  # it asks to become one; `rest` is what came behind its head
+    rest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Expects:
+    """The client waits for a word before it sends the body (`Expect: 100-continue`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The client cannot be understood: answer with this status, then close."""
+
+    status: int
+    detail: str
+
+
+Event = Request | Expects | Broken
+
+
+class _Refused(Exception):
+    """Ends the parsing from inside one of its callbacks."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.broken = Broken(status, detail)
+
+
+@dataclass(slots=True)
+class _Head:
+    target: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+
+
+class Engine:
+    """One connection's half that reads."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._events: list[Event] = []
+        self._head = _Head()
+        self._request: Request | None = None
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._begun = False
+        self._head_fed = 0
+        self._broken = False
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether no part of a further request has come yet."""
+        return not self._begun
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What these bytes complete, in order."""
+        if self._broken:
+            return []
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._broken = True
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._events.append(cause.broken)
+            else:
+                self._events.append(Broken(400, f"this is not HTTP/1.1: {error}"))
+        events, self._events = self._events, []
+        return events
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            if self._begun and self._request is None:
+                self._head_fed += len(data)  # a header that never ends is not shown to `on_header`
+                if self._head_fed > MAX_HEAD_BYTES:
+                    raise _too_long_head()
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = data[upgrade.args[0] :]
+                last = self._events[-1] if self._events else None
+                if isinstance(last, Request) and last.websocket:
+                    last.rest = rest
+                    self._broken = True  # what follows is for the WebSocket
+                    return
+                data = rest  # an offer of another protocol (h2c) that we let pass
+                continue
+            break
+
+    # -- what the parser calls ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._head = _Head()
+        self._begun = True
+        self._head_fed = 0
+
+    def on_url(self, part: bytes) -> None:
+        head = self._head
+        head.target += part
+        if len(head.target) > MAX_TARGET_BYTES:
+            raise _Refused(414, f"the request's target is longer than {MAX_TARGET_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        head = self._head
+        head.size += len(name) + len(value) + 4
+        if head.size > MAX_HEAD_BYTES:
+            raise _Refused(431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
+        if self._request is not None:
+            return  # a trailer: nothing here means anything behind a body
+        known = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        present = head.headers.get(known)
+        head.headers[known] = text if present is None else f"{present}, {text}"
+
+    def on_headers_complete(self) -> None:
+        if self._parser.get_http_version() not in ("1.0", "1.1"):
+            raise _Refused(505, "HTTP/1.1 is spoken here")
+        headers = self._head.headers
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+            raise _too_large_body()
+        self._body = []
+        self._body_size = 0
+        self._request = Request(
+            method=self._parser.get_method().decode("latin-1"),
+            target=self._head.target,
+            headers=headers,
+            keep_alive=self._parser.should_keep_alive(),
+            websocket=self._parser.should_upgrade() and "websocket" in headers.get("upgrade", "").lower(),
+        )
+        if headers.get("expect", "").lower() == "100-continue":
+            self._events.append(Expects())
+
+    def on_body(self, part: bytes) -> None:
+        self._body_size += len(part)
+        if self._body_size > MAX_BODY_BYTES:
+            raise _too_large_body()
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        self._begun = False
+        if request is not None:
+            request.body = b"".join(self._body)
+            self._body = []
+            self._events.append(request)
+
+
+def _too_large_body() -> _Refused:
+    return _Refused(413, f"the request's body is larger than {MAX_BODY_BYTES} bytes; send smaller batches")
+
+
+def _too_long_head() -> httptools.HttpParserError:
+    error = httptools.HttpParserError("head too long")
+    error.__context__ = _Refused(431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
+    return error

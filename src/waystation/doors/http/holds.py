@@ -1,0 +1,196 @@
+"""Ack ids: who holds what, for clients that have no connection of their own.
+
+A holder is a feed of the heart with the messages that were given out from it. An ack id names the life of the door, the
+holder, the message and the very delivery; so an id of a hold that expired, was settled, was given to somebody else
+since or belongs to an earlier life of the broker is told apart, and nothing is done with it.
+
+What a holder remembers is bounded: what was not settled long after its hold must have ended is forgotten.
+"""
+
+from __future__ import annotations
+
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from waystation.errors import Conflict
+from waystation.message import Delivered
+from waystation.queues.feed import Feed, Receipt, Run, Verdict
+
+FORGET_AFTER_MS = 60_000
+"""Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""
+
+_ID = struct.Struct(">IIQQ")  # life of the door, holder, delivery, tag: 24 bytes, 32 characters
+
+
+class _Given(NamedTuple):
+    serial: int
+    forget_ms: int
+
+
+class Holder:
+    """A feed, and what the door gave out of it. `place`: `queue:NAME` or `subscription:NAME`."""
+
+    __slots__ = ("feed", "given", "hold_ms", "number", "place", "users")
+
+    def __init__(self, number: int, place: str, feed: Feed, hold_ms: int) -> None:
+        self.number = number
+        self.place = place
+        self.feed = feed
+        self.hold_ms = hold_ms
+        self.given: dict[int, _Given] = {}
+        self.users = 0  # calls that wait for messages of it
+
+
+class Outcome(NamedTuple):
+    """What became of a verdict on ack ids."""
+
+    settled: int
+    unknown: list[str]
+    receipts: list[Receipt]
+
+
+class Holds:
+    """All holders of a door. `life`: a number that no other life of the door has (most likely)."""
+
+    def __init__(self, life: int) -> None:
+        self._life = life
+        self._holders: dict[int, Holder] = {}
+        self._numbers = 0
+        self._serials = 0
+
+    def add(self, place: str, feed: Feed, hold_ms: int) -> Holder:
+        self._numbers += 1
+        holder = self._holders[self._numbers] = Holder(self._numbers, place, feed, hold_ms)
+        return holder
+
+    def drop(self, holder: Holder) -> None:
+        """The holder goes; what it held is delivered to others."""
+        if self._holders.pop(holder.number, None) is not None:
+            holder.feed.close()
+
+    def close(self) -> None:
+        for holder in list(self._holders.values()):
+            self.drop(holder)
+
+    def give(self, holder: Holder, delivered: Delivered, now_ms: int, hold_ms: int | None = None) -> str:
+        """The ack id of a delivery."""
+        self._serials += 1
+        forget_ms = now_ms + 2 * (hold_ms or holder.hold_ms) + FORGET_AFTER_MS
+        holder.given[delivered.tag] = _Given(self._serials, forget_ms)
+        packed = _ID.pack(self._life, holder.number, self._serials, delivered.tag)
+        return urlsafe_b64encode(packed).decode()
+
+    def sweep(self, now_ms: int) -> list[Holder]:
+        """Forgets what must have ended; returns the holders that have nothing left."""
+        for holder in self._holders.values():
+            over = [tag for tag, given in holder.given.items() if given.forget_ms < now_ms]
+            for tag in over:
+                del holder.given[tag]
+        return [holder for holder in self._holders.values() if not holder.given]
+
+    def settle(
+        self,
+        ack_ids: Sequence[str],
+        verdict: Verdict,
+        *,
+        place: str | None = None,
+        holder: Holder | None = None,
+        delay_ms: int | None = None,
+        error: str | None = None,
+    ) -> Outcome:
+        """A verdict on all that these ids hold. `place`, `holder`: ids of others are unknown."""
+        known, unknown = self._sort(ack_ids, place, holder)
+        receipts: list[Receipt] = []
+        settled = 0
+        for owner, ids in known.items():
+            done = owner.feed.settle(verdict, runs_of(ids), delay_ms=delay_ms, error=error)
+            lost = set(_tags(done.unknown))
+            unknown += [ids[tag] for tag in lost if tag in ids]
+            settled += len(ids) - len(lost)
+            for tag in ids:
+                owner.given.pop(tag, None)
+            if done.receipt is not None:
+                receipts.append(done.receipt)
+        return Outcome(settled, unknown, receipts)
+
+    def touch(
+        self,
+        ack_ids: Sequence[str],
+        hold_ms: int | None,
+        now_ms: int,
+        *,
+        place: str | None = None,
+        holder: Holder | None = None,
+    ) -> Outcome:
+        """More time for what these ids hold."""
+        known, unknown = self._sort(ack_ids, place, holder)
+        settled = 0
+        for owner, ids in known.items():
+            lost = set(_tags(owner.feed.touch(runs_of(ids), hold_ms)))
+            for tag, ack_id in ids.items():
+                if tag in lost:
+                    unknown.append(ack_id)
+                    owner.given.pop(tag, None)
+                    continue
+                settled += 1
+                forget_ms = now_ms + 2 * (hold_ms or owner.hold_ms) + FORGET_AFTER_MS
+                owner.given[tag] = owner.given[tag]._replace(forget_ms=forget_ms)
+        return Outcome(settled, unknown, [])
+
+    def _sort(
+        self, ack_ids: Iterable[str], place: str | None, holder: Holder | None
+    ) -> tuple[dict[Holder, dict[int, str]], list[str]]:
+        """Which of the ids hold something, by holder and tag, and which do not."""
+        known: dict[Holder, dict[int, str]] = {}
+        unknown: list[str] = []
+        for ack_id in ack_ids:
+            found = self._find(ack_id)
+            owner = None if found is None else found[0]
+            if (
+                found is None
+                or owner is None
+                or (holder or owner) is not owner
+                or (place or owner.place) != owner.place
+            ):
+                unknown.append(ack_id)
+            else:
+                known.setdefault(owner, {})[found[1]] = ack_id
+        return known, unknown
+
+    def _find(self, ack_id: str) -> tuple[Holder, int] | None:
+        try:
+            life, number, serial, tag = _ID.unpack(urlsafe_b64decode(ack_id.encode()))
+        except (ValueError, struct.error):
+            return None
+        holder = self._holders.get(number)
+        if life != self._life or holder is None:
+            return None
+        given = holder.given.get(tag)
+        return (holder, tag) if given is not None and given.serial == serial else None
+
+
+def check_any(outcome: Outcome) -> None:
+    """Raises Conflict if nothing at all was settled."""
+    if not outcome.settled:
+        several = len(outcome.unknown) > 1
+        raise Conflict(
+            f"{'none of these ack ids holds' if several else 'this ack id does not hold'} a message any more: it was"
+            " settled, its hold ended and it was given to another consumer, or it never was; nothing was done"
+        )
+
+
+def runs_of(tags: Iterable[int]) -> list[Run]:
+    """Tags as (first, how many) pairs."""
+    runs: list[Run] = []
+    for tag in sorted(tags):
+        if runs and runs[-1][0] + runs[-1][1] == tag:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((tag, 1))
+    return runs
+
+
+def _tags(runs: Iterable[Run]) -> Iterable[int]:
+    return (tag for first, count in runs for tag in range(first, first + count))

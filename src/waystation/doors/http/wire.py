@@ -1,0 +1,81 @@
+"""The sides of a connection that is no longer request and answer: a WebSocket or an event stream.
+
+A `Wire` is the connection as whoever took it over sees it; a `Takeover` is what took it over; a `Session` is what
+happens there, whichever of the two carries it; an `Outlet` is the way out that a session has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from waystation.errors import WaystationError
+
+
+class Wire(Protocol):
+    """All calls are for the loop's thread."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client has read most of what it was sent."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def hold_back(self, stop: bool) -> None:
+        """Whether to read no more from the client for now."""
+
+    def close(self) -> None:
+        """Ends the connection when all that was written is sent."""
+
+    def abort(self) -> None:
+        """Ends it at once."""
+
+
+class Takeover(Protocol):
+    """What has a connection for itself."""
+
+    def begin(self) -> None:
+        """The connection is its own now."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def drained(self) -> None:
+        """The client can take more."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    def shut(self) -> None:
+        """The broker stops."""
+
+    def tick(self, now_s: float) -> None:
+        """Called every few seconds."""
+
+
+class Outlet(Protocol):
+    """Where a session's messages go."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up."""
+
+    def deliver(self, messages: Sequence[dict[str, Any]]) -> None: ...
+
+    def finish(self, error: WaystationError) -> None:
+        """Says why there will be no more, and ends."""
+
+
+class Session(Protocol):
+    """What happens on a WebSocket or an event stream."""
+
+    def begin(self, outlet: Outlet) -> None:
+        """It is open."""
+
+    async def receive(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """A client's message, and its answer."""
+
+    def drained(self) -> None:
+        """The client can take more."""
+
+    def end(self) -> None:
+        """It is closed, whoever closed it; or it never opened."""

@@ -1,0 +1,70 @@
+"""A msgpack connection's talk: the frames engine and a session, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waystation.doors.native.connection import FULL_BYTES, Out, TalkOver
+from waystation.doors.native.frames import BadFrame, Frames, Refused, encode_into
+from waystation.doors.native.session import Session
+from waystation.protocol import AnyCommand, Failure, Outgoing
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+
+class BinaryTalk:
+    """Made by the door for each msgpack connection."""
+
+    def __init__(self, broker: Broker, name: str, out: Out, on_room: Callable[[], None]) -> None:
+        self._frames = Frames()
+        self.intake = self._frames.intake
+        self._out = out
+        self._session = Session(broker, self._send, name, on_room=on_room)
+        self._left: list[AnyCommand | Refused] = []
+
+    @property
+    def busy(self) -> bool:
+        return self._session.busy
+
+    def work(self) -> bool:
+        session = self._session
+        session.full = len(self._out.buffer) >= FULL_BYTES
+        while not (session.busy or session.full):
+            try:
+                commands = self._left or self._frames.commands()
+            except BadFrame as error:
+                self._send(Failure(0, "Invalid", f"{error}; the connection is closed"))
+                raise TalkOver(str(error)) from None
+            if not commands:
+                return False
+            self._left = commands[self._handle(commands) :]
+        return session.full
+
+    def _handle(self, commands: list[AnyCommand | Refused]) -> int:
+        """How many were dealt with."""
+        for at, command in enumerate(commands):
+            if isinstance(command, Refused):
+                if at:
+                    return self._session.handle_all(commands[:at])  # type: ignore[arg-type]  # none of them is refused
+                if command.id:
+                    self._send(Failure(command.id, "Invalid", command.why))
+                return 1
+        return self._session.handle_all(commands)  # type: ignore[arg-type]
+
+    def _send(self, outgoing: Outgoing) -> None:
+        out = self._out
+        encode_into(out.buffer, outgoing)
+        out.touched()
+        if len(out.buffer) >= FULL_BYTES:
+            self._session.full = True
+
+    def pause(self) -> None:
+        self._session.pause()
+
+    def resume(self) -> None:
+        self._session.resume()
+
+    def close(self) -> None:
+        self._session.close()

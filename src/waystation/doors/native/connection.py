@@ -1,0 +1,175 @@
+"""A native client's socket: bytes to and from a talk, which knows what they mean.
+
+While too much of what the client asked for is under way, or the client does not read, its socket is not read and its
+consumers are sent nothing more: its memory here stays bounded, and nobody else notices. What is sent within one turn
+of the loop leaves in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from waystation.doors.native.intake import Intake
+    from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.native")
+
+WRITE_HIGH_WATER = 1024 * 1024
+FULL_BYTES = 4 * 1024 * 1024
+"""So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
+
+
+class TalkOver(Exception):
+    """Nothing more can be made of what this client sends."""
+
+
+class Talk(Protocol):
+    """One framing's side of a connection. It writes by the bytearray and the callable that it was made with."""
+
+    intake: Intake
+
+    def work(self) -> bool:
+        """Deals with what has arrived, as far as it may. True: call again when what it said is written. Raises
+        TalkOver, having said why."""
+
+    @property
+    def busy(self) -> bool:
+        """Too much is under way."""
+
+    def pause(self) -> None:
+        """The client does not read."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Out:
+    """What is to be written at the end of this turn of the loop."""
+
+    __slots__ = ("_flush", "_scheduled", "buffer")
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self.buffer = bytearray()
+        self._flush = flush
+        self._scheduled = False
+
+    def touched(self) -> None:
+        """Something was added to the buffer."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._later)
+
+    def _later(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def take(self) -> bytearray:
+        taken, self.buffer = self.buffer, bytearray()
+        return taken
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the door for each client. `talk` makes the framing's side, given where to write and whom to call
+    when it is no longer busy."""
+
+    def __init__(
+        self, talk: Callable[[Out, Callable[[], None]], Talk], clock: Clock, gone: Callable[[], None], kind: str
+    ) -> None:
+        self._out = Out(self._flush)
+        self._talk = talk(self._out, self._on_room)
+        self._clock = clock
+        self._gone = gone
+        self._kind = kind
+        self._transport: asyncio.Transport | None = None
+        self._writing_paused = False
+        self._reading_paused = False
+        self.client_host = ""
+        self.last_active = clock.monotonic()
+
+    # -- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
+        self.client_host = str((transport.get_extra_info("peername") or ("",))[0])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._talk.close()
+        self._gone()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._talk.intake.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._talk.intake.received(nbytes)
+        self._work()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._talk.pause()
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._talk.resume()
+        self._work()
+
+    def close(self) -> None:
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- both ways ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return self._writing_paused or self._talk.busy
+
+    def _on_room(self) -> None:
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.last_active = self._clock.monotonic()
+        try:
+            while not self._busy and self._talk.work():
+                self._flush()
+        except TalkOver as over:
+            logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, over)
+            self.close()
+        except Exception:
+            logger.exception("connection closed: kind=%s client=%s", self._kind, self.client_host)
+            self.close()
+        else:
+            self._flush()
+        self._balance()
+
+    def _balance(self) -> None:
+        """Reads the socket only while there is something to be done with what comes."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._busy and not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
+        elif not self._busy and self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _flush(self) -> None:
+        if not self._out.buffer:
+            return
+        data = self._out.take()
+        if self._transport is not None and not self._transport.is_closing():
+            self.last_active = self._clock.monotonic()
+            self._transport.write(data)

@@ -1,0 +1,119 @@
+"""The subscriptions of document 0: by the id that the client chose, known to all connections.
+
+So a consumer that connects again goes on without subscribing again, and a subscription is ended from any connection.
+They are forgotten when the broker stops; the place of their consumer in its topics is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from waystation.errors import Full, Invalid
+from waystation.protocol import Subscribe
+
+MAX_SUBSCRIPTIONS = 100_000
+MAX_UNACKED = 100
+MAX_HELD = 100_000
+"""Messages per consumer whose ids are remembered until they are acknowledged; the oldest are forgotten first."""
+
+
+MODES = ("at_most_once", "at_least_once", "exactly_once")
+
+
+class Dropper(Protocol):
+    """A connection that uses subscriptions."""
+
+    def drop(self, subscription: PlainSubscription) -> None:
+        """The subscription is over."""
+
+
+class PlainSubscription:
+    """What a client asked for; the same for all connections."""
+
+    __slots__ = ("auto_ack", "consumer_id", "id", "max_unacked", "pattern", "start", "users")
+
+    def __init__(self, given: Any) -> None:
+        if not isinstance(given, dict):
+            raise Invalid("subscription: must be a JSON object")
+        self.id = text_of(given, "id")
+        self.pattern = text_of(given, "topic_pattern")
+        self.consumer_id = text_of(given, "consumer_id")
+        mode = given.get("delivery_mode", "at_least_once")
+        if mode not in MODES:
+            raise Invalid(f"delivery_mode: must be one of {', '.join(MODES)}")
+        self.auto_ack = mode == "at_most_once" or given.get("auto_ack") is True
+        self.max_unacked = count_of(given, "max_unacked", MAX_UNACKED, MAX_HELD)
+        self.start = given.get("start", "earliest")
+        if self.start not in ("earliest", "latest"):
+            raise Invalid("start: must be 'earliest' or 'latest'")
+        self.users: set[Dropper] = set()
+
+    def command(self, number: int) -> Subscribe:
+        topics, syntax = [self.pattern], "wildcard"
+        if any("*" in word and word != "*" for word in self.pattern.split(".")):
+            # Document 0 has stars inside of words, which stand for anything.
+            topics, syntax = [".*".join(map(_quoted, self.pattern.split("*")))], "regex"
+        return Subscribe(
+            consumer=number,
+            topics=topics,
+            syntax=syntax,  # type: ignore[arg-type]  # one of the two
+            mode="shared",
+            group=self.consumer_id,
+            start=self.start,
+            prefetch=self.max_unacked,
+            auto_ack=self.auto_ack,
+        )
+
+
+class PlainSubscriptions:
+    """All of them, for all connections."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, PlainSubscription] = {}
+        self._by_consumer: dict[str, dict[str, PlainSubscription]] = {}
+
+    def add(self, subscription: PlainSubscription) -> None:
+        if subscription.id not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:
+            raise Full(f"there are {MAX_SUBSCRIPTIONS} subscriptions already; unsubscribe some")
+        self.remove(subscription.id)
+        self._by_id[subscription.id] = subscription
+        self._by_consumer.setdefault(subscription.consumer_id, {})[subscription.id] = subscription
+
+    def remove(self, id: str) -> PlainSubscription | None:
+        """Also ends it wherever it is in use."""
+        subscription = self._by_id.pop(id, None)
+        if subscription is None:
+            return None
+        of_consumer = self._by_consumer[subscription.consumer_id]
+        del of_consumer[id]
+        if not of_consumer:
+            del self._by_consumer[subscription.consumer_id]
+        for user in list(subscription.users):
+            user.drop(subscription)
+        return subscription
+
+    def of(self, consumer_id: str) -> list[PlainSubscription]:
+        return list(self._by_consumer.get(consumer_id, {}).values())
+
+
+def text_of(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        raise Invalid(f"Missing required field: {name!r}")
+    if not isinstance(value, str) or not 0 < len(value) <= 255:
+        raise Invalid(f"{name}: must be text of 1 to 255 characters")
+    return value
+
+
+def count_of(given: dict[str, Any], name: str, default: int, highest: int, lowest: int = 1) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise Invalid(f"{name}: must be a whole number between {lowest} and {highest}")
+    return value
+
+
+def _quoted(text: str) -> str:
+    """For a regular expression: only itself."""
+    return "".join(char if char.isalnum() else f"\\{char}" for char in text)

@@ -1,0 +1,105 @@
+"""Puts: neighbours in one read of the socket that go to one queue become one call of the broker.
+
+Each is answered separately, and if they cannot be taken together they are tried one by one, so a bad one spoils no
+other. One that waits for room keeps the later ones for its queue behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.doors.native.keeping import Keeping, kept
+from waystation.errors import Full, WaystationError
+from waystation.protocol import AnyCommand, Put, PutAnswer
+
+if TYPE_CHECKING:
+    from waystation.doors.native.session import Session
+    from waystation.queues.shard import PutResult
+
+
+def puts_together(commands: Sequence[AnyCommand], at: int) -> int:
+    """The index behind the puts from `at` on that go to one queue."""
+    first = commands[at]
+    behind = at + 1
+    if type(first) is not Put or first.tx:
+        return behind
+    while behind < len(commands):
+        command = commands[behind]
+        if type(command) is not Put or command.queue != first.queue or command.tx:
+            break
+        behind += 1
+    return behind
+
+
+def put(session: Session, commands: Sequence[Put]) -> None:
+    """Puts for one queue, in their order."""
+    queue = commands[0].queue
+    if commands[0].tx:
+        _put_in_transaction(session, commands[0])
+    elif ("queue", queue) in session.turns:
+        for command in commands:
+            _put_in_turn(session, command)
+    elif len(commands) == 1:
+        _put_one(session, commands[0])
+    else:
+        messages = [message for command in commands for message in command.messages]
+        try:
+            result = session.broker.queues.put(queue, messages)
+        except WaystationError:
+            for command in commands:
+                put(session, (command,))
+        else:
+            kept(session, result.receipt, answers_of(commands, result))
+
+
+def _put_one(session: Session, command: Put) -> None:
+    try:
+        result = session.broker.queues.put(command.queue, command.messages)
+    except Full as error:
+        if command.wait_ms > 0:
+            _put_in_turn(session, command)
+        else:
+            session.fail(command.id, error)
+    except WaystationError as error:
+        session.fail(command.id, error)
+    else:
+        answer = PutAnswer(result.first, result.count, result.duplicates)
+        kept(session, result.receipt, [(command.id, answer)])
+
+
+def _put_in_turn(session: Session, command: Put) -> None:
+    """Waits for room, and keeps the later ones for this queue behind it."""
+
+    async def work() -> PutAnswer:
+        return await session.broker.queues.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
+
+    session.in_turn(("queue", command.queue), command.id, work)
+
+
+def _put_in_transaction(session: Session, command: Put) -> None:
+    transaction = session.transaction(command.tx)
+
+    async def work() -> PutAnswer:
+        result = await transaction.put(command.queue, command.messages)
+        return PutAnswer(result.first, result.count, result.duplicates)
+
+    session.in_turn(("tx", command.tx), command.id, work)
+
+
+def answers_of(commands: Sequence[Put], result: PutResult) -> list[Keeping]:
+    """Each put's own answer, out of the one for all of them."""
+    answers: list[Keeping] = []
+    duplicates = sorted(result.duplicates)
+    tag, begin, seen = result.first, 0, 0
+    for command in commands:
+        end = begin + len(command.messages)
+        own: list[int] = []
+        while seen < len(duplicates) and duplicates[seen] < end:
+            own.append(duplicates[seen] - begin)
+            seen += 1
+        stored = end - begin - len(own)
+        answers.append((command.id, PutAnswer(tag, stored, own)))
+        tag += stored
+        begin = end
+    return answers

@@ -1,0 +1,129 @@
+"""A broker in your own process together with a client for it: what `waystation.open` and `waystation.aio.open` give.
+
+The client of `open` lives on the broker's own loop, the one of `aio.open` on the caller's; no socket is between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+
+from waystation.client.aio.client import Client as AsyncClient
+from waystation.client.core import Core
+from waystation.client.loops import close_at_exit
+from waystation.client.producing import Budget, Guarantee, ThreadBudget
+from waystation.client.sync.bridge import Bridge
+from waystation.client.sync.client import Client
+from waystation.client.sync.connecting import AT_EXIT_S, make_core
+from waystation.embedded import BrokerThread
+
+
+class EmbeddedBroker(Client):
+    """A running broker and a client of it in one. Use it as a context manager, or call `close`.
+
+    `kafka` and `http` are the addresses where its doors listen, empty where they are closed; `data` is its folder. A
+    process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, str] | None = None,
+        kafka: str = "127.0.0.1:0",
+        http: str = "off",
+        *,
+        guarantee: Guarantee = "at-least-once",
+        timeout: float = 30.0,
+        max_in_flight: int = 64 * 1024 * 1024,
+    ) -> None:
+        self._broker = BrokerThread(path, settings, kafka, http)
+        self.data = self._broker.data
+        self.kafka = self._broker.addresses.get("kafka", "")
+        self.http = self._broker.addresses.get("http", "")
+        try:
+            bridge = Bridge(self._broker.loop, self._broker.thread_id)
+            budget = ThreadBudget(max_in_flight)
+            core = bridge.run(make_core(self._broker.dial(), bridge, budget, "embedded", guarantee, timeout))
+        except BaseException:
+            self._broker.close()
+            raise
+        super().__init__(core, bridge, budget)
+        self._at_exit = _AtExit(self)
+
+    @property
+    def url(self) -> str:
+        """What `waystation.connect` needs to reach it from another process."""
+        return f"waystation://{self.kafka}" if self.kafka else ""
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __repr__(self) -> str:
+        state = f"kafka={self.kafka!r}" if self._broker.running else "closed"
+        return f"<waystation.EmbeddedBroker data={self.data!r} {state}>"
+
+    def _end(self) -> None:
+        self._broker.close()
+
+
+class _AtExit:
+    """Lives as long as the broker, and closes it without waiting for handlers for ever."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        close_at_exit(self)
+
+    def close(self) -> None:
+        self._broker.close(AT_EXIT_S)
+
+
+class AsyncEmbeddedBroker(AsyncClient):
+    """A running broker, on a thread of its own, and a client of it on the caller's loop."""
+
+    def __init__(self, core: Core, broker: BrokerThread) -> None:
+        super().__init__(core)
+        self._broker = broker
+        self.data = broker.data
+        self.kafka = broker.addresses.get("kafka", "")
+        self.http = broker.addresses.get("http", "")
+
+    @property
+    def url(self) -> str:
+        """What `waystation.connect` needs to reach it from another process."""
+        return f"waystation://{self.kafka}" if self.kafka else ""
+
+    async def __aenter__(self) -> AsyncEmbeddedBroker:
+        return self
+
+    def __repr__(self) -> str:
+        state = f"kafka={self.kafka!r}" if self._broker.running else "closed"
+        return f"<waystation.aio.EmbeddedBroker data={self.data!r} {state}>"
+
+    async def close(self) -> None:
+        """Stops handlers, the client and the broker, in this order, and waits for them."""
+        await super().close()
+        await asyncio.to_thread(self._broker.close)
+
+
+async def open_async(
+    path: str | os.PathLike[str],
+    settings: Mapping[str, str] | None,
+    kafka: str,
+    http: str,
+    *,
+    guarantee: Guarantee,
+    timeout: float,
+    max_in_flight: int,
+) -> AsyncEmbeddedBroker:
+    """See `waystation.aio.open`."""
+    broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http)
+    try:
+        core = Core(
+            broker.dial(), budget=Budget(max_in_flight), name="embedded", guarantee=guarantee, timeout_s=timeout
+        )
+        await core.open()
+    except BaseException:
+        await asyncio.to_thread(broker.close)
+        raise
+    return AsyncEmbeddedBroker(core, broker)

@@ -1,0 +1,368 @@
+"""Work queues through the client: what a user is promised, in each of the four ways to use it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.names import unique
+from tests.support.waiting import wait_for
+from waystation import Priority, Retry, errors
+from waystation.message import Message as Outgoing
+
+Client = Any
+
+
+def test_a_message_goes_through(mq: Client) -> None:
+    jobs = mq.queue(unique("jobs"))
+    before = datetime.now(UTC) - timedelta(seconds=5)
+    id = jobs.put({"resize": "a.png"}, key="u1", headers={"src": "web", "n": 3, "raw": b"\xff"}, type="command")
+    assert id == f"{jobs.name}#0"
+    with jobs.get(timeout=30) as message:
+        assert message.id == id
+        assert message.json() == message.value == {"resize": "a.png"}
+        assert (message.key, message.key_bytes) == ("u1", b"u1")
+        assert message.headers == {"src": "web", "n": 3, "raw": b"\xff"}
+        assert (message.type, message.content_type) == ("command", "application/json")
+        assert (message.queue, message.topic, message.deliveries, message.redelivered) == (jobs.name, None, 1, False)
+        assert before < message.taken < datetime.now(UTC) + timedelta(seconds=5)
+    assert message.settled == "ack"
+    assert jobs.get_message_nowait() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [(b"\x00\xff raw", "binary"), ("grüße", "text"), ([1, {"a": None}], "json"), (7, "json"), (b"", "binary")],
+)
+def test_a_value_comes_back_as_it_was(mq: Client, value: Any, type: str) -> None:
+    jobs = mq.queue(unique("values"))
+    jobs.put(value)
+    with jobs.get(timeout=30) as message:
+        assert message.value == value
+        assert message.type == type
+
+
+def test_priorities_come_first_and_equals_in_their_order(mq: Client) -> None:
+    jobs = mq.queue(unique("priority"))
+    jobs.put("a")
+    jobs.put("b", priority=Priority.HIGH)
+    jobs.put("c", priority=9)
+    jobs.put("d", priority=Priority.HIGH)
+    assert [message.text() for message in jobs.get_many(10)] == ["c", "b", "d", "a"]
+
+
+def test_many_are_put_and_taken_at_once_and_acked_together(mq: Client) -> None:
+    jobs = mq.queue(unique("many"))
+    stored = jobs.put_many(f"{number}" for number in range(2500))
+    assert len(stored) == 2500
+    assert stored.ids[0] == f"{jobs.name}#0"
+    assert stored.ids[-1] == f"{jobs.name}#2499"
+    seen: list[int] = []
+    while messages := jobs.get_many(1000):
+        seen += [int(message.text()) for message in messages]
+        jobs.ack_many(messages)
+    assert seen == list(range(2500))
+    info = jobs.describe()
+    assert (info.ready, info.held, info.put, info.acked) == (0, 0, 2500, 2500)
+
+
+def test_messages_with_options_of_their_own_can_be_put_together(mq: Client) -> None:
+    jobs = mq.queue(unique("own"))
+    jobs.put_many([Outgoing(b"low"), Outgoing(b"high", priority=5, id="h")])
+    assert [message.id for message in jobs.get_many(2)] == ["h", f"{jobs.name}#0"]
+
+
+def test_an_exception_rejects_and_the_error_is_kept_with_the_dead_letter(mq: Client) -> None:
+    dead = mq.queue(unique("dead"))
+    jobs = mq.queue(unique("jobs"), max_deliveries=2, retry=Retry(0), dead_letter=dead.name)
+    jobs.put("bad", headers={"keep": "me"})
+    for delivery in (1, 2):
+        with pytest.raises(ZeroDivisionError), jobs.get(timeout=30) as message:
+            assert (message.deliveries, message.redelivered) == (delivery, delivery > 1)
+            1 / 0  # noqa: B018
+    with dead.get(timeout=30) as letter:
+        assert letter.text() == "bad"
+        assert letter.headers["keep"] == "me"
+        death = letter.deaths[0]
+        assert (death["queue"], death["reason"]) == (jobs.name, "delivery-limit")
+        assert "ZeroDivisionError" in str(death)
+    assert jobs.dead_letters().name == dead.name
+
+
+def test_dead_letters_are_sent_back(mq: Client) -> None:
+    dead = mq.queue(unique("dead"))
+    jobs = mq.queue(unique("jobs"), dead_letter=dead.name)
+    jobs.put_many(["one", "two"])
+    for message in jobs.get_many(2):
+        message.kill("useless")
+    wait_for(lambda: dead.describe().ready == 2, "both are dead")
+    assert dead.redrive(dry_run=True).matched == 2
+    assert dead.redrive(limit=1).moved == 1
+    with jobs.get(timeout=30) as message:
+        assert message.text() == "one"
+    assert dead.redrive().moved == 1
+    with jobs.get(timeout=30) as message:
+        assert message.text() == "two"
+
+
+def test_a_rejected_message_waits_as_the_policy_says(mq: Client) -> None:
+    jobs = mq.queue(unique("retry"), max_deliveries=5, retry=Retry(base=0.3, factor=1))
+    jobs.put("again")
+    started = time.monotonic()
+    jobs.get(timeout=30).reject("not yet")
+    assert jobs.describe().parked == 1
+    with jobs.get(timeout=30) as message:
+        assert time.monotonic() - started >= 0.3
+        assert message.deliveries == 2
+
+
+def test_released_messages_come_back_without_being_failures(mq: Client) -> None:
+    jobs = mq.queue(unique("release"), max_deliveries=3)
+    jobs.put("x")
+    jobs.get(timeout=30).release()
+    message = jobs.get(timeout=30)
+    assert message.redelivered
+    message.release(delay=0.2)
+    assert jobs.get_message_nowait() is None
+    jobs.get(timeout=30).ack()
+
+
+def test_delays_are_never_early_and_can_be_cancelled(mq: Client) -> None:
+    jobs = mq.queue(unique("delay"))
+    started = time.monotonic()
+    jobs.put("later", delay=0.4)
+    jobs.put("at", deliver_at=datetime.now(UTC) + timedelta(seconds=3600), id="in-an-hour")
+    assert jobs.get_message_nowait() is None
+    looked = jobs.find("in-an-hour")
+    assert looked.state == "parked"
+    assert looked.ready_at > datetime.now(UTC) + timedelta(minutes=50)
+    assert jobs.cancel("in-an-hour") is True
+    assert jobs.cancel("in-an-hour") is False
+    with jobs.get(timeout=30) as message:
+        assert time.monotonic() - started >= 0.4
+        assert message.text() == "later"
+
+
+def test_expired_messages_are_not_delivered(mq: Client) -> None:
+    dead = mq.queue(unique("dead"))
+    jobs = mq.queue(unique("ttl"), dead_letter=dead.name)
+    jobs.put("short", ttl=0.1)
+    with dead.get(timeout=30) as letter:
+        assert letter.deaths[0]["reason"] == "expired"
+    assert jobs.get_message_nowait() is None
+
+
+def test_a_full_queue_refuses_and_stores_nothing_or_waits_for_room(mq: Client) -> None:
+    jobs = mq.queue(unique("full"), max_length=2)
+    jobs.put_many(["a", "b"])
+    with pytest.raises(errors.Full, match="full"):
+        jobs.put("c")
+    assert jobs.describe().ready == 2
+    pending = jobs.put_nowait("refused")
+    with pytest.raises(errors.Full):
+        pending.result()
+    jobs.get(timeout=30).ack()
+    jobs.put("d", wait=30)
+    assert [message.text() for message in jobs.get_many(10)] == ["b", "d"]
+
+
+def test_an_id_is_taken_once_within_the_window(mq: Client) -> None:
+    jobs = mq.queue(unique("dedup"), dedup_window=600)
+    jobs.put("first", id="a")
+    with pytest.raises(errors.AlreadyExists, match=r"id: 'a'"):
+        jobs.put("second", id="a")
+    stored = jobs.put_many([Outgoing(b"", id="b"), Outgoing(b"", id="a"), Outgoing(b"", id="b")])
+    assert (len(stored), stored.duplicates) == (1, [1, 2])
+    assert [message.id for message in jobs.get_many(10)] == ["a", "b"]
+
+
+def test_a_message_is_looked_at_without_being_taken(mq: Client) -> None:
+    jobs = mq.queue(unique("peek"))
+    jobs.put_many(["a", "b", "c"])
+    first = jobs.peek(2)
+    assert [(looked.text(), looked.state, looked.deliveries) for looked in first] == [
+        ("a", "ready", 0),
+        ("b", "ready", 0),
+    ]
+    assert [looked.text() for looked in jobs.peek(2, after=first[-1].tag)] == ["c"]
+    assert mq.find(f"{jobs.name}#1").text() == "b"
+    assert jobs.find("nothing") is None
+    with pytest.raises(errors.Conflict, match="not held"):
+        first[0]._judge("reject")
+
+
+def test_a_held_message_can_be_kept_longer(mq: Client) -> None:
+    jobs = mq.queue(unique("touch"), hold=0.5)
+    jobs.put("slow")
+    message = jobs.get(timeout=30)
+    for _ in range(4):
+        time.sleep(0.2)  # the time passes that the hold is about
+        message.touch()
+    message.ack()
+    assert jobs.describe().held == 0
+
+
+def test_a_hold_that_ran_out_is_a_conflict_and_the_message_comes_again(mq: Client) -> None:
+    jobs = mq.queue(unique("hold"), hold=0.1)
+    jobs.put("x")
+    late = jobs.get(timeout=30)
+    again = jobs.get(timeout=30, hold=60)
+    assert again.deliveries == 2
+    with pytest.raises(errors.Conflict, match="not held any more"):
+        late.ack()
+    again.ack()
+    with pytest.raises(errors.Conflict, match="verdict on it already"):
+        again.reject()
+
+
+def test_consuming_acks_a_message_when_the_next_is_asked_for(mq: Client) -> None:
+    jobs = mq.queue(unique("consume"))
+    jobs.put_many(str(number) for number in range(500))
+    seen: list[int] = []
+    with jobs.consume(prefetch=50) as consumer:
+        for message in consumer:
+            seen.append(int(message.text()))
+            if len(seen) == 500:
+                break
+    assert seen == list(range(500))
+    info = jobs.describe()
+    assert (info.ready, info.held, info.acked, info.consumers) == (0, 0, 500, 0)
+
+
+def test_a_loop_that_fails_leaves_its_message_to_others(mq: Client) -> None:
+    jobs = mq.queue(unique("fails"))
+    jobs.put_many(["a", "b"])
+    with pytest.raises(ZeroDivisionError), jobs.consume() as consumer:
+        for message in consumer:
+            if message.text() == "b":
+                1 / 0  # noqa: B018
+    with jobs.get(timeout=30) as message:
+        assert (message.text(), message.deliveries) == ("b", 2)
+
+
+def test_prefetch_shares_fairly_between_consumers(mq: Client) -> None:
+    jobs = mq.queue(unique("fair"))
+    jobs.put_many(["a", "b", "c"])
+    with jobs.consume(prefetch=1) as one, jobs.consume(prefetch=1) as other:
+        first, second = one.get_message(30), other.get_message(30)
+        assert {first.text(), second.text()} == {"a", "b"}
+        assert one.get_message_nowait() is None
+        first.ack()
+        assert one.get_message(30).text() == "c"
+
+
+def test_poll_and_commit(mq: Client) -> None:
+    jobs = mq.queue(unique("poll"))
+    with jobs.consume() as consumer:
+        assert consumer.poll(timeout=0.01) == []
+        jobs.put_many(["a", "b", "c"])
+        got: list[Any] = []
+        wait_for(lambda: got.extend(consumer.poll(timeout=1, max=2)) or len(got) == 3, "all came")
+        got[0].reject("no")
+        consumer.commit()
+        assert [message.settled for message in got] == ["reject", "ack", "ack"]
+    assert jobs.describe().acked == 2
+
+
+def test_at_most_once_is_acked_before_it_is_worked_on(mq: Client) -> None:
+    jobs = mq.queue(unique("most"), guarantee="at-most-once")
+    jobs.put("x")
+    message = jobs.get(timeout=30)
+    assert jobs.describe().held == 0
+    message.ack()  # nothing to say, and no mistake
+    jobs.put("y")
+    with jobs.consume() as consumer:
+        assert consumer.get_message(30).text() == "y"
+        wait_for(lambda: jobs.describe().acked == 2, "it counts as done")
+
+
+def test_queues_are_listed_altered_purged_and_deleted(mq: Client) -> None:
+    prefix = unique("admin")
+    jobs = mq.queue(f"{prefix}.b", ttl=60, hold=5)
+    mq.queue(f"{prefix}.a")
+    assert [info.queue for info in mq.queues(prefix)] == [f"{prefix}.a", f"{prefix}.b"]
+    assert (jobs.describe().settings.ttl_ms, jobs.describe().settings.hold_ms) == (60_000, 5_000)
+    with pytest.raises(errors.Conflict):
+        mq.queue(jobs.name, ttl=90)
+    assert jobs.alter(ttl=90).settings.ttl_ms == 90_000
+    jobs.put_many(["a", "b"])
+    assert jobs.purge() == 2
+    jobs.put("c")
+    with pytest.raises(errors.Conflict):
+        jobs.delete(if_empty=True)
+    assert jobs.delete() == 1
+    with pytest.raises(errors.NotFound, match=prefix):
+        jobs.put("x")
+    with pytest.raises(errors.NotFound):
+        mq.queue(jobs.name, passive=True)
+
+
+def test_a_consumer_of_a_deleted_queue_is_told(mq: Client) -> None:
+    jobs = mq.queue(unique("gone"))
+    consumer = jobs.consume()
+    jobs.delete()
+    with pytest.raises(errors.NotFound):
+        consumer.get_message(30)
+    consumer.close()
+
+
+def test_one_active_consumer_at_a_time(mq: Client) -> None:
+    jobs = mq.queue(unique("single"), single_active=True)
+    with jobs.consume() as first, jobs.consume() as second:
+        jobs.put("a")
+        message = first.get_message(30)
+        assert second.get_message_nowait() is None
+        message.ack()
+        first.close()
+        jobs.put("b")
+        assert second.get_message(30).text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"priority": 10}, "priority"),
+        ({"priority": -1}, "priority"),
+        ({"delay": -1}, "delay"),
+        ({"ttl": 0}, "ttl"),
+        ({"id": ""}, "id"),
+        ({"max_deliveries": -1}, "max_deliveries"),
+        ({"deliver_at": "tomorrow"}, "deliver_at"),
+        ({"key": 7}, "key"),
+        ({"headers": {7: "x"}}, "headers"),
+    ],
+)
+def test_a_mistake_names_its_field_and_stores_nothing(mq: Client, options: dict[str, Any], field: str) -> None:
+    jobs = mq.queue(unique("mistakes"))
+    with pytest.raises(errors.Invalid, match=field):
+        jobs.put("x", **options)
+    assert jobs.describe().ready == 0
+
+
+def test_other_mistakes(mq: Client) -> None:
+    jobs = mq.queue(unique("others"))
+    with pytest.raises(errors.Invalid, match="payload"):
+        jobs.put(object())
+    with pytest.raises(TypeError, match="prioriti"):
+        jobs.put("x", prioriti=3)
+    with pytest.raises(TypeError, match="max_lenght"):
+        mq.queue(unique("x"), max_lenght=3)
+    with pytest.raises(errors.Invalid, match="retry_jitter"):
+        mq.queue(unique("x"), retry=Retry(jitter=2))
+    with pytest.raises(errors.Empty, match="others"):
+        jobs.get(timeout=0)
+    with pytest.raises(errors.Invalid, match="reply_to"):
+        jobs.put("x")
+        jobs.get(timeout=30).reply("what?")
+
+
+def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:
+    jobs = mq.queue(unique("large"))
+    with pytest.raises(errors.TooLarge):
+        jobs.put(b"x" * (65 * 1024 * 1024))
+    jobs.put(b"x" * 300_000)
+    with jobs.get(timeout=30) as message:
+        assert len(message.payload) == 300_000

@@ -1,0 +1,36 @@
+"""One broker for all tests of the HTTP door; each test uses names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.doors.http.kit import Http
+from tests.support.names import unique
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("http")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def http(server: Server) -> Http:
+    return Http(server.addresses["http"])
+
+
+@pytest.fixture
+def queue(http: Http) -> str:
+    """A queue of this test only."""
+    name = unique("q")
+    http("PUT", f"/v1/queues/{name}")
+    return name
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic's name of this test only; nobody has created it."""
+    return unique("t")

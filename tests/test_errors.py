@@ -1,0 +1,36 @@
+"""What errors say."""
+
+from __future__ import annotations
+
+import pytest
+
+from waystation.errors import near_matches
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("ordrs", ["orders", "jobs"], "; did you mean 'orders'?"),
+        ("Orders", ["orders"], "; did you mean 'orders'?"),
+        ("orders.eux", ["orders.eu", "orders.us", "jobs"], "; did you mean 'orders.eu' or 'orders.us'?"),
+        ("xyz", ["orders"], ""),
+        ("orders", [], ""),
+        ("", ["orders", ""], ""),
+        ("x" * 5_000, ["x" * 4_999], ""),
+    ],
+)
+def test_near_names_are_named(name: str, known: list[str], expected: str) -> None:
+    assert near_matches(name, known) == expected
+
+
+def test_only_so_many_names_are_looked_at() -> None:
+    looked = 0
+
+    def endless() -> object:
+        nonlocal looked
+        while True:
+            looked += 1
+            yield f"orders{looked}"
+
+    assert "did you mean" in near_matches("orders", endless())  # type: ignore[arg-type]
+    assert looked <= 5_000
