@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: chooses the peers, interleaves the rounds, prints the table.
+"""`python -m benchmarks`: chooses the parts and the peers, interleaves the rounds, prints the table.
 
 The peers take turns within every round, and the order is reversed in every other one, so that a noisy spell of the
 machine does not fall on one of them. This is the one place where peers are constructed.

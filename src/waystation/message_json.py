@@ -26,7 +26,21 @@ JSON_TYPE = "application/json"
 _TEXTS = ("id", "correlation_id", "reply_to", "content_type", "type")
 _NUMBERS = ("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "timestamp_ms")
 _BYTES = ("payload", "payload_base64", "encoding", "json", "key", "key_base64", "headers", "headers_base64")
-_OF_DELIVERY = frozenset(("tag", "deliveries", "taken_ms", "source", "partition", "offset", "queue", "state"))
+_OF_DELIVERY = frozenset(
+    (
+        "tag",
+        "deliveries",
+        "taken_ms",
+        "source",
+        "partition",
+        "offset",
+        "queue",
+        "state",
+        "place",
+        "ready_at_ms",
+        "deaths",
+    )
+)
 """What a receiver's object has beyond a sender's: taken and left aside, so that what came in can be sent on."""
 
 FIELDS = frozenset(_TEXTS + _NUMBERS + _BYTES)

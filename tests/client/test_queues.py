@@ -80,9 +80,10 @@ def test_an_exception_rejects_and_the_error_is_kept_with_the_dead_letter(mq: Cli
     jobs = mq.queue(unique("jobs"), max_deliveries=2, retry=Retry(0), dead_letter=dead.name)
     jobs.put("bad", headers={"keep": "me"})
     for delivery in (1, 2):
-        with pytest.raises(ZeroDivisionError), jobs.get(timeout=30) as message:
-            assert (message.deliveries, message.redelivered) == (delivery, delivery > 1)
-            1 / 0  # noqa: B018
+        message = jobs.get(timeout=30)
+        assert (message.deliveries, message.redelivered) == (delivery, delivery > 1)
+        with pytest.raises(ZeroDivisionError), message:
+            raise ZeroDivisionError("on purpose")
     with dead.get(timeout=30) as letter:
         assert letter.text() == "bad"
         assert letter.headers["keep"] == "me"
@@ -235,10 +236,15 @@ def test_consuming_acks_a_message_when_the_next_is_asked_for(mq: Client) -> None
 def test_a_loop_that_fails_leaves_its_message_to_others(mq: Client) -> None:
     jobs = mq.queue(unique("fails"))
     jobs.put_many(["a", "b"])
-    with pytest.raises(ZeroDivisionError), jobs.consume() as consumer:
-        for message in consumer:
-            if message.text() == "b":
-                1 / 0  # noqa: B018
+
+    def fail_at_the_second() -> None:
+        with jobs.consume() as consumer:
+            for message in consumer:
+                if message.text() == "b":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_at_the_second()
     with jobs.get(timeout=30) as message:
         assert (message.text(), message.deliveries) == ("b", 2)
 
@@ -354,9 +360,10 @@ def test_other_mistakes(mq: Client) -> None:
         mq.queue(unique("x"), retry=Retry(jitter=2))
     with pytest.raises(errors.Empty, match="others"):
         jobs.get(timeout=0)
+    jobs.put("x")
+    message = jobs.get(timeout=30)
     with pytest.raises(errors.Invalid, match="reply_to"):
-        jobs.put("x")
-        jobs.get(timeout=30).reply("what?")
+        message.reply("what?")
 
 
 def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:

@@ -138,11 +138,16 @@ def test_nothing_acknowledged_is_lost_while_the_broker_crashes_under_load(mq: An
 
 def test_a_transaction_of_a_lost_connection_is_undone(mq: Any, server: Server) -> None:
     done = mq.queue(unique("done"))
-    with pytest.raises(errors.ConnectionLost), mq.transaction(unique("t")) as tx:
-        tx.put(done, "half")
-        crash(server)
-        wait_for(lambda: mq.ping() >= 0, "connected again")
-        tx.put(done, "other half")
+
+    def lose_the_connection() -> None:
+        with mq.transaction(unique("t")) as tx:
+            tx.put(done, "half")
+            crash(server)
+            wait_for(lambda: mq.ping() >= 0, "connected again")
+            tx.put(done, "other half")
+
+    with pytest.raises(errors.ConnectionLost):
+        lose_the_connection()
     assert done.get_message_nowait() is None
 
 

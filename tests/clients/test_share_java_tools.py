@@ -1,4 +1,4 @@
-"""Share groups with the Java client, through Kafka's own tools: an extra that runs where KAFKA_HOME names their jars."""
+"""Share groups with the Java client, through Kafka's own tools: an extra, run where KAFKA_HOME names their jars."""
 
 from __future__ import annotations
 

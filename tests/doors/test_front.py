@@ -131,3 +131,35 @@ def test_the_silent_are_closed_whether_they_spoke_or_not() -> None:
             assert await fresh[0].readexactly(5) == b"still"
 
     asyncio.run(story())
+
+
+def test_a_guest_that_does_not_read_does_not_hold_up_the_end() -> None:
+    class Talker(Echo):
+        def buffer_updated(self, nbytes: int) -> None:
+            if self._transport is not None:
+                self._transport.write(b"x" * 50_000_000)
+
+    async def story() -> None:
+        gone: list[bool] = []
+        clock = FakeClock()
+        front = Front("127.0.0.1", 0, BrokerSettings({}), clock, _noting(clock, gone), {})
+        host, port = await front.start()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"talk")
+        async with asyncio.timeout(30):
+            await reader.readexactly(100)  # the rest is more than any buffer on the way takes
+            await front.stop()
+        assert gone == [True]
+        writer.close()
+
+    def _noting(clock: FakeClock, gone: list[bool]) -> Callable[[Callable[[], None]], Talker]:
+        def welcome(told: Callable[[], None]) -> Talker:
+            def both() -> None:
+                gone.append(True)
+                told()
+
+            return Talker(b"", clock, both)
+
+        return welcome
+
+    asyncio.run(story())

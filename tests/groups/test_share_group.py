@@ -148,11 +148,12 @@ def test_partitions_that_gave_records_go_to_the_back() -> None:
 def test_partitions_of_all_sessions_have_a_limit() -> None:
     sessions = ShareSessions()
     one, two = (sessions.begin(("g", name), 5) for name in "ab")
-    sessions.change(one, [(topic_id("t"), n) for n in range(MAX_PARTITIONS)], [])
+    some = topic_id("t")
+    sessions.change(one, [(some, n) for n in range(MAX_PARTITIONS)], [])
     with pytest.raises(TooManyShareSessions, match="partitions"):
-        sessions.change(two, [(topic_id("t"), 0)], [])
+        sessions.change(two, [(some, 0)], [])
     sessions.end(one.key)
-    sessions.change(two, [(topic_id("t"), 0)], [])
+    sessions.change(two, [(some, 0)], [])
 
 
 # -- settings and records ----------------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.naive import Came, Entry, Naive, ids_of
+from waystation.queues import holds, schedule, timetable
 from waystation.queues.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
 
 HOLD_MS = 1_000
@@ -35,6 +37,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.chunks: set[int] = set()
         self.ledger.on_chunk_gone = self.chunks.remove
         self.grants: list[Run] = []
+
+    @initialize(consumers=st.integers(0, 3), count=st.integers(0, 8))
+    def begin(self, consumers: int, count: int) -> None:
+        for consumer in CONSUMERS[:consumers]:
+            self.attach(consumer=consumer, prefetch=0)
+        if count:
+            self.admit_run(count=count, priority=0, delay=None, ttl=None, skip=-1)
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +104,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.admit_run(first, count, priority, deliver_at_ms=due_at, expires_at_ms=expires_at)
         self._came(first, count, priority=priority, due_at=due_at, expires_at=expires_at)
 
-    @rule(limit=st.sampled_from([0, 1, 2, 3, 256]), single=st.booleans(), kept=st.booleans())
+    @rule(limit=st.sampled_from([0, 0, 2, 3, 256]), single=st.sampled_from([False, False, True]), kept=st.booleans())
     def change_settings(self, limit: int, single: bool, kept: bool) -> None:
         for it in (self.ledger, self.model):
             it.max_deliveries, it.single_active, it.keeps_dead = limit, single, kept
@@ -107,16 +116,23 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.attach(consumer, prefetch)
         self.model.prefetch[consumer] = prefetch
 
-    @rule(consumer=st.sampled_from(CONSUMERS))
-    def detach(self, consumer: str) -> None:
+    def detach(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(CONSUMERS))
         lapsed = self.ledger.detach(consumer)
         self.model.prefetch.pop(consumer, None)
         self._check_came(lapsed, self.model.come_back(self.model.held_by(consumer)))
         assert lapsed.ready == []
 
     @precondition(lambda self: self.model.prefetch)
-    @rule(data=st.data(), count=st.integers(1, 12), hold=st.sampled_from([1, HOLD_MS, 30 * HOLD_MS, 600 * HOLD_MS]))
-    def acquire(self, data: st.DataObject, count: int, hold: int) -> None:
+    @rule(
+        data=st.data(),
+        count=st.integers(1, 12),
+        hold=st.sampled_from([1, HOLD_MS, 30 * HOLD_MS, 600 * HOLD_MS]),
+        lapse=st.booleans(),
+    )
+    def acquire(self, data: st.DataObject, count: int, hold: int, lapse: bool) -> None:
+        if lapse:
+            self._lapse()
         consumer = data.draw(st.sampled_from(sorted(self.model.prefetch)))
         grants = self.ledger.acquire(consumer, count, self.now, hold)
         expected = self.model.acquire(consumer, count, self.now + hold)
@@ -128,20 +144,28 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _some_runs(self, data: st.DataObject) -> list[Run]:
-        """Whole grants, parts of them, things that never were; in any order, overlapping, and sometimes everything."""
-        places = sorted(self.model.entries) or [0]
+    def _some_runs(self, data: st.DataObject, entries: list[Entry]) -> list[Run]:
+        """Around some entries: whole grants, parts of them, things that never were; in any order, and overlapping."""
+        places = sorted(entry.id for entry in entries) or [0]
         near = st.tuples(st.sampled_from(places), st.integers(-1, self.longest))
-        runs = near if not self.grants else near | st.sampled_from(self.grants)
-        return data.draw(st.lists(runs, max_size=4) | st.just([EVERYTHING]))
+        runs = near if not self.grants else near | near | st.sampled_from(self.grants[-9:])
+        return data.draw(st.lists(runs, min_size=1, max_size=4))
 
-    @rule(data=st.data(), verb=st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch"]))
+    @precondition(lambda self: self.ledger.held)
+    @rule(data=st.data(), verb=st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch", "touch"]))
     def settle(self, data: st.DataObject, verb: str) -> None:
-        consumer = data.draw(st.sampled_from(CONSUMERS))
-        runs = self._some_runs(data)
+        entry = data.draw(st.sampled_from([entry for entry in self.model.entries.values() if entry.holder]))
+        consumer = entry.holder if entry.holder and data.draw(st.integers(0, 9)) else "carl"
+        self._settle(data, verb, consumer, self._some_runs(data, self.model.held_by(consumer)))
+
+    def settle_everything(self, data: st.DataObject) -> None:
+        verb = data.draw(st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch"]))
+        self._settle(data, verb, data.draw(st.sampled_from(CONSUMERS)), [EVERYTHING])
+
+    def _settle(self, data: st.DataObject, verb: str, consumer: str, runs: list[Run]) -> None:
         held = [entry for entry in self.model.some(runs) if entry.holder == consumer]
         if verb == "touch":
-            hold = data.draw(st.sampled_from([1, HOLD_MS, 5 * HOLD_MS]))
+            hold = data.draw(st.sampled_from([1, HOLD_MS, 5 * HOLD_MS, 600 * HOLD_MS]))
             self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.now, hold))
             for entry in held:
                 entry.deadline = self.now + hold
@@ -170,19 +194,34 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- taking out -------------------------------------------------------------------------------------------------
 
-    def _some_entry(self, data: st.DataObject) -> int:
-        return data.draw(st.sampled_from(sorted(self.model.entries)) if self.model.entries else st.integers(0, 5))
+    @precondition(lambda self: self.model.entries)
+    @rule(
+        data=st.data(), verb=st.sampled_from(["cancel", "drop_oldest", "take_out", "finish", "note_delivered", "park"])
+    )
+    def elsewhere(self, data: st.DataObject, verb: str) -> None:
+        """What others do to entries, whoever has them."""
+        getattr(self, verb)(data)
 
-    @rule(data=st.data())
+    @rule(
+        data=st.data(), verb=st.sampled_from(["detach", "purge", "finish_everything", "settle_everything", "restart"])
+    )
+    def drastic(self, data: st.DataObject, verb: str) -> None:
+        """What leaves little to look at: not so often."""
+        if data.draw(st.integers(0, 3)) == 3:
+            getattr(self, verb)(data)
+
+    def _some_entry(self, data: st.DataObject) -> Entry:
+        return data.draw(st.sampled_from(list(self.model.entries.values())))
+
     def cancel(self, data: st.DataObject) -> None:
         entry = self._some_entry(data)
-        waits = entry in self.model.entries and self.model.entries[entry].state in (State.READY, State.PARKED)
-        assert self.ledger.cancel(entry) == waits
+        waits = entry.state in (State.READY, State.PARKED)
+        assert self.ledger.cancel(entry.id) == waits
+        assert not self.ledger.cancel(self.next_id)
         if waits:
-            self.model.end(self.model.entries[entry])
+            self.model.end(entry)
 
-    @rule()
-    def purge(self) -> None:
+    def purge(self, _: st.DataObject) -> None:
         waiting = [e for e in self.model.entries.values() if e.state in (State.READY, State.PARKED)]
         purged = self.ledger.purge()
         assert is_tidy(purged)
@@ -190,24 +229,25 @@ class LedgerMachine(RuleBasedStateMachine):
         for entry in waiting:
             self.model.end(entry)
 
-    @rule()
-    def drop_oldest(self) -> None:
+    def drop_oldest(self, _: st.DataObject) -> None:
         oldest = min(self.model.in_line(), key=lambda entry: entry.id, default=None)
         assert self.ledger.drop_oldest() == (oldest.id if oldest else None)
         if oldest:
             self.model.die(oldest)
 
-    @rule(data=st.data())
     def take_out(self, data: st.DataObject) -> None:
-        entry = self.model.entries.get(self._some_entry(data))
-        moves = entry is not None and entry.state is not State.LEAVING
-        assert self.ledger.take_out(entry.id if entry else 0) == moves
-        if entry is not None:
-            entry.state, entry.holder = State.LEAVING, None
+        entry = self._some_entry(data)
+        assert self.ledger.take_out(entry.id) == (entry.state is not State.LEAVING)
+        assert not self.ledger.take_out(self.next_id)
+        entry.state, entry.holder = State.LEAVING, None
 
-    @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        runs = self._some_runs(data)
+        self._finish(self._some_runs(data, list(self.model.entries.values())))
+
+    def finish_everything(self, _: st.DataObject) -> None:
+        self._finish([EVERYTHING])
+
+    def _finish(self, runs: list[Run]) -> None:
         alive = self.model.some(runs)
         for expected in ({entry.id for entry in alive}, set()):  # the second time, there is nothing left
             finished = self.ledger.finish(runs)
@@ -216,37 +256,40 @@ class LedgerMachine(RuleBasedStateMachine):
         for entry in alive:
             self.model.end(entry)
 
+    @precondition(lambda self: self.ledger.leaving)
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
-        runs = self._some_runs(data)
-        leaving = [entry for entry in self.model.some(runs) if entry.state is State.LEAVING]
+        leaving = [entry for entry in self.model.entries.values() if entry.state is State.LEAVING]
+        runs = self._some_runs(data, leaving)
         restored = self.ledger.restore(runs)
+        back = [entry for entry in leaving if entry.id in ids_of(runs)]
         assert is_tidy(restored)
-        assert ids_of(restored) == {entry.id for entry in leaving}
-        for entry in leaving:
+        assert ids_of(restored) == {entry.id for entry in back}
+        for entry in back:
             entry.state = State.READY
             self.model.back_by_other_ways(entry)
 
     # -- what a replay says -----------------------------------------------------------------------------------------
 
-    @rule(data=st.data())
     def note_delivered(self, data: st.DataObject) -> None:
-        for run in self._some_runs(data):
+        for run in self._some_runs(data, list(self.model.entries.values())):
             self.ledger.note_delivered([run])
             for entry in self.model.some([run]):
                 entry.deliveries += 1
 
-    @rule(data=st.data(), delay=DELAYS)
-    def park(self, data: st.DataObject, delay: int) -> None:
-        entry = self.model.entries.get(self._some_entry(data))
-        self.ledger.park(entry.id if entry else 0, self.now + delay)
-        if entry is not None and entry.state is not State.LEAVING:
-            entry.state, entry.holder, entry.due_at = State.PARKED, None, self.now + delay
+    def park(self, data: st.DataObject) -> None:
+        entry = self._some_entry(data)
+        until = self.now + data.draw(DELAYS)
+        self.ledger.park(entry.id, until)
+        self.ledger.park(self.next_id, until)
+        if entry.state is not State.LEAVING:
+            entry.state, entry.holder, entry.due_at = State.PARKED, None, until
             self.model.back_by_other_ways(entry)
 
-    @rule()
-    def restart(self) -> None:
+    def restart(self, data: st.DataObject) -> None:
         stored = msgspec.msgpack.encode(self.ledger.dump())
+        if data.draw(st.booleans()):
+            return  # only a snapshot; life goes on
         self.ledger = Ledger.load(
             msgspec.msgpack.decode(stored, type=LedgerState),
             max_deliveries=self.model.max_deliveries,
@@ -255,6 +298,8 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         self.ledger.on_chunk_gone = self.chunks.remove
         self.model.restart()
+        for consumer in CONSUMERS[: data.draw(st.integers(0, 2))]:
+            self.attach(consumer=consumer, prefetch=0)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -354,10 +399,30 @@ class LongRunsMachine(LedgerMachine):
     @precondition(lambda self: self.model.prefetch)
     @rule(data=st.data(), count=st.integers(1, 4 * CHUNK))
     def acquire_many(self, data: st.DataObject, count: int) -> None:
-        self.acquire(data=data, count=count, hold=HOLD_MS)
+        self.acquire(data=data, count=count, hold=HOLD_MS, lapse=False)
+
+
+class SmallLimitsMachine(LedgerMachine):
+    """The same where housekeeping begins with the first stale rows, and a step of it is tiny."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        for module, limits in (
+            (schedule, {"_STALE_ROWS": 0}),
+            (holds, {"_STALE_ROWS": 0, "_FEW_ROWS": 0}),
+            (timetable, {"_FEW": 1, "_STEP": 2}),
+        ):
+            for name, value in limits.items():
+                self.patch.setattr(module, name, value)
+        super().__init__()
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestSmallLimits = SmallLimitsMachine.TestCase
+TestSmallLimits.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestLongRuns = LongRunsMachine.TestCase
 TestLongRuns.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)

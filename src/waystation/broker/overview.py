@@ -49,7 +49,11 @@ def _info(broker: Broker, topic: Topic) -> TopicInfo:
 
 
 def stats(broker: Broker) -> dict[str, Any]:
-    """Counters and what there is: the names of document 0, and more. `messages_*` count since the start."""
+    """Counters and what there is: the names of document 0, and more.
+
+    `messages_published` is what topics have and what was put into queues since the start of the broker;
+    `messages_delivered` is what queues delivered since then.
+    """
     topics: dict[str, Any] = {}
     for info in topic_list(broker):
         topics[info.topic] = {
@@ -60,12 +64,12 @@ def stats(broker: Broker) -> dict[str, Any]:
         }
     queues = broker.queues.stats()
     return {
-        "messages_published": sum(info["total_messages"] for info in topics.values()),
-        "messages_delivered": queues.get("delivered", 0),
+        "messages_published": sum(info["total_messages"] for info in topics.values()) + queues["put"],
+        "messages_delivered": queues["delivered"],
         "total_topics": len(topics),
         "total_subscriptions": sum(info["subscriptions"] for info in topics.values()),
         "topics": topics,
-        "active_consumers": queues.get("consumers", 0),
+        "active_consumers": queues["consumers"],
         "queues": queues,
         "uptime_ms": broker.world.clock.now_ms() - broker.started_ms,
     }

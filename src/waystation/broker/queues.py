@@ -87,10 +87,16 @@ class Queues:
         return [self.describe(name) for name in itertools.islice(shown, max(0, limit))]
 
     def stats(self) -> dict[str, Any]:
-        """Sums over all queues."""
-        total = {"queues": len(self._by_name), "ready": 0, "parked": 0, "held": 0}
+        """Sums over all queues; `put`, `delivered` and `acked` since the start of the broker."""
+        total = dict.fromkeys(("queues", "ready", "parked", "held", "consumers", "put", "delivered", "acked"), 0)
+        total["queues"] = len(self._by_name)
         for _, queue in self._by_name.values():
             ledger = queue.ledger
+            if queue.put or queue.delivered or queue.feeds:
+                total["consumers"] += len(queue.feeds or ())
+                total["put"] += queue.put
+                total["delivered"] += queue.delivered
+                total["acked"] += queue.acked
             if ledger is not None:
                 total["ready"] += ledger.ready
                 total["parked"] += ledger.parked

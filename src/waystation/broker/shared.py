@@ -16,23 +16,27 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waystation.broker.dead_letters import TOPIC_TARGET
 from waystation.broker.keeping import Keeping
 from waystation.broker.partition import Partition
 from waystation.broker.publishing import Publishing
+from waystation.broker.shared_checks import (
+    check_beat,
+    check_filters,
+    check_group_id,
+    check_open,
+    check_own,
+    wanted_settings,
+)
 from waystation.broker.shared_feed import OnEnd, SharedFeed
 from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest, latest
 from waystation.broker.shared_journal import SharedJournal
 from waystation.broker.shared_letters import QueueTargets, SharedLetters
-from waystation.broker.shared_partition import OpenedBatches
-from waystation.broker.topics import check_name
+from waystation.broker.shared_window import OpenedBatches
 from waystation.config import BrokerSettings
-from waystation.errors import Conflict, Corrupt, Invalid, InvalidSetting, StorageFailed
+from waystation.errors import Corrupt, StorageFailed
 from waystation.groups.alarm import Alarm
 from waystation.groups.errors import (
     InconsistentProtocol,
-    InvalidGroupId,
-    InvalidGroupRequest,
     TooManyGroups,
     UnknownGroup,
     UnknownMember,
@@ -52,10 +56,9 @@ from waystation.groups.share_records import (
     write_value,
 )
 from waystation.groups.share_sessions import ShareSession, ShareSessions
-from waystation.groups.share_settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, ShareSettings, check_setting
+from waystation.groups.share_settings import ShareSettings
 from waystation.log.commit import GroupCommit
 from waystation.queues.feed import Deliver, Receipt
-from waystation.queues.settings import check_queue_name
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.world import World
@@ -66,11 +69,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("waystation.shared")
 
 MAX_GROUPS = 200_000
-MAX_NAME_BYTES = 1_024
-MAX_PATTERNS = 1_000
-MAX_TOPICS = 100_000
 OPENED_BYTES = 16 * 1024 * 1024
-MAX_HOLD_MS = 86_400_000
 
 
 class SharedGroups:
@@ -190,7 +189,7 @@ class SharedGroups:
     # -- Kafka's members ---------------------------------------------------------------------------------------------
 
     async def heartbeat(self, beat: ShareBeat) -> ShareBeatAnswer:
-        _check_beat(beat)
+        check_beat(beat)
         self._look_now()
         if beat.member_epoch == JOIN_EPOCH:
             group = self.make(beat.group_id)
@@ -263,15 +262,15 @@ class SharedGroups:
         `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` and
         `dead_letter`, if given, become the group's settings. What does not pass `filter` is done for the group.
         """
-        _check_open(patterns, start, prefetch, hold_ms, max_deliveries)
+        check_open(patterns, start, prefetch, hold_ms, max_deliveries)
         subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
         accepts = compile_filter(filter) if isinstance(filter, str) else filter
-        given = _given(max_deliveries, dead_letter)
+        wanted = wanted_settings(max_deliveries, dead_letter)
         self._look_now()
         shared = self.make(group)
-        _check_filters(shared, accepts)
-        if given.items() - shared.own.items():
-            self.change_settings(group, {**shared.own, **given})
+        check_filters(shared, accepts)
+        if wanted.items() - shared.own.items():
+            self.change_settings(group, {**shared.own, **wanted})
         name = _unique(consumer_name or "consumer", shared)
         feed = SharedFeed(
             shared,
@@ -414,81 +413,8 @@ class SharedGroups:
                     self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
 
 
-def check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise InvalidGroupId("the group id is empty")
-    try:
-        size = len(group_id.encode())
-    except UnicodeEncodeError:
-        raise InvalidGroupId("the group id has half a surrogate pair, which is no character") from None
-    if size > MAX_NAME_BYTES:
-        raise InvalidGroupId(f"the group id is longer than {MAX_NAME_BYTES} bytes")
-
-
-def check_own(own: Mapping[str, str]) -> None:
-    """Raises InvalidSetting unless these can be the settings of a group."""
-    for name, text in own.items():
-        check_setting(name, text)
-    for name in (DEAD_LETTER, DEAD_LETTER_TOPIC):
-        target = own.get(name, "").removeprefix("queue:")
-        if not target:
-            continue
-        topic = target.removeprefix(TOPIC_TARGET)
-        try:
-            check_name(topic) if name == DEAD_LETTER_TOPIC or topic != target else check_queue_name(target)
-        except Invalid as error:
-            raise InvalidSetting(f"{name}: {error}") from None
-        if topic.startswith("__"):
-            raise InvalidSetting(f"{name}: {topic!r} is the broker's own")
-
-
-def _given(max_deliveries: int, dead_letter: str | None) -> dict[str, str]:
-    """The settings that a subscriber wants its group to have."""
-    given = {DELIVERIES: str(max_deliveries)} if max_deliveries else {}
-    if dead_letter is not None:
-        given[DEAD_LETTER] = dead_letter
-    check_own(given)
-    return given
-
-
 def _gone() -> None:
     return None
-
-
-def _check_beat(beat: ShareBeat) -> None:
-    check_group_id(beat.group_id)
-    if not beat.member_id or len(beat.member_id) > MAX_NAME_BYTES:
-        raise Invalid("member_id: empty, or too long")
-    if beat.member_epoch < LEAVE_EPOCH:
-        raise Invalid(f"member_epoch: {beat.member_epoch} means nothing")
-    if beat.topics is not None and len(beat.topics) > MAX_TOPICS:
-        raise Invalid(f"{len(beat.topics)} topics are more than a member may subscribe to ({MAX_TOPICS})")
-    if beat.topics is None and beat.member_epoch == JOIN_EPOCH:
-        raise InvalidGroupRequest("the first heartbeat has to say which topics the member subscribes to")
-
-
-def _check_open(patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int) -> None:
-    if not 1 <= len(patterns) <= MAX_PATTERNS:
-        raise Invalid(f"topics: 1 to {MAX_PATTERNS} names and patterns, not {len(patterns)}")
-    if start not in ("earliest", "latest"):
-        raise Invalid(f"start: {start!r} is neither 'earliest' nor 'latest'")
-    if prefetch < 0:
-        raise Invalid(f"prefetch: {prefetch} is below zero")
-    if hold_ms is not None and not 0 < hold_ms <= MAX_HOLD_MS:
-        raise Invalid(f"hold_ms: {hold_ms} is not between 1 and {MAX_HOLD_MS}")
-    if max_deliveries < 0:
-        raise Invalid(f"max_deliveries: {max_deliveries} is below zero")
-
-
-def _check_filters(group: SharedGroup, accepts: Filter | None) -> None:
-    """What one member's filter refuses is done for all: members with other filters would lose it unseen."""
-    text = None if accepts is None else accepts.text
-    for feed in group.feeds.values():
-        other = None if feed.filter is None else feed.filter.text
-        if other != text:
-            raise Conflict(
-                f"filter: group {group.id!r} has members with the filter {other!r}; all of a group have the same one"
-            )
 
 
 def _unique(name: str, group: SharedGroup) -> str:

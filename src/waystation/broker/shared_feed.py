@@ -254,7 +254,7 @@ class SharedFeed:
 
     def _open(self, one: SharedPartition, grants: Sequence[Grant]) -> list[Delivered]:
         """The messages to send, with their tags. What does not pass the filter, or is not there, is done."""
-        opened = one.opened(grants)
+        opened = one.window.opened(grants)
         for first, count, why in opened.broken:
             one.settle(self.name, Verdict.KILL, [(first, count)], error=f"cannot be opened: {why}")
         done = opened.missing

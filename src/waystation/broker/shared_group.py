@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.broker.partition import Partition
-from waystation.broker.shared_partition import OpenedBatches, SharedPartition
+from waystation.broker.shared_partition import SharedPartition
+from waystation.broker.shared_window import OpenedBatches
 from waystation.errors import WaystationError
 from waystation.groups.alarm import Alarm
 from waystation.groups.share_group import ShareGroup

@@ -124,7 +124,7 @@ class SharedLetters:
                 wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
     async def _send(self, one: SharedPartition, death: Death, target: str, error: str | None) -> None:
-        records = one.records(death.first, death.count)
+        records = one.window.records(death.first, death.count)
         letters = [letter for record in records if (letter := self._letter(one, death, target, record, error))]
         if not letters:
             return

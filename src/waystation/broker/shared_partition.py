@@ -10,18 +10,16 @@ Made by its `SharedGroup`; members fetch and settle through it. On the loop's th
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.broker.crossing import delivered_of
 from waystation.broker.partition import Partition
-from waystation.errors import InvalidRecord, TooLarge, WaystationError
+from waystation.broker.shared_window import SharedWindow
+from waystation.errors import WaystationError
 from waystation.groups.share_partition import Death, Run, SharePartition
 from waystation.groups.share_records import PARTITION, ShareKey, write_value
 from waystation.log import batch as batches
-from waystation.log.batch import Header, Record
-from waystation.message import Delivered
+from waystation.log.batch import Header
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.ledger import Grant
 
@@ -39,27 +37,11 @@ NEVER = 1 << 62
 Waiter = Callable[[], None]
 
 
-class Batch(NamedTuple):
-    """A stored batch in the window."""
-
-    base: int
-    last: int
-    size: int
-
-
 class Verdicts(NamedTuple):
     """What became of a verdict: what to wait for, and which offsets the member does not hold."""
 
     receipt: Receipt | None
     unknown: list[Run]
-
-
-class Opened(NamedTuple):
-    """Records as messages, in order."""
-
-    found: list[Delivered]
-    missing: list[Run]  # offsets that have no record: it was compacted away
-    broken: list[tuple[int, int, str]]  # (first, how many, why): what a producer sent, intact, but no records
 
 
 class SharedPartition:
@@ -80,8 +62,7 @@ class SharedPartition:
         self._due_ms = NEVER
         """Before this moment, time does nothing here."""
         self._watching = False
-        self._batches: list[Batch] = []
-        self._bases: list[int] = []
+        self.window = SharedWindow(partition, group.opened)
         self._waking = False
 
     @property
@@ -153,81 +134,25 @@ class SharedPartition:
         grants: list[Grant] = []
         seen: set[int] = set()
         used = taken = 0
-        largest = max((one.size for one in self._batches), default=1)
+        largest = self.window.largest
         while taken < count and (used < size or not grants):
             step = max(1, min(count - taken, (size - used) // largest))
             got = core.acquire(member, step, now_ms, hold_ms)
             if not got:
                 break
             grants += got
-            for index in self._indexes(got):
-                if index not in seen:
-                    seen.add(index)
-                    used += self._batches[index].size
+            for batch in self.window.of(got):
+                if batch.base not in seen:
+                    seen.add(batch.base)
+                    used += batch.size
             taken += sum(grant.count for grant in got)
         if whole and grants:
             end = grants[-1].first + grants[-1].count - 1
-            rest = next((self._batches[index].last - end for index in self._indexes(grants[-1:])[-1:]), 0)
+            rest = max((batch.last - end for batch in self.window.of(grants[-1:])), default=0)
             if rest > 0:
                 grants += core.acquire(member, rest, now_ms, hold_ms)
         self._taken()
         return _joined(grants)
-
-    def stored(self, grants: Sequence[Grant]) -> list[bytes]:
-        """The batches that the records are in, as they are stored."""
-        parts: list[bytes] = []
-        wanted = [self._batches[index] for index in self._indexes(grants)]
-        i = 0
-        while i < len(wanted):
-            end, size = wanted[i].last + 1, wanted[i].size
-            j = i + 1
-            while j < len(wanted) and wanted[j].base == end:  # neighbours are read at once
-                end, size = wanted[j].last + 1, size + wanted[j].size
-                j += 1
-            parts += self._read(wanted[i].base, end, size)
-            i = j
-        return parts
-
-    def opened(self, grants: Sequence[Grant]) -> Opened:
-        """The messages of the records. CorruptBatch, StorageFailed where the log cannot be read."""
-        opened = Opened([], [], [])
-        for grant in grants:
-            at, end = grant.first, grant.first + grant.count
-            for index in self._indexes((grant,)):
-                batch = self._batches[index]
-                try:
-                    messages = self._open(batch)
-                except (InvalidRecord, TooLarge) as error:
-                    first, at = max(at, batch.base), min(end, batch.last + 1)
-                    opened.broken.append((first, at - first, str(error)))
-                    continue
-                for one in messages:
-                    if at <= one.offset < end:
-                        if one.offset > at:
-                            opened.missing.append((at, one.offset - at))
-                        opened.found.append(one if grant.deliveries == 1 else _again(one, grant.deliveries))
-                        at = one.offset + 1
-            if at < end:
-                opened.missing.append((at, end - at))
-        return opened
-
-    def records(self, first: int, count: int) -> list[Record]:
-        """Single records as they are stored; fewer where some are no longer there."""
-        found: list[Record] = []
-        log = self.partition.log
-        begin = max(first, log.start_offset)
-        for data, header in log.batches_from(begin) if begin < first + count else ():
-            if header.base_offset >= first + count:
-                break
-            if header.control:
-                continue
-            try:
-                found += [one for one in batches.records_of(data, header) if first <= one.offset < first + count]
-            except (InvalidRecord, TooLarge) as error:
-                logger.error(
-                    "shared.no_records topic=%s offset=%d error=%r", self.topic, header.base_offset, str(error)
-                )
-        return found
 
     def tell(self, error: WaystationError) -> None:
         """It cannot be read: one line in the log for each reason."""
@@ -326,7 +251,7 @@ class SharedPartition:
         if changed:
             deaths, core.dead_again = core.dead_again, []
             self._note(deaths, None)
-        self._prune()
+        self.window.prune(core.start)
 
     def _admit(self, header: Header) -> bool:
         core = self.core
@@ -338,9 +263,7 @@ class SharedPartition:
         if header.control or header.record_count == 0 or self._aborted(header):
             core.skip(end)
             return bool(core.dead_again)
-        if not self._bases or self._bases[-1] < header.base_offset:
-            self._batches.append(Batch(header.base_offset, header.last_offset, header.size))
-            self._bases.append(header.base_offset)
+        self.window.add(header)
         return core.admit(min(end, core.end + self._room()))
 
     def _aborted(self, header: Header) -> bool:
@@ -358,18 +281,11 @@ class SharedPartition:
         log = self.partition.log
         return log.stable_offset if self.group.committed_only else log.high_watermark
 
-    def _prune(self) -> None:
-        """Forgets the batches below the window."""
-        if self._batches and self._batches[0].last < self.core.start:
-            keep = next((i for i, one in enumerate(self._batches) if one.last >= self.core.start), len(self._batches))
-            del self._batches[:keep], self._bases[:keep]
-
     def reset(self, start: int) -> Receipt | None:
         """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""
         self.core.reset(start, self.core.epoch + 1)
         self.members.clear()
-        self._batches.clear()
-        self._bases.clear()
+        self.window.clear()
         self._rearm()
         return self._note([], None)
 
@@ -398,45 +314,6 @@ class SharedPartition:
             self.group.bury(self, deaths, error)
         return self.group.journal.note(self.key, self.encode)
 
-    def _indexes(self, grants: Sequence[Grant]) -> list[int]:
-        """The places of the batches that the records are in, in order, each once."""
-        found: list[int] = []
-        for grant in grants:
-            i = max(0, bisect_right(self._bases, grant.first) - 1)
-            while i < len(self._batches) and self._batches[i].base < grant.first + grant.count:
-                if self._batches[i].last >= grant.first:
-                    found.append(i)
-                i += 1
-        return sorted(set(found)) if len(grants) > 1 else found
-
-    def _read(self, first: int, end: int, size: int) -> list[bytes]:
-        parts: list[bytes] = []
-        while first < end:
-            data = self.partition.log.read(first, size)
-            used = 0
-            for position, header in batches.scan(data):
-                if header.base_offset >= end:
-                    break
-                used = position + header.size
-                first = header.last_offset + 1
-            if not used:
-                break
-            parts.append(data if used == len(data) else data[:used])
-            size -= used
-        return parts
-
-    def _open(self, batch: Batch) -> list[Delivered]:
-        cache = self.group.opened
-        key = (self.partition, batch.base)
-        messages = cache.get(key)
-        if messages is None:
-            data = self.partition.log.read(batch.base, batch.size)
-            header = batches.read_header(data)
-            body = batches.records_section(data, header)
-            messages = delivered_of(body, header, self.topic, self.partition.index, 0)
-            cache.put(key, messages, len(body))
-        return messages
-
 
 def _joined(grants: list[Grant]) -> list[Grant]:
     """Neighbours that were handed out equally often as one."""
@@ -448,30 +325,3 @@ def _joined(grants: list[Grant]) -> list[Grant]:
         else:
             joined.append(grant)
     return joined
-
-
-def _again(one: Delivered, deliveries: int) -> Delivered:
-    return Delivered(one.tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
-
-
-class OpenedBatches:
-    """The batches that were opened last, for members that take a few records of them at a time. Bounded in bytes."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._size = 0
-        self._batches: dict[tuple[Partition, int], tuple[list[Delivered], int]] = {}
-
-    def get(self, key: tuple[Partition, int]) -> list[Delivered] | None:
-        found = self._batches.pop(key, None)
-        if found is None:
-            return None
-        self._batches[key] = found
-        return found[0]
-
-    def put(self, key: tuple[Partition, int], messages: list[Delivered], size: int) -> None:
-        self._batches[key] = messages, size
-        self._size += size
-        while self._size > self._most and len(self._batches) > 1:
-            _, gone = self._batches.pop(next(iter(self._batches)))
-            self._size -= gone

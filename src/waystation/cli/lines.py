@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from collections.abc import Iterator
 
+from waystation.cli.output import note
 from waystation.errors import TooLarge
 
 CHUNK_BYTES = 64 * 1024
 LARGEST_LINE_BYTES = 64 * 1024 * 1024
 """No broker takes a message of this size; a file without line ends should not fill the memory."""
+
+
+def lines_from(path: str | None) -> Iterator[bytes | None]:
+    """Lines of a file, or of standard input (None, `-`); None is a pause in them."""
+    if path not in (None, "-"):
+        with open(path, "rb") as file:
+            yield from lines_of(file.fileno())
+        return
+    if sys.stdin.isatty():
+        note("every line is a message; Ctrl-D ends")
+    yield from lines_of(sys.stdin.fileno())
 
 
 def lines_of(descriptor: int) -> Iterator[bytes | None]:

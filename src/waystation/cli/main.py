@@ -23,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "groups": ("waystation.cli.groups", "list, describe, reset and delete consumer groups"),
     "publish": ("waystation.cli.publish", "send messages to a topic"),
     "consume": ("waystation.cli.consume", "read messages from topics"),
+    "queues": ("waystation.cli.queues", "create, list, describe, alter and delete queues; put, get and find messages"),
+    "dead-letters": ("waystation.cli.dead_letters", "look at dead letters and send them back"),
+    "subscribe": ("waystation.cli.subscribe", "print messages of topics as they come, by pattern"),
+    "request": ("waystation.cli.request", "ask whoever responds to a name, and print the reply"),
+    "exchanges": ("waystation.cli.exchanges", "create, list and bind exchanges"),
     "log": ("waystation.cli.log_files", "look into and repair the files of a broker that is not running"),
 }
 

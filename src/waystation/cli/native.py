@@ -9,6 +9,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from waystation.errors import NotFound
+
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
     from waystation.client.sync.client import Client
@@ -25,6 +27,15 @@ def open_client(arguments: argparse.Namespace) -> Client:
     import waystation
 
     return waystation.connect(arguments.server, name=CLIENT_NAME)
+
+
+def queue_of(mq: Client, name: str) -> Queue:
+    """A queue that is there; NotFound says what to do."""
+    try:
+        return mq.queue(name, passive=True)
+    except NotFound as error:
+        hint = "" if "did you mean" in str(error) else "; `waystation queues list` shows what there is"
+        raise NotFound(f"{error}{hint}") from None
 
 
 def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "any") -> Iterator[Looked]:

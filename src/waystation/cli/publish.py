@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -85,6 +84,7 @@ def _send_all(publisher: Publisher, messages: Iterator[Outgoing | None]) -> None
 
 def _messages(arguments: argparse.Namespace) -> Iterator[Outgoing | None]:
     """What to send, in order; None is a pause in the input."""
+    from waystation.cli.lines import lines_from
     from waystation.cli.message_json import from_json
     from waystation.client.publisher import Outgoing
 
@@ -109,19 +109,7 @@ def _messages(arguments: argparse.Namespace) -> Iterator[Outgoing | None]:
     elif arguments.message:
         yield from (make(os.fsencode(text)) for text in arguments.message)
     else:
-        yield from (None if line is None else make(line) for line in _lines(arguments.file))
-
-
-def _lines(path: str | None) -> Iterator[bytes | None]:
-    from waystation.cli.lines import lines_of
-
-    if path not in (None, "-"):
-        with open(path, "rb") as file:
-            yield from lines_of(file.fileno())
-        return
-    if sys.stdin.isatty():
-        note("every line is a message; Ctrl-D ends")
-    yield from lines_of(sys.stdin.fileno())
+        yield from (None if line is None else make(line) for line in lines_from(arguments.file))
 
 
 class _Ranges:

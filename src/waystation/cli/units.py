@@ -35,7 +35,8 @@ def size(text: str) -> int:
     if found is None or (found[3] and not found[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 64KiB, 10MB, 1.5GiB")
     power = " kmgt".index(found[2].lower() or " ")
-    return round(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    unit: int = (1024 if found[3] else 1000) ** power
+    return round(float(found[1]) * unit)
 
 
 def moment(text: str) -> float:
@@ -77,7 +78,7 @@ def spell_age(since_ms: int) -> str:
 def spell_about(ms: int) -> str:
     """A length of time, roughly; nothing below a second counts."""
     rest = max(0, ms) // 1000 * 1000
-    parts = []
+    parts: list[str] = []
     for unit, length in list(_UNITS_MS.items())[1:-1]:
         count, rest = divmod(rest, length)
         if count or parts:

@@ -18,7 +18,7 @@ import msgspec
 
 from waystation.client.failures import failure
 from waystation.client.link import Dial, Link
-from waystation.errors import ConnectionLost, RequestTimeout, WaystationError
+from waystation.errors import ConnectionLost, Invalid, RequestTimeout, WaystationError
 from waystation.message import Delivered
 from waystation.protocol import Command, Hello, HelloAnswer, Ping
 
@@ -172,7 +172,7 @@ class Connection:
         back after a lost link, and goes before everything that waits.
         """
         if self._closed:
-            waiter.set_exception(self._why)
+            reject(waiter, self._why)
             return
         self._last_id += 1
         command.id = self._last_id
@@ -221,8 +221,13 @@ class Connection:
         try:
             self._link.send(pending.command)
         except WaystationError as error:
-            self._pending.pop(pending.command.id, None)
-            _reject(pending.waiter, error)
+            self._unsendable(pending, error)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._unsendable(pending, Invalid(f"{pending.command.__struct_config__.tag} cannot be sent: {error}"))
+
+    def _unsendable(self, pending: _Pending, error: WaystationError) -> None:
+        self._pending.pop(pending.command.id, None)
+        reject(pending.waiter, error)
 
     # -- what the link says ----------------------------------------------------------------------------------------
 
@@ -234,9 +239,9 @@ class Connection:
         try:
             answer = self._link.read(value, pending.kind)
         except msgspec.ValidationError as error:
-            _reject(pending.waiter, WaystationError(f"an answer that this client does not understand: {error}"))
+            reject(pending.waiter, WaystationError(f"an answer that this client does not understand: {error}"))
             return
-        if not _resolve(pending.waiter, answer) and pending.orphan is not None:
+        if not resolve(pending.waiter, answer) and pending.orphan is not None:
             pending.orphan(answer)
 
     def failed(self, id: int, error: str, text: str) -> None:
@@ -247,7 +252,7 @@ class Connection:
             return
         pending = self._pending.pop(id, None)
         if pending is not None:
-            _reject(pending.waiter, failure(error, text))
+            reject(pending.waiter, failure(error, text))
 
     def delivered(self, consumer: int, messages: list[Delivered]) -> None:
         self._heard = self.loop.time()
@@ -265,7 +270,7 @@ class Connection:
             error, self._said = ConnectionLost(f"{error}: {self._said}"), ""
         self._link = None
         if self._greeting is not None:
-            _reject(self._greeting, error)
+            reject(self._greeting, error)
             return
         if self._closed or not (self._up or self._restoring):
             return
@@ -349,7 +354,7 @@ class Connection:
                 if pending.orphan is None or not pending.sent:
                     del self._pending[id]
                 pending.deadline = NEVER
-                _reject(pending.waiter, self._too_late(pending))
+                reject(pending.waiter, self._too_late(pending))
         if self._up and self._link is not None and self._link.remote and now - self._heard > SILENCE_S:
             if now - self._heard > 2 * SILENCE_S:
                 link = self._link
@@ -368,10 +373,11 @@ class Connection:
         for id, pending in list(self._pending.items()):
             if chosen(pending):
                 self._pending.pop(id, None)
-                _reject(pending.waiter, ConnectionLost(text))
+                reject(pending.waiter, ConnectionLost(text))
 
 
-def _resolve(waiter: Waiter, result: Any) -> bool:
+def resolve(waiter: Waiter, result: Any) -> bool:
+    """False if nobody waits any more."""
     if waiter.done():
         return False
     try:
@@ -381,7 +387,7 @@ def _resolve(waiter: Waiter, result: Any) -> bool:
     return True
 
 
-def _reject(waiter: Waiter, error: WaystationError) -> None:
+def reject(waiter: Waiter, error: WaystationError) -> None:
     if not waiter.done():
         try:
             waiter.set_exception(error)

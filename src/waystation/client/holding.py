@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from waystation.client.connection import Waiter
+from waystation.client.connection import Waiter, reject, resolve
 from waystation.errors import Conflict, WaystationError
 from waystation.protocol import Run, Settle, SettleAnswer, Touch
 
@@ -98,7 +98,7 @@ class Holder:
     def touch(self, runs: list[Run], hold_ms: int | None, waiter: Waiter) -> None:
         """More time."""
         if not self.alive:
-            waiter.set_exception(_gone())
+            reject(waiter, _gone())
             return
         self.connection.request(Touch(consumer=self.consumer, runs=runs, hold_ms=hold_ms), SettleAnswer, waiter)
 
@@ -119,16 +119,15 @@ class Holder:
                 return
             idle, self._idle = self._idle, []
             for waiter in idle:
-                if not waiter.done():
-                    waiter.set_result(None)
+                resolve(waiter, None)
         elif self._says:
             self._scheduled = True
 
     def _send(self, says: list[int | Say]) -> None:
         if not self.alive:
             for say in says:
-                if isinstance(say, Say) and say.waiter is not None and not say.waiter.done():
-                    say.waiter.set_exception(_gone())
+                if isinstance(say, Say) and say.waiter is not None:
+                    reject(say.waiter, _gone())
             return
         for settle, waiters in _frames(self.consumer, says):
             self._flying += 1
@@ -155,23 +154,19 @@ class _Flight:
     def set_result(self, answer: SettleAnswer) -> None:
         self._done = True
         for tags, waiter in self._waiters:
-            if waiter.done():
-                continue
             gone = [tag for tag in tags if _within(tag, answer.unknown)] if answer.unknown else []
             if gone:
-                waiter.set_exception(
-                    Conflict(f"messages {gone[:10]} are not held any more: their time ran out; they may come again")
-                )
+                said = f"messages {gone[:10]} are not held any more: their time ran out; they may come again"
+                reject(waiter, Conflict(said))
             else:
-                waiter.set_result(None)
+                resolve(waiter, None)
         if self._holder is not None:
             self._holder.landed()
 
     def set_exception(self, error: WaystationError) -> None:
         self._done = True
         for _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+            reject(waiter, error)
         if self._holder is not None:
             self._holder.landed()
 

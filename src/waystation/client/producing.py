@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from waystation.client.connection import Connection, Waiter
+from waystation.client.connection import Connection, Waiter, reject, resolve
 from waystation.client.results import Published, Stored
 from waystation.errors import AlreadyExists, ConnectionLost, Full, RequestTimeout, WaystationError
 from waystation.message import Message
@@ -30,6 +30,8 @@ ENOUGH_BYTES = 64 * 1024
 """A frame of this size need not wait for company."""
 FEW_FLYING = 2
 MOST_FLYING = 8
+MOST_ALONE = 500
+"""Frames of one message each: the broker makes batches of those that come together."""
 BUSY_S = 0.005
 MESSAGE_OVERHEAD = 64
 """What a message takes beside its payload, roughly."""
@@ -44,13 +46,15 @@ def size_of(message: Message) -> int:
 class Group:
     """What one caller gave at once, and who waits for it. `single`: the waiter gets the id instead of a list."""
 
-    __slots__ = ("messages", "single", "size", "waiter")
+    __slots__ = ("alone", "messages", "single", "size", "waiter")
 
     def __init__(self, messages: list[Message], size: int, waiter: Waiter, *, single: bool) -> None:
         self.messages = messages
         self.size = size
         self.waiter = waiter
         self.single = single
+        self.alone = False
+        """Whether it needs a frame of its own."""
 
 
 class Lane:
@@ -94,8 +98,7 @@ class Lane:
         if self._idle and not self._waiting and not self._flying:
             idle, self._idle = self._idle, []
             for waiter in idle:
-                if not waiter.done():
-                    waiter.set_result(None)
+                resolve(waiter, None)
 
     def _may_send(self) -> bool:
         if self.silent:  # no answer holds it back, so the socket has to
@@ -106,6 +109,8 @@ class Lane:
             return True
         if self._flying < FEW_FLYING:
             return True
+        if self._waiting[0].alone:
+            return self._flying < MOST_ALONE and not self.connection.busy
         enough = self._messages >= ENOUGH_MESSAGES or self._bytes >= ENOUGH_BYTES
         return enough and self._flying < MOST_FLYING and not self.connection.busy
 
@@ -115,7 +120,12 @@ class Lane:
         messages = size = 0
         while self._waiting:
             group = self._waiting[0]
-            if groups and (messages + len(group.messages) > FRAME_MESSAGES or size + group.size > FRAME_BYTES):
+            if groups and (
+                group.alone
+                or groups[0].alone
+                or messages + len(group.messages) > FRAME_MESSAGES
+                or size + group.size > FRAME_BYTES
+            ):
                 break
             groups.append(self._waiting.popleft())
             messages += len(group.messages)
@@ -129,10 +139,17 @@ class Lane:
         self._flying += 1
         frame = _Frame(self, groups, self.connection.epoch)
         if self.silent:
-            self.connection.tell(self.command(messages))
-            frame.set_result(self.kind())
+            self._send_silently(self.command(messages), frame)
             return
         self.connection.request(self.command(messages), self.kind, frame, resend=self._resend)
+
+    def _send_silently(self, command: Command, frame: _Frame) -> None:
+        try:
+            self.connection.tell(command)
+        except WaystationError as error:
+            frame.set_exception(error)
+        else:
+            frame.set_result(self.kind())
 
     def when_idle(self, waiter: Waiter) -> None:
         """Done when everything given so far is answered."""
@@ -176,8 +193,7 @@ class _Frame:
             self._lane.again(self._groups)
             return
         for group in self._groups:
-            if not group.waiter.done():
-                group.waiter.set_exception(error)
+            reject(group.waiter, error)
         self._lane.landed(self._groups)
 
 
@@ -204,25 +220,20 @@ class PutLane(Lane):
         for group in groups:
             count = len(group.messages)
             left_out = [i - start for i in answer.duplicates if start <= i < start + count] if answer.duplicates else []
-            if not group.waiter.done():
-                self._tell(group, tag, left_out, resent)
+            self._tell(group, tag, left_out, resent)
             tag += count - len(left_out)
             start += count
 
     def _tell(self, group: Group, tag: int, left_out: list[int], resent: bool) -> None:
         if not group.single:
-            group.waiter.set_result(Stored(self.queue, group.messages, tag, left_out))
+            resolve(group.waiter, Stored.of(self.queue, group.messages, tag, left_out))
             return
         message = group.messages[0]
         if left_out and not resent and not self._forgiving:
-            group.waiter.set_exception(
-                AlreadyExists(
-                    f"id: {message.id!r} was used within the deduplication window of queue {self.queue!r}; "
-                    "nothing was stored"
-                )
-            )
+            said = f"id: {message.id!r} was used within the deduplication window of queue {self.queue!r}"
+            reject(group.waiter, AlreadyExists(f"{said}; nothing was stored"))
             return
-        group.waiter.set_result(message.id if message.id is not None else f"{self.queue}#{tag}")
+        resolve(group.waiter, message.id if message.id is not None else f"{self.queue}#{tag}")
 
 
 class PublishLane(Lane):
@@ -247,25 +258,33 @@ class PublishLane(Lane):
             mandatory=shape.mandatory,
         )
 
+    def add(self, group: Group) -> None:
+        group.alone = self._shape.exchange is not None or not all(map(_plain, group.messages))
+        super().add(group)
+
     def share(self, answer: PublishAnswer, groups: list[Group], *, resent: bool) -> None:
-        """Offsets are dense in a partition; where a frame went to several, only the broker knows which went where."""
+        """Several groups are in a frame only if all messages in it go to one partition, one after another."""
         places = answer.places
         offset = places[0][2] if len(places) == 1 else -1
         for group in groups:
-            if not group.waiter.done():
-                group.waiter.set_result(
-                    Published(
-                        group.messages,
-                        topic=places[0][0] if places else self._shape.topic or "",
-                        partition=places[0][1] if len(places) == 1 else -1,
-                        offset=offset,
-                        places=places,
-                        queues=answer.queues,
-                        subscribers=answer.subscribers,
-                    )
-                )
+            published = Published(
+                len(group.messages),
+                group.messages[0].id,
+                topic=places[0][0] if places else self._shape.topic or "",
+                partition=places[0][1] if len(places) == 1 else -1,
+                offset=offset,
+                places=places,
+                queues=answer.queues,
+                subscribers=answer.subscribers,
+            )
+            resolve(group.waiter, published)
             if offset >= 0:
                 offset += len(group.messages)
+
+
+def _plain(message: Message) -> bool:
+    """Whether it surely goes where its neighbours go, now."""
+    return message.key is None and message.id is None and not message.delay_ms and message.deliver_at_ms is None
 
 
 # -- how much may be on its way ----------------------------------------------------------------------------------------

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from waystation.message import Message
+
+
+class _Part(NamedTuple):
+    """Of one frame: how many were given, the number of the first, who was left out, ids where there are own ones."""
+
+    given: int
+    first: int
+    duplicates: Sequence[int]
+    ids: Sequence[str | None] | None
 
 
 class Stored:
@@ -12,38 +22,43 @@ class Stored:
 
     __slots__ = ("_parts", "queue")
 
-    def __init__(self, queue: str, messages: Sequence[Message], first: int, duplicates: Sequence[int]) -> None:
+    def __init__(self, queue: str, parts: list[_Part]) -> None:
         self.queue = queue
-        self._parts: list[tuple[Sequence[Message], int, Sequence[int]]] = [(messages, first, duplicates)]
+        self._parts = parts
 
     @classmethod
-    def joined(cls, queue: str, parts: Sequence[Stored]) -> Stored:
+    def of(cls, queue: str, messages: Sequence[Message], first: int, duplicates: Sequence[int]) -> Stored:
+        """What became of the messages of one frame; they themselves are not kept."""
+        ids = [message.id for message in messages]
+        return cls(queue, [_Part(len(ids), first, duplicates, ids if any(ids) else None)])
+
+    @classmethod
+    def joined(cls, queue: str, answers: Sequence[Stored]) -> Stored:
         """Several answers as one."""
-        whole = cls(queue, [], 0, [])
-        whole._parts = [part for stored in parts for part in stored._parts]
-        return whole
+        return cls(queue, [part for stored in answers for part in stored._parts])
 
     def __len__(self) -> int:
         """How many were stored."""
-        return sum(len(messages) - len(duplicates) for messages, _, duplicates in self._parts)
+        return sum(part.given - len(part.duplicates) for part in self._parts)
 
     @property
     def duplicates(self) -> list[int]:
         found: list[int] = []
         start = 0
-        for messages, _, duplicates in self._parts:
-            found += [start + i for i in duplicates]
-            start += len(messages)
+        for part in self._parts:
+            found += [start + i for i in part.duplicates]
+            start += part.given
         return found
 
     @property
     def ids(self) -> list[str]:
         """An id for every message given, duplicates included: its own, or `QUEUE#NUMBER`."""
         ids: list[str] = []
-        for messages, tag, duplicates in self._parts:
-            left_out = set(duplicates)
-            for i, message in enumerate(messages):
-                ids.append(message.id if message.id is not None else f"{self.queue}#{tag}")
+        for part in self._parts:
+            tag, left_out = part.first, set(part.duplicates)
+            for i in range(part.given):
+                own = None if part.ids is None else part.ids[i]
+                ids.append(f"{self.queue}#{tag}" if own is None else own)
                 tag += i not in left_out
         return ids
 
@@ -60,11 +75,12 @@ class Published:
     many listened.
     """
 
-    __slots__ = ("_messages", "offset", "partition", "places", "queues", "subscribers", "topic")
+    __slots__ = ("_count", "_own_id", "offset", "partition", "places", "queues", "subscribers", "topic")
 
     def __init__(
         self,
-        messages: Sequence[Message],
+        count: int,
+        own_id: str | None,
         *,
         topic: str,
         partition: int = -1,
@@ -73,7 +89,8 @@ class Published:
         queues: Sequence[str] = (),
         subscribers: int = 0,
     ) -> None:
-        self._messages = messages
+        self._count = count
+        self._own_id = own_id
         self.topic = topic
         self.partition = partition
         self.offset = offset
@@ -86,9 +103,10 @@ class Published:
         """Several answers as one."""
         if len(parts) == 1:
             return parts[0]
-        first = parts[0] if parts else cls([], topic="")
+        first = parts[0] if parts else cls(0, None, topic="")
         return cls(
-            [message for part in parts for message in part._messages],
+            sum(part._count for part in parts),
+            first._own_id,
             topic=first.topic,
             partition=first.partition if len({part.partition for part in parts}) == 1 else -1,
             offset=first.offset,
@@ -98,14 +116,13 @@ class Published:
         )
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._count
 
     @property
     def id(self) -> str:
         """The first message's: its own, or `TOPIC-PARTITION@OFFSET`; empty where the place is not known."""
-        own = self._messages[0].id if self._messages else None
-        if own is not None:
-            return own
+        if self._own_id is not None:
+            return self._own_id
         return f"{self.topic}-{self.partition}@{self.offset}" if self.offset >= 0 else ""
 
     def __repr__(self) -> str:

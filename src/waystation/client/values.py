@@ -158,10 +158,26 @@ def encode_key(key: str | bytes | None) -> bytes | None:
 def _headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     if not headers:
         return {}
-    for name in headers:
+    for name, value in headers.items():
         if not isinstance(name, str):
             raise Invalid(f"headers: the name {name!r} is not text")
+        if not _can_be_header(value):
+            raise Invalid(
+                f"headers: {name} is a {type(value).__name__}; use text, bytes, numbers, lists or dicts of them"
+            )
     return dict(headers)
+
+
+def _can_be_header(value: Any) -> bool:
+    if value is None or isinstance(value, str | bytes | float):
+        return True
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_header, value))
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _can_be_header(inner) for name, inner in value.items())
+    return False
 
 
 def milliseconds(name: str, value: Seconds | None) -> int | None:
@@ -173,7 +189,8 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
         raise Invalid(f"{name}: {value!r} is neither seconds nor a timedelta")
     if not 0 <= seconds < 1e12:
         raise Invalid(f"{name}: {seconds:g} seconds is no length of time; it counts from now, in seconds")
-    return -int(-seconds * 1000 // 1)
+    # 4.035 * 1000 is a hair above 4035: what is off by less than a nanosecond is no millisecond more.
+    return -int(-round(seconds * 1000, 6) // 1)
 
 
 def moment_ms(name: str, value: Moment | None) -> int | None:

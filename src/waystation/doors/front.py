@@ -20,6 +20,7 @@ logger = logging.getLogger("waystation.front")
 IDLE_CHECK_S = 10.0
 BACKLOG = 1024
 FIRST_READ = 16 * 1024
+FAREWELL_TURNS = 20
 
 
 class Guest(Protocol):
@@ -77,6 +78,13 @@ class Front:
             self._server.close()
         for arrival, guest in list(self._here.items()):
             (guest or arrival).close()
+        for _ in range(FAREWELL_TURNS):  # what was said last is written, and each of them notices that it is over
+            await asyncio.sleep(0)
+            if not self._here:
+                return
+        for arrival in list(self._here):
+            arrival.abort()  # a client that does not read would keep its connection for ever
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     def admit(self, arrival: Arrival) -> bool:
@@ -149,3 +157,8 @@ class Arrival(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection, whoever has it by now."""
+        if self._transport is not None:
+            self._transport.abort()

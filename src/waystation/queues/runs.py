@@ -5,7 +5,7 @@ A list of runs is *tidy* when it ascends and no two of its runs touch or overlap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 Run = tuple[int, int]
 """(first entry, how many)."""
@@ -66,7 +66,3 @@ def runs_of(entries: list[int]) -> list[Run]:
         end = entry + 1
     runs.append((start, end - start))
     return runs
-
-
-def count_of(runs: Iterable[Run]) -> int:
-    return sum(count for _, count in runs)

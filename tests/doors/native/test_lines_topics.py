@@ -228,3 +228,41 @@ def test_p5_an_inbox_goes_with_its_connection(server: Server, lines: JsonLines) 
         inbox = asker.ask("open_inbox", consumer=1)
         assert asker.refusal("settle", consumer=1, tags=[0]).kind == "Invalid"
     wait_for(lambda: lines.ask("reply", to=inbox, message={"payload": "x"}) is False, "the inbox is gone")
+
+
+# -- routing and offsets -----------------------------------------------------------------------------------------------
+
+
+def test_p4_exchanges_route_to_queues_and_topics(lines: JsonLines) -> None:
+    exchange, queue, topic = unique("x"), lines.queue(unique("q")), unique("t")
+    lines.ask("create_topic", topic=topic)
+    lines.ask("declare_exchange", exchange=exchange, kind="topic")
+    lines.ask("bind", exchange=exchange, target=f"queue:{queue}", key="orders.*")
+    lines.ask("bind", exchange=exchange, target=f"topic:{topic}", key="orders.#")
+    message = {"payload": "routed"}
+    both = [f"queue:{queue}", f"topic:{topic}"]
+    assert sorted(lines.ask("route", exchange=exchange, routing_key="orders.eu", message=message)) == both
+    answer = lines.ask("publish_messages", exchange=exchange, routing_key="orders.eu", message=message)
+    assert (answer["queues"], answer["places"]) == ([queue], [[topic, 0, 0]])
+    assert lines.get_payloads(queue) == ["routed"]
+    lines.ask("unbind", exchange=exchange, target=f"queue:{queue}", key="orders.*")
+    assert lines.ask("route", exchange=exchange, routing_key="orders.eu", message=message) == both[1:]
+    fields = {"exchange": exchange, "routing_key": "other", "message": message}
+    assert lines.refusal("publish_messages", mandatory=True, **fields).kind == "NotFound"
+    assert [each[0] for each in lines.ask("list_routing")["bindings"]].count(exchange) == 1
+    lines.ask("delete_exchange", exchange=exchange)
+    assert lines.refusal("publish_messages", **fields).kind == "NotFound"
+
+
+def test_offsets_are_committed_alone_and_in_a_transaction(lines: JsonLines) -> None:
+    topic, group = unique("t"), unique("g")
+    _publish(lines, topic, *"abcde")
+    lines.ask("commit_offsets", group=group, offsets=[[topic, 0, 2]])
+    number = lines.ask("begin", transactional_id=unique("tx"))
+    lines.ask("commit_offsets", group=group, offsets=[[topic, 0, 4]], tx=number)
+    lines.ask("publish_messages", topic=topic, message={"payload": "f"}, tx=number)
+    lines.ask("end", tx=number)
+    _subscribe(lines, 1, topic, mode="stream", group=group, start="earliest")
+    assert _payloads(lines, 2) == ["e", "f"]
+    assert lines.refusal("begin", transactional_id="").kind == "Invalid"
+    assert lines.refusal("begin", transactional_id="__waystation.x").kind == "NotAllowed"

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.doors.native.kit import JsonLines, frame_of
+from tests.doors.native.kit import JsonLines
 from tests.support.server import ROOT, Server
+from waystation.doors.native.frames import Frames
 from waystation.doors.native.json_lines import COMMANDS, MAX_LINE_BYTES
 from waystation.message import Message
 from waystation.message_json import from_json_object
-from waystation.protocol import MAGIC, MAX_FRAME_BYTES, DescribeQueue
+from waystation.protocol import MAX_FRAME_BYTES, DescribeQueue
 
 PROTOCOL = (ROOT / "docs" / "reference" / "native-protocol.md").read_text()
 LINES = (ROOT / "docs" / "reference" / "json-lines.md").read_text()
@@ -59,7 +60,10 @@ def test_the_places_in_a_message_are_right() -> None:
 def test_the_bytes_on_the_page_are_what_is_sent() -> None:
     (text,) = re.findall(r"^```text\n(.*?)^```$", PROTOCOL, re.DOTALL | re.MULTILINE)
     sent = bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} ?)+", line)[0] for line in text.splitlines()))  # type: ignore[index]
-    assert sent == MAGIC + frame_of(DescribeQueue(id=1, queue="jobs"))
+    frames = Frames()
+    frames.intake.feed(sent)
+    assert frames.commands() == [DescribeQueue(id=1, queue="jobs")]
+    assert frames.intake.unread == 0
 
 
 def test_the_limits_are_right() -> None:

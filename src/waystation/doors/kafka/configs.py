@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.shared import check_group_id, check_own
+from waystation.broker.shared_checks import check_group_id, check_own
 from waystation.broker.topics import check_name
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render, resolve_topic
 from waystation.doors.kafka import loggers

@@ -169,7 +169,7 @@ class _Acquisition:
                     request.member_id, count, size, self._group.settings.lock_ms, whole=whole
                 )
                 if answer.grants:
-                    answer.records = b"".join(one.stored(answer.grants))
+                    answer.records = b"".join(one.window.stored(answer.grants))
                     self._session.served(key)
             except WaystationError as error:
                 answer.error = error

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from waystation.message import Delivered
     from waystation.queues.feed import Feed
 
-FIRST_PORTION = 256
-LARGEST_PORTION = 4_096
+FIRST_PORTION = 16
+LARGEST_PORTION = 1_024
 PORTION_BYTES = 1024 * 1024
 
 PIECE_BYTES = 4 * 1024 * 1024

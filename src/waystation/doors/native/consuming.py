@@ -61,12 +61,15 @@ def consume(session: Session, command: Consume) -> None:
     session.credited(consumer)
 
 
-async def subscribe(session: Session, command: Subscribe) -> SubscribeAnswer:
+def subscribe(session: Session, command: Subscribe) -> Awaitable[SubscribeAnswer]:
+    """The number is taken at once: credit for it may be in the next frame."""
     _check_counts(command.credit, command.prefetch)
-    if command.history < 0:
-        raise Invalid(f"history: {command.history} is below zero")
     consumer = session.new_consumer(command.consumer, live=command.mode == "live")
     consumer.allow(command.credit)
+    return _open_subscription(session, command, consumer)
+
+
+async def _open_subscription(session: Session, command: Subscribe, consumer: Consumer) -> SubscribeAnswer:
     try:
         feed, answer = await session.broker.subscriptions.open(
             command,

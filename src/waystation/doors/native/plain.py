@@ -208,7 +208,10 @@ class PlainActions:
         )
 
     def _stats(self, line: dict[str, Any], fill: Fill) -> None:
-        fill({"status": "success", "stats": overview.stats(self._session.broker)})
+        stats = overview.stats(self._session.broker)
+        stats["messages_delivered"] += self._subscriptions.delivered
+        stats["active_consumers"] += self._subscriptions.consumers
+        fill({"status": "success", "stats": stats})
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -313,6 +316,7 @@ class PlainActions:
                     continue  # it waited here for too long and is not ours any more
                 _remember(consumer.held, message_id, (member, delivered.tag))
             found.append(to_plain(delivered))
+        self._subscriptions.delivered += len(found)
         return found
 
 

@@ -71,6 +71,11 @@ class PlainSubscriptions:
     def __init__(self) -> None:
         self._by_id: dict[str, PlainSubscription] = {}
         self._by_consumer: dict[str, dict[str, PlainSubscription]] = {}
+        self.delivered = 0  # messages that `consume` gave
+
+    @property
+    def consumers(self) -> int:
+        return len(self._by_consumer)
 
     def add(self, subscription: PlainSubscription) -> None:
         if subscription.id not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.doors.native.consumers import Consumer
@@ -126,7 +126,13 @@ class Session:
         self.began(1)
         task = asyncio.get_running_loop().create_task(self._finish(request, work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if isinstance(work, Coroutine):
+                work.close()  # it was never begun if the session was closed at once
+
+        task.add_done_callback(done)
 
     def in_turn(self, key: Hashable, request: int, work: Callable[[], Awaitable[Any]]) -> None:
         """The same, after everything that was to be done in turn under this key."""
@@ -268,26 +274,18 @@ class Session:
         self.getters.clear()
         transactions, self.transactions = list(self.transactions.values()), {}
         if transactions:
-            _abandon(transactions)
+            task = asyncio.get_running_loop().create_task(self._undo(transactions))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         self.broker.queues.release_owner(self.name)
 
-
-_abandoned: set[asyncio.Task[None]] = set()
-
-
-def _abandon(transactions: list[Tx]) -> None:
-    """Aborts what a client left open, after the session is gone."""
-
-    async def abort() -> None:
+    async def _undo(self, transactions: list[Tx]) -> None:
+        """What the client left open."""
         for transaction in transactions:
             try:
                 await transaction.end(False)
             except WaystationError as error:
-                logger.info("an abandoned transaction could not be aborted, its timeout will: %s", error)
-
-    task = asyncio.get_running_loop().create_task(abort())
-    _abandoned.add(task)
-    task.add_done_callback(_abandoned.discard)
+                logger.info("an abandoned transaction is left to its timeout: session=%s: %s", self.name, error)
 
 
 def describe(error: Exception, session: Session) -> tuple[str, str]:

@@ -1,0 +1,204 @@
+"""The batches in a share group's window on a partition: which there are, and the records in them, stored or opened.
+
+Batches are read from the topic's log when they are wanted; what was opened last is kept a little while
+(`OpenedBatches`), for members that take a few records at a time. A batch that compaction has changed meanwhile gives
+fewer records, which is what compaction means.
+
+Used by `SharedPartition` alone. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from waystation.broker.crossing import delivered_of
+from waystation.broker.partition import Partition
+from waystation.errors import InvalidRecord, TooLarge
+from waystation.groups.share_partition import Run
+from waystation.log import batch as batches
+from waystation.log.batch import Header, Record
+from waystation.message import Delivered
+from waystation.queues.ledger import Grant
+
+logger = logging.getLogger("waystation.shared")
+
+
+class Batch(NamedTuple):
+    """A stored batch in the window."""
+
+    base: int
+    last: int
+    size: int
+
+
+class Opened(NamedTuple):
+    """Records as messages, in order."""
+
+    found: list[Delivered]
+    missing: list[Run]  # offsets that have no record: it was compacted away
+    broken: list[tuple[int, int, str]]  # (first, how many, why): what a producer sent, intact, but no records
+
+
+class SharedWindow:
+    """See the module."""
+
+    def __init__(self, partition: Partition, cache: OpenedBatches) -> None:
+        self._partition = partition
+        self._cache = cache
+        self._batches: list[Batch] = []
+        self._bases: list[int] = []
+
+    # -- which there are ---------------------------------------------------------------------------------------------
+
+    def add(self, header: Header) -> None:
+        """The window has come to this batch, or further into it."""
+        if not self._bases or self._bases[-1] < header.base_offset:
+            self._batches.append(Batch(header.base_offset, header.last_offset, header.size))
+            self._bases.append(header.base_offset)
+
+    def prune(self, start: int) -> None:
+        """Forgets the batches below the window."""
+        if self._batches and self._batches[0].last < start:
+            keep = next((i for i, one in enumerate(self._batches) if one.last >= start), len(self._batches))
+            del self._batches[:keep], self._bases[:keep]
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self._bases.clear()
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest batch, at least 1."""
+        return max((one.size for one in self._batches), default=1)
+
+    def of(self, grants: Sequence[Grant]) -> list[Batch]:
+        """The batches that the records are in, in order, each once."""
+        return [self._batches[index] for index in self._indexes(grants)]
+
+    # -- what is in them ---------------------------------------------------------------------------------------------
+
+    def stored(self, grants: Sequence[Grant]) -> list[bytes]:
+        """The batches that the records are in, as they are stored."""
+        parts: list[bytes] = []
+        wanted = self.of(grants)
+        i = 0
+        while i < len(wanted):
+            end, size = wanted[i].last + 1, wanted[i].size
+            j = i + 1
+            while j < len(wanted) and wanted[j].base == end:  # neighbours are read at once
+                end, size = wanted[j].last + 1, size + wanted[j].size
+                j += 1
+            parts += self._read(wanted[i].base, end, size)
+            i = j
+        return parts
+
+    def opened(self, grants: Sequence[Grant]) -> Opened:
+        """The messages of the records. CorruptBatch, StorageFailed where the log cannot be read."""
+        opened = Opened([], [], [])
+        for grant in grants:
+            at, end = grant.first, grant.first + grant.count
+            for batch in self.of((grant,)):
+                try:
+                    messages = self._open(batch)
+                except (InvalidRecord, TooLarge) as error:
+                    first, at = max(at, batch.base), min(end, batch.last + 1)
+                    opened.broken.append((first, at - first, str(error)))
+                    continue
+                for one in messages:
+                    if at <= one.offset < end:
+                        if one.offset > at:
+                            opened.missing.append((at, one.offset - at))
+                        opened.found.append(one if grant.deliveries == 1 else _again(one, grant.deliveries))
+                        at = one.offset + 1
+            if at < end:
+                opened.missing.append((at, end - at))
+        return opened
+
+    def records(self, first: int, count: int) -> list[Record]:
+        """Single records as they are stored; fewer where some are no longer there."""
+        found: list[Record] = []
+        log = self._partition.log
+        begin = max(first, log.start_offset)
+        for data, header in log.batches_from(begin) if begin < first + count else ():
+            if header.base_offset >= first + count:
+                break
+            if header.control:
+                continue
+            try:
+                found += [one for one in batches.records_of(data, header) if first <= one.offset < first + count]
+            except (InvalidRecord, TooLarge) as error:
+                logger.error(
+                    "shared.no_records topic=%s offset=%d error=%r",
+                    self._partition.topic.name,
+                    header.base_offset,
+                    str(error),
+                )
+        return found
+
+    def _indexes(self, grants: Sequence[Grant]) -> list[int]:
+        """The places of the batches that the records are in, in order, each once."""
+        found: list[int] = []
+        for grant in grants:
+            i = max(0, bisect_right(self._bases, grant.first) - 1)
+            while i < len(self._batches) and self._batches[i].base < grant.first + grant.count:
+                if self._batches[i].last >= grant.first:
+                    found.append(i)
+                i += 1
+        return sorted(set(found)) if len(grants) > 1 else found
+
+    def _read(self, first: int, end: int, size: int) -> list[bytes]:
+        parts: list[bytes] = []
+        while first < end:
+            data = self._partition.log.read(first, size)
+            used = 0
+            for position, header in batches.scan(data):
+                if header.base_offset >= end:
+                    break
+                used = position + header.size
+                first = header.last_offset + 1
+            if not used:
+                break
+            parts.append(data if used == len(data) else data[:used])
+            size -= used
+        return parts
+
+    def _open(self, batch: Batch) -> list[Delivered]:
+        key = (self._partition, batch.base)
+        messages = self._cache.get(key)
+        if messages is None:
+            data = self._partition.log.read(batch.base, batch.size)
+            header = batches.read_header(data)
+            body = batches.records_section(data, header)
+            messages = delivered_of(body, header, self._partition.topic.name, self._partition.index, 0)
+            self._cache.put(key, messages, len(body))
+        return messages
+
+
+def _again(one: Delivered, deliveries: int) -> Delivered:
+    return Delivered(one.tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
+
+
+class OpenedBatches:
+    """The batches that were opened last, for members that take a few records of them at a time. Bounded in bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._size = 0
+        self._batches: dict[tuple[Partition, int], tuple[list[Delivered], int]] = {}
+
+    def get(self, key: tuple[Partition, int]) -> list[Delivered] | None:
+        found = self._batches.pop(key, None)
+        if found is None:
+            return None
+        self._batches[key] = found
+        return found[0]
+
+    def put(self, key: tuple[Partition, int], messages: list[Delivered], size: int) -> None:
+        self._batches[key] = messages, size
+        self._size += size
+        while self._size > self._most and len(self._batches) > 1:
+            _, gone = self._batches.pop(next(iter(self._batches)))
+            self._size -= gone

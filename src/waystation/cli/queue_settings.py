@@ -1,0 +1,117 @@
+"""A queue's settings as options of the command line and as people read them.
+
+The names are those of `QueueSettings` without their units: `hold_ms` is `--hold 30s`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from waystation.cli.arguments import not_negative, positive
+from waystation.cli.output import spell_bytes
+from waystation.cli.units import duration, fraction, size, spell_duration
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.client.queue_options import QueueOptions
+    from waystation.queues.settings import QueueSettings
+
+OVERFLOWS = ("reject", "drop-oldest", "dead-letter")
+
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("max_deliveries", {"type": not_negative, "metavar": "N", "help": "failures until a message is dead (0: never)"}),
+    ("retry_base", {"type": duration, "metavar": "TIME", "help": "a rejected message waits so long (default: 1s)"}),
+    ("retry_factor", {"type": fraction, "metavar": "F", "help": "then so many times longer each time (default: 2)"}),
+    ("retry_max", {"type": duration, "metavar": "TIME", "help": "and at most so long (default: 1h)"}),
+    ("retry_jitter", {"type": fraction, "metavar": "F", "help": "0.2 spreads it from 80 to 120 percent (default: 0)"}),
+    ("dead_letter", {"metavar": "QUEUE", "help": "where dead messages go: a queue, or topic:NAME (default: they go)"}),
+    ("hold", {"type": duration, "metavar": "TIME", "help": "a consumer may keep a message so long (default: 30s)"}),
+    ("ttl", {"type": duration, "metavar": "TIME", "help": "messages expire after so long"}),
+    ("max_length", {"type": positive, "metavar": "N", "help": "the most messages it takes"}),
+    ("max_bytes", {"type": size, "metavar": "SIZE", "help": "the most bytes it takes, like 64MiB"}),
+    ("overflow", {"choices": OVERFLOWS, "help": "what a full queue does (default: reject)"}),
+    (
+        "dedup_window",
+        {"type": duration, "metavar": "TIME", "help": "how long an id is remembered (default: it is not)"},
+    ),
+    ("expires", {"type": duration, "metavar": "TIME", "help": "the queue goes when nobody used it for so long"}),
+)
+_SWITCHES = (
+    ("single_active", "one consumer at a time gets messages"),
+    ("auto_delete", "the queue goes with its last consumer"),
+)
+NAMES = tuple(name for name, _ in (*_OPTIONS, *_SWITCHES))
+_RETRY = ("retry_base", "retry_factor", "retry_max", "retry_jitter")
+_IN_MS = ("retry_base", "retry_max", "hold", "ttl", "dedup_window", "expires")
+
+
+def add_queue_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings (times like 30s, 5m, 2h, 7d)")
+    for name, how in _OPTIONS:
+        group.add_argument(_flag(name), default=None, **how)
+    for name, help_text in _SWITCHES:
+        group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=help_text)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were said, by name."""
+    return {name: getattr(arguments, name) for name in NAMES if getattr(arguments, name) is not None}
+
+
+def setting_name(text: str) -> str:
+    """Reads what `--unset` takes."""
+    name = text.removeprefix("--").replace("-", "_").removesuffix("_ms")
+    if name not in NAMES:
+        raise Invalid(f"--unset {text}: there is no such setting; there are {', '.join(spelled(n) for n in NAMES)}")
+    return name
+
+
+def spelled(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def queue_options(said: dict[str, Any]) -> QueueOptions:
+    """As the client takes them."""
+    from waystation.client.queue_options import Retry
+
+    options: Any = {name: value for name, value in said.items() if name not in _RETRY}
+    retry = {name.removeprefix("retry_"): value for name, value in said.items() if name in _RETRY}
+    if retry:
+        options["retry"] = Retry(**retry)
+    return options  # type: ignore[no-any-return]  # NAMES are its keys, which a test compares
+
+
+def values_of(settings: QueueSettings) -> dict[str, Any]:
+    """All settings of a queue as the command line says them; `None` is none."""
+    values: dict[str, Any] = {}
+    for name in NAMES:
+        value = getattr(settings, f"{name}_ms" if name in _IN_MS else name)
+        values[name] = value / 1000 if name in _IN_MS and value is not None else value
+    return values
+
+
+def spell_settings(settings: QueueSettings, *, every: bool) -> list[tuple[str, str]]:
+    """Names and values to read: those that differ from the default, or all."""
+    default = values_of(type(settings)())
+    return [
+        (spelled(name), _spell(name, value))
+        for name, value in values_of(settings).items()
+        if every or value != default[name]
+    ]
+
+
+def _spell(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in _IN_MS:
+        return spell_duration(round(value * 1000))
+    if name == "max_bytes":
+        return f"{value} ({spell_bytes(value)})"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,212 @@
+"""`waystation queues`: list, describe, create, alter, delete, purge; and their messages, see `queue_messages`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from waystation.cli import queue_messages
+from waystation.cli.arguments import add_server
+from waystation.cli.native import open_client, queue_of
+from waystation.cli.output import bold, confirmed, note, print_table, spell_bytes, spell_count
+from waystation.cli.queue_settings import (
+    add_queue_settings,
+    given,
+    queue_options,
+    setting_name,
+    spell_settings,
+    values_of,
+)
+from waystation.cli.received import print_line
+from waystation.cli.units import spell_age
+from waystation.errors import AlreadyExists, Invalid, NotFound
+
+if TYPE_CHECKING:
+    from waystation.client.sync.client import Client
+    from waystation.protocol import QueueInfo
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    listing = verbs.add_parser("list", help="show queues and what is in them")
+    listing.add_argument("prefix", nargs="?", default="", help="only those whose names begin like this")
+
+    describe = verbs.add_parser("describe", help="show counts and settings")
+    describe.add_argument("queue", nargs="+")
+    describe.add_argument("--all", action="store_true", help="all settings, not only those that were chosen")
+
+    create = verbs.add_parser("create", help="make a queue")
+    create.add_argument("queue", nargs="+")
+    create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already, with these settings")
+    add_queue_settings(create)
+
+    alter = verbs.add_parser("alter", help="change settings; those that are not named stay")
+    alter.add_argument("queue")
+    alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the default, like ttl")
+    add_queue_settings(alter)
+
+    delete = verbs.add_parser("delete", help="remove queues with all their messages")
+    delete.add_argument("queue", nargs="+")
+    delete.add_argument("--if-empty", action="store_true", help="only if there is no message in it")
+    delete.add_argument("--if-unused", action="store_true", help="only if nobody consumes it")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+
+    purge = verbs.add_parser("purge", help="throw away all messages but those that are held")
+    purge.add_argument("queue", nargs="+")
+    purge.add_argument("--yes", action="store_true", help="do not ask")
+
+    runs = ((listing, _list), (describe, _describe), (create, _create), (alter, _alter), (delete, _delete))
+    for verb, run in (*runs, (purge, _purge), *queue_messages.configure(verbs)):
+        add_server(verb)
+        verb.set_defaults(run=run)
+
+
+def info_json(info: QueueInfo) -> dict[str, Any]:
+    """Everything, also what is zero."""
+    import msgspec
+
+    return msgspec.structs.asdict(info) | {"settings": msgspec.structs.asdict(info.settings)}
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        queues = mq.queues(arguments.prefix)
+    if arguments.json:
+        for info in queues:
+            print_line(info_json(info))
+    elif queues:
+        print_table(
+            ("queue", "ready", "parked", "held", "size", "consumers", "oldest", "dead letters to"),
+            [
+                (
+                    info.queue,
+                    info.ready,
+                    info.parked,
+                    info.held,
+                    spell_bytes(info.bytes),
+                    info.consumers,
+                    None if info.oldest_ms is None else spell_age(info.oldest_ms),
+                    info.settings.dead_letter,
+                )
+                for info in queues
+            ],
+        )
+    else:
+        which = f"no queue's name begins with {arguments.prefix!r}" if arguments.prefix else "no queues yet"
+        print(f"{which}; `waystation queues create NAME` makes one")
+    return 0
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        for name in arguments.queue:
+            info = queue_of(mq, name).describe()
+            if arguments.json:
+                print_line(info_json(info))
+            else:
+                _print_queue(info, every=arguments.all)
+    return 0
+
+
+def _print_queue(info: QueueInfo, *, every: bool) -> None:
+    oldest = "" if info.oldest_ms is None else f", the oldest {spell_age(info.oldest_ms)} old"
+    held = info.ready + info.parked + info.held
+    print(f"{bold(info.queue)}  {spell_count(held, 'message')}, {spell_bytes(info.bytes)}{oldest}")
+    print_table(
+        ("ready", "parked", "held", "consumers", "put", "delivered", "acked", "dead"),
+        [(info.ready, info.parked, info.held, info.consumers, info.put, info.delivered, info.acked, info.dead)],
+    )
+    settings = spell_settings(info.settings, every=every)
+    if settings:
+        print_table(("setting", "value"), settings)
+    print()
+
+
+# -- making and changing -----------------------------------------------------------------------------------------------
+
+
+def _there(mq: Client, name: str) -> bool:
+    try:
+        mq.queue(name, passive=True)
+    except NotFound:
+        return False
+    return True
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    options = queue_options(given(arguments))
+    with open_client(arguments) as mq:
+        for name in arguments.queue:
+            there = _there(mq, name)
+            if there and not arguments.if_not_exists:
+                raise AlreadyExists(f"queue {name!r} exists already; `waystation queues alter` changes it")
+            queue = mq.queue(name, **options)
+            if arguments.json:
+                print_line(info_json(queue.describe()) | {"created": not there})
+            else:
+                print(f"queue {name} exists already" if there else f"created queue {name}")
+    return 0
+
+
+def _alter(arguments: argparse.Namespace) -> int:
+    said = given(arguments)
+    unset = [setting_name(text) for text in arguments.unset]
+    if not said and not unset:
+        raise Invalid("nothing to change: give a setting, like --hold 5m, or --unset NAME")
+    both = sorted(said.keys() & set(unset))
+    if both:
+        raise Invalid(f"{both[0]} is both set and unset")
+    with open_client(arguments) as mq:
+        queue = queue_of(mq, arguments.queue)
+        before = queue.describe().settings
+        values = {name: value for name, value in (values_of(before) | said).items() if name not in unset}
+        info = queue.alter(**queue_options({name: value for name, value in values.items() if value is not None}))
+    if arguments.json:
+        print_line(info_json(info))
+        return 0
+    print(f"altered queue {arguments.queue}")
+    was, now = dict(spell_settings(before, every=True)), dict(spell_settings(info.settings, every=True))
+    changes = [(name, was[name], now[name]) for name in now if was[name] != now[name]]
+    if changes:
+        print_table(("setting", "was", "is"), changes)
+    return 0
+
+
+# -- throwing away -----------------------------------------------------------------------------------------------------
+
+
+def _counts(mq: Client, names: list[str]) -> tuple[str, int]:
+    """The names, and how many messages are in them; a misspelt one is found before anything is gone."""
+    return ", ".join(names), sum(len(queue_of(mq, name)) for name in names)
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        names, count = _counts(mq, arguments.queue)
+        if not confirmed(f"delete {names} with {spell_count(count, 'message')}?", yes=arguments.yes):
+            return 1
+        for name in arguments.queue:
+            gone = queue_of(mq, name).delete(if_empty=arguments.if_empty, if_unused=arguments.if_unused)
+            if arguments.json:
+                print_line({"queue": name, "messages": gone})
+            else:
+                print(f"deleted queue {name} with {spell_count(gone, 'message')}")
+    return 0
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        names, count = _counts(mq, arguments.queue)
+        if not confirmed(f"throw away {spell_count(count, 'message')} of {names}?", yes=arguments.yes):
+            return 1
+        for name in arguments.queue:
+            queue = queue_of(mq, name)
+            gone, held = queue.purge(), queue.describe().held
+            if arguments.json:
+                print_line({"queue": name, "messages": gone, "held": held})
+            else:
+                print(f"purged queue {name} of {spell_count(gone, 'message')}")
+            if held:
+                note(f"{spell_count(held, 'message')} of {name} stay: somebody holds them")
+    return 0

@@ -1,0 +1,168 @@
+"""`waystation dead-letters redrive`: sends dead letters back to where they died, and says how far it is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from waystation.cli.arguments import examples, positive
+from waystation.cli.native import open_client, queue_of
+from waystation.cli.output import note, spell_count
+from waystation.cli.received import print_line
+from waystation.cli.units import spell_about
+from waystation.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from waystation.client.sync.client import Client
+    from waystation.client.sync.queue import Queue
+    from waystation.protocol import RedriveAnswer
+
+EVERY_S = 0.25
+TOPIC = "topic:"
+
+
+def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
+    parser: argparse.ArgumentParser = verbs.add_parser("redrive", help="send dead letters back to where they died")
+    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("--filter", metavar="EXPRESSION", help="only those that match")
+    parser.add_argument("--id", metavar="ID", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--to", metavar="QUEUE", help="there instead of where they died; topic:NAME is a topic")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many, the oldest first")
+    parser.add_argument("--rate", type=_rate, metavar="N", default=0.0, help="at most so many a second")
+    parser.add_argument("--dry-run", action="store_true", help="only say how many would go")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = examples(
+        "waystation dead-letters redrive jobs.dead --dry-run",
+        "waystation dead-letters redrive jobs.dead --filter \"headers.x-death[0].error like '%timeout%'\" --rate 50",
+        "waystation dead-letters redrive jobs.dead --id resize-a --to jobs.careful",
+    )
+    return parser, _redrive
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages per second above 0")
+    return rate
+
+
+def _redrive(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        queue = queue_of(mq, arguments.queue)
+        _check_target(mq, arguments)
+        wanted: dict[str, Any] = {
+            "filter": arguments.filter,
+            "ids": arguments.id,
+            "limit": arguments.limit or 0,
+        }
+        if arguments.dry_run:
+            answer = queue.redrive(arguments.to, dry_run=True, **wanted)
+        else:
+            answer = _with_progress(mq, queue, arguments, wanted)
+    _report(arguments, answer)
+    missing = len(set(arguments.id)) - answer.matched
+    if arguments.id and missing > 0 and not arguments.limit:
+        raise NotFound(
+            f"{missing} of the ids given with --id are not in queue {arguments.queue!r}, or somebody holds them"
+        )
+    return 1 if answer.skipped else 0
+
+
+def _check_target(mq: Client, arguments: argparse.Namespace) -> None:
+    """A target that is not there would leave every letter where it is, without a word about why."""
+    if arguments.to is None:
+        return
+    if arguments.to.startswith(TOPIC):
+        mq.describe_topic(arguments.to.removeprefix(TOPIC))
+    elif arguments.to == arguments.queue:
+        raise Invalid(f"--to {arguments.to}: the letters are there already")
+    else:
+        queue_of(mq, arguments.to)
+
+
+def _with_progress(mq: Client, queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
+    """The redrive, and, for somebody at a terminal, a line that says how far it is."""
+    if not sys.stderr.isatty():
+        return queue.redrive(arguments.to, rate=arguments.rate, **wanted)
+    total = queue.redrive(arguments.to, dry_run=True, **wanted).matched
+    work = _Work(lambda: queue.redrive(arguments.to, rate=arguments.rate, **wanted))
+    line = _Line(queue, total)
+    try:
+        while not work.done.wait(EVERY_S):
+            line.show(len(queue))
+    except KeyboardInterrupt:
+        line.clear()
+        note("stopped: what was sent back is there, the rest is where it was")
+        raise
+    line.clear()
+    return work.result()
+
+
+class _Work:
+    """A call on a thread of its own, which ends at the latest when the client is closed."""
+
+    def __init__(self, call: Callable[[], RedriveAnswer]) -> None:
+        self.done = threading.Event()
+        self._call = call
+        self._answer: RedriveAnswer | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="redrive", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except BaseException as error:
+            self._error = error
+        self.done.set()
+
+    def result(self) -> RedriveAnswer:
+        if self._answer is None:
+            raise self._error or RuntimeError("the redrive ended without an answer")
+        return self._answer
+
+
+class _Line:
+    """One line of a terminal, written again and again. It goes by how many are left in the queue."""
+
+    def __init__(self, queue: Queue, total: int) -> None:
+        self._name = queue.name
+        self._before = len(queue)
+        self._total = total
+        self._began = time.monotonic()
+
+    def show(self, left: int) -> None:
+        sent = max(0, min(self._total, self._before - left))
+        text = f"{self._name}: {sent} of {spell_count(self._total, 'message')} sent back"
+        if sent:
+            rest_s = (time.monotonic() - self._began) / sent * (self._total - sent)
+            text += f" ({100 * sent // self._total} %, about {spell_about(int(rest_s * 1000))} left)"
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
+    if arguments.json:
+        counts = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
+        print_line({"queue": arguments.queue, "to": arguments.to, "dry_run": arguments.dry_run, **counts})
+        return
+    where = f"to {arguments.to}" if arguments.to else "back to where they died"
+    if arguments.dry_run:
+        print(f"would send {spell_count(answer.matched, 'message')} of {arguments.queue} {where} (--dry-run)")
+    elif not answer.matched:
+        print(f"nothing to send: no message of {arguments.queue} " + ("matches" if arguments.filter else "is there"))
+    else:
+        print(f"sent {spell_count(answer.moved, 'message')} of {arguments.queue} {where}")
+    if answer.skipped:
+        note(
+            f"{spell_count(answer.skipped, 'message')} stay in {arguments.queue}: they have no story, or the queue"
+            " where they died is gone; --to QUEUE sends them elsewhere"
+        )
