@@ -43,10 +43,8 @@ def open_client(kind: str, place: str | Path, home: LoopOnThread, **options: Any
         return waystation.open(place, **options)
     from waystation import aio
 
-    opening = (aio.connect if kind == "aio-remote" else aio.open)(place, **options)  # type: ignore[operator]
-
     async def wait() -> Any:
-        return await opening
+        return await (aio.connect(str(place), **options) if kind == "aio-remote" else aio.open(place, **options))
 
     return Proxy(home.call(wait), home)
 

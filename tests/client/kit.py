@@ -90,13 +90,13 @@ class Proxy:
         self._home.call(self._thing.__aexit__, kind, error, at)
 
     def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return self._wrap(self._home.call(self._thing.__anext__))
-        except StopAsyncIteration:
-            raise StopIteration from None
+        loop = self._home.call(self._thing.__aiter__)
+        while True:
+            try:
+                message = self._home.call(loop.__anext__)
+            except StopAsyncIteration:
+                return
+            yield self._wrap(message)
 
     def __repr__(self) -> str:
         return repr(self._thing)

@@ -51,12 +51,12 @@ def test_a_handler_that_raises_rejects_and_lives_on(mq: Client, caplog: pytest.L
     jobs = mq.queue(unique("jobs"), max_deliveries=3, retry=Retry(0), dead_letter=dead.name)
     seen: list[tuple[str, int]] = []
 
-    @mq.on(queue=jobs, concurrency=2)
     def work(message: Any) -> None:
         seen.append((message.text(), message.deliveries))
         if message.text() == "bad":
             raise ValueError("cannot resize")
 
+    mq.on(queue=jobs, concurrency=2)(work)
     jobs.put_many(["bad", "good", "good"])
     with dead.get(timeout=30) as letter:
         assert letter.text() == "bad"
@@ -111,7 +111,7 @@ def test_a_request_that_fails_says_why(mq: Client) -> None:
     name = unique("divide")
 
     def divide(message: Any) -> float:
-        return 1 / message.json()
+        return 1 / float(message.json())
 
     mq.respond(name, concurrency=3)(divide)
     with pytest.raises(errors.RequestFailed, match="ZeroDivisionError"):

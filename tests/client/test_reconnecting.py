@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,7 @@ def test_nothing_acknowledged_is_lost_while_the_broker_crashes_under_load(mq: An
     for thread in threads:
         thread.start()
     for _ in range(2):
-        before = len(kept)
-        wait_for(lambda before=before: len(kept) >= before + 50, "some are kept")
+        wait_for(partial(_grown, kept, len(kept) + 50), "some are kept")
         crash(server)
     wait_for(lambda: len(kept) >= 200, "it goes on")
     stop.set()
@@ -134,6 +134,10 @@ def test_nothing_acknowledged_is_lost_while_the_broker_crashes_under_load(mq: An
         found += [message.id for message in messages]
         jobs.ack_many(messages)
     assert sorted(found) == sorted(kept)
+
+
+def _grown(kept: list[str], wanted: int) -> bool:
+    return len(kept) >= wanted
 
 
 def test_a_transaction_of_a_lost_connection_is_undone(mq: Any, server: Server) -> None:

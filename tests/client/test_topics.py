@@ -18,7 +18,12 @@ Client = Any
 def read(subscription: Any, count: int) -> list[Any]:
     """So many messages, in the order in which they come."""
     got: list[Any] = []
-    wait_for(lambda: got.extend(subscription.poll(timeout=0.5, max=count - len(got))) or len(got) >= count, "they come")
+
+    def enough() -> bool:
+        got.extend(subscription.poll(timeout=0.5, max=count - len(got)))
+        return len(got) >= count
+
+    wait_for(enough, f"{count} messages come")
     return got
 
 

@@ -536,3 +536,25 @@ def test_a_log_that_lost_its_tail_uses_its_offsets_for_other_records(tmp_path: P
             assert [(one.offset, one.deliveries) for one in desk.got] == [(1, 2), (2, 1), (3, 1)]
 
     run(story())
+
+
+def test_a_window_that_is_full_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path) -> None:
+    """After a crash, what is done in a batch takes no room in the window: the rest of the batch must not be taken for
+    a gap in the log."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            topic = await broker.topics.create("t", 1)
+            for _ in range(3):
+                send(broker, "t", *numbered(10))
+            broker.shared.change_settings("g", {"share.partition.max.record.locks": "4"})
+            group = broker.shared.make("g")
+            group.remembered[topic.id, 0] = Saved(0, 0, [(1, 2, DONE), (1, 2, DONE), (8, 3, DONE)])
+            desk = await Desk().open(broker, "t")
+            wanted = sorted(set(range(30)) - {1, 2, 4, 5, 14, 15, 16})
+            for n in range(len(wanted)):
+                await desk.until(n + 1)
+                desk.settle(Verdict.ACK, desk.got[n])
+            assert [one.offset for one in desk.got] == wanted
+
+    run(story())

@@ -408,7 +408,7 @@ class SmallLimitsMachine(LedgerMachine):
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
         for module, limits in (
-            (schedule, {"_STALE_ROWS": 0}),
+            (schedule, {"_STALE_ROWS": 0, "_LOOKS": 1}),
             (holds, {"_STALE_ROWS": 0, "_FEW_ROWS": 0}),
             (timetable, {"_FEW": 1, "_STEP": 2}),
         ):

@@ -248,6 +248,8 @@ class SharedPartition:
                 if core.ready >= wanted or self._room() <= 0:
                     break
                 changed |= self._admit(header)
+                if core.end <= header.last_offset:
+                    break  # the window is full in the middle of this batch; what follows is not behind a gap
         if changed:
             deaths, core.dead_again = core.dead_again, []
             self._note(deaths, None)
@@ -264,7 +266,10 @@ class SharedPartition:
             core.skip(end)
             return bool(core.dead_again)
         self.window.add(header)
-        return core.admit(min(end, core.end + self._room()))
+        changed = False
+        while core.end < end and (room := self._room()) > 0:  # what is done already takes no room
+            changed |= core.admit(min(end, core.end + room))
+        return changed
 
     def _aborted(self, header: Header) -> bool:
         if not header.transactional or not self.group.committed_only:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KINDS = ("direct", "fanout", "topic", "headers", "filter")
 DEFAULT_NAME = "(default)"
+UNBOUND = "unbound"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +140,7 @@ def _bind(arguments: argparse.Namespace) -> int:
 
 
 def _unbind(arguments: argparse.Namespace) -> int:
-    return _binding(arguments, lambda exchange: exchange.unbind, "unbound")
+    return _binding(arguments, lambda exchange: exchange.unbind, UNBOUND)
 
 
 def _binding(arguments: argparse.Namespace, verb: Callable[[Exchange], Callable[..., None]], done: str) -> int:
@@ -147,12 +148,17 @@ def _binding(arguments: argparse.Namespace, verb: Callable[[Exchange], Callable[
     if arguments.header:
         said["headers"] = headers(arguments.header)
     with open_client(arguments) as mq:
-        _known(mq, [arguments.exchange])
+        before = _known(mq, [arguments.exchange]).bindings
         verb(mq.exchange(arguments.exchange, passive=True))(arguments.target, arguments.key, **said)
+        if done == UNBOUND and mq.routing().bindings == before:  # the broker is content with what is not there
+            raise NotFound(
+                f"exchange {arguments.exchange!r} has no such binding to {arguments.target!r};"
+                f" `waystation exchanges list {arguments.exchange}` shows what it has"
+            )
     if arguments.json:
         print_line({"exchange": arguments.exchange, "target": arguments.target, "key": arguments.key})
     else:
-        print(f"{done} {arguments.target} {'to' if done == 'bound' else 'from'} {arguments.exchange}")
+        print(f"{done} {arguments.target} {'from' if done == UNBOUND else 'to'} {arguments.exchange}")
     return 0
 
 

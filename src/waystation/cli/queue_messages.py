@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import examples, positive, seconds
+from waystation.cli.arguments import examples, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.message_options import add_content, add_delivery, message_options, payload_of
 from waystation.cli.native import open_client, peek_on, queue_of
@@ -63,7 +63,7 @@ def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Run]]:
     get = verbs.add_parser("get", help="take messages out of a queue")
     get.add_argument("queue")
     get.add_argument("--count", type=positive, metavar="N", default=None, help="how many at most (default: 1)")
-    get.add_argument("--timeout", type=seconds, metavar="S", default=0.0, help="wait so long for one (default: 0)")
+    get.add_argument("--timeout", type=duration, metavar="TIME", default=0.0, help="wait so long for one (default: 0)")
     get.add_argument("--follow", action="store_true", help="go on until Ctrl-C, or --count")
     get.add_argument("--hold", type=duration, metavar="TIME", help="keep them so long (default: the queue's)")
     get.add_argument(

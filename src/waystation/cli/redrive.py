@@ -67,10 +67,10 @@ def _redrive(arguments: argparse.Namespace) -> int:
         else:
             answer = _with_progress(mq, queue, arguments, wanted)
     _report(arguments, answer)
-    missing = len(set(arguments.id)) - answer.matched
-    if arguments.id and missing > 0 and not arguments.limit:
+    missing = min(len(set(arguments.id)), arguments.limit or sys.maxsize) - answer.matched
+    if missing > 0 and not arguments.filter:
         raise NotFound(
-            f"{missing} of the ids given with --id are not in queue {arguments.queue!r}, or somebody holds them"
+            f"{missing} of the ids that --id names are not in queue {arguments.queue!r}, or somebody holds them"
         )
     return 1 if answer.skipped else 0
 
@@ -154,11 +154,13 @@ def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
         counts = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
         print_line({"queue": arguments.queue, "to": arguments.to, "dry_run": arguments.dry_run, **counts})
         return
-    where = f"to {arguments.to}" if arguments.to else "back to where they died"
+    died = "it" if (answer.matched if arguments.dry_run else answer.moved) == 1 else "they"
+    where = f"to {arguments.to}" if arguments.to else f"back to where {died} died"
     if arguments.dry_run:
         print(f"would send {spell_count(answer.matched, 'message')} of {arguments.queue} {where} (--dry-run)")
     elif not answer.matched:
-        print(f"nothing to send: no message of {arguments.queue} " + ("matches" if arguments.filter else "is there"))
+        why = "has none that match" if arguments.filter or arguments.id else "is empty"
+        print(f"nothing to send: {arguments.queue} {why}")
     else:
         print(f"sent {spell_count(answer.moved, 'message')} of {arguments.queue} {where}")
     if answer.skipped:

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, examples, not_negative, positive, seconds
+from waystation.cli.arguments import add_server, examples, not_negative, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.native import open_client
 from waystation.cli.output import note, spell_count
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where a new group begins: earliest, latest (default), a time like 2026-03-01T12:00, an age like 15m",
     )
     parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="stop when no message came for S seconds")
+    parser.add_argument("--timeout", type=duration, metavar="TIME", help="stop when no message came for so long")
     parser.add_argument("--no-ack", action="store_true", help="look only: the group gets all of it again")
     add_format(parser)
     add_server(parser)
@@ -117,13 +117,13 @@ def _options(arguments: argparse.Namespace) -> Any:
         "regex": arguments.regex,
         "history": arguments.history,
         "manual": True,
-        # No more than will be shown, so that nothing is taken from others for a moment, and counted as delivered.
-        "prefetch": min(PREFETCH, arguments.count) if arguments.count else 0,
+        # No more than will be shown, so that as little as can be is taken from others only to be given back.
+        "prefetch": arguments.count if arguments.count and arguments.count <= PREFETCH else 0,
     }
     if arguments.start is not None:
         options["start"] = arguments.start
     if arguments.no_ack:
-        options |= {"hold": LOOKING_S, "prefetch": 0}
+        options["hold"] = LOOKING_S
     return options
 
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
+from waystation.client.producing import Guarantee
+from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.errors import Conflict, NotFound
 from waystation.message import Message
 from waystation.protocol import (
     Bind,
@@ -50,6 +55,8 @@ NOTHING: Any = None
 """The kind of an answer that says nothing."""
 
 PAGE = 1_000
+DEDUP_WINDOW_S = 600
+"""Of a queue that is made for exactly-once: much longer than any connection is tried again for."""
 REDRIVE_S = 24 * 3600.0
 """A redrive with a rate takes as long as it takes."""
 
@@ -69,6 +76,29 @@ async def declare(
     core: Core, queue: str, settings: QueueSettings | None, *, passive: bool = False, alter: bool = False
 ) -> QueueInfo:
     return await core.declare(DeclareQueue(queue=queue, settings=settings, passive=passive, alter=alter))
+
+
+async def declare_for(
+    core: Core, queue: str, options: QueueOptions, guarantee: Guarantee, *, passive: bool
+) -> QueueInfo:
+    """Declares a queue for a guarantee: exactly once needs a queue that knows ids, for a while."""
+    settings = queue_settings(options)
+    if guarantee != "exactly-once":
+        return await declare(core, queue, settings, passive=passive)
+    if settings is None:
+        try:
+            info = await declare(core, queue, None, passive=True)
+        except NotFound:
+            if passive:
+                raise
+            info = await declare(core, queue, queue_settings({"dedup_window": DEDUP_WINDOW_S}))
+    else:
+        if "dedup_window" not in options:
+            settings = msgspec.structs.replace(settings, dedup_window_ms=DEDUP_WINDOW_S * 1000)
+        info = await declare(core, queue, settings, passive=passive)
+    if not info.settings.dedup_window_ms:
+        raise Conflict(f"queue {queue!r} has no deduplication window, so exactly-once cannot be kept; alter it")
+    return info
 
 
 async def delete_queue(core: Core, queue: str, *, if_empty: bool, if_unused: bool) -> int:

@@ -87,7 +87,7 @@ class Connection:
         """Grows with every link that is lost: what was held before is not held any more."""
         self._dial = dial
         self._client = client
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self.loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._greeting: asyncio.Future[HelloAnswer] | None = None
@@ -176,7 +176,7 @@ class Connection:
             return
         self._last_id += 1
         command.id = self._last_id
-        deadline = self.loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self.loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
         pending = _Pending(command, kind, waiter, deadline, resend, orphan)
         self._pending[command.id] = pending
         if self._up or first:
@@ -298,7 +298,7 @@ class Connection:
             self._link = link = await self._dial(self)
             self._pending[hello.id] = _Pending(hello, HelloAnswer, greeting, NEVER, False, None)
             link.send(hello)
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 answer = await greeting
         except BaseException as error:
             self._pending.pop(hello.id, None)
@@ -306,7 +306,7 @@ class Connection:
                 self._link.close()
                 self._link = None
             if isinstance(error, TimeoutError):
-                raise ConnectionLost(f"the broker did not greet within {self._timeout_s:g} s") from None
+                raise ConnectionLost(f"the broker did not greet within {self.timeout_s:g} s") from None
             raise
         finally:
             self._greeting = None

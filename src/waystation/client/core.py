@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("waystation.client")
 
+MOST_LANES = 10_000
 LONG_POLL_S = 30.0
 FAILED_HEADER = "x-error"
 """On a reply: whoever was to answer failed, and this is what they said."""
@@ -112,7 +113,7 @@ class Core:
         lane = self._lanes.get(key)
         if lane is None:
             made = PutLane(self._to(queue), self.budget, queue, wait_ms=wait_ms, guarantee=guarantee)
-            lane = self._lanes.setdefault(key, made)
+            lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
 
     def publish_lane(self, shape: Publish, guarantee: Guarantee) -> PublishLane:
@@ -120,8 +121,16 @@ class Core:
         lane = self._lanes.get(key)
         if lane is None:
             made = PublishLane(self._to(shape.topic or shape.exchange or ""), self.budget, shape, guarantee=guarantee)
-            lane = self._lanes.setdefault(key, made)
+            lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
+
+    def _keep(self, key: tuple[Any, ...], lane: Lane) -> Lane:
+        """On any thread. Who sends to a million places shall not keep a million lanes."""
+        if len(self._lanes) >= MOST_LANES:
+            for old in list(self._lanes):
+                if self._lanes[old].idle:
+                    self._lanes.pop(old, None)
+        return self._lanes.setdefault(key, lane)
 
     def _to(self, place: str) -> Connection:
         others = len(self._connections) - 1

@@ -63,6 +63,8 @@ class Lane:
     kind: Any
     silent = False
     """Whether the broker does not answer."""
+    wait_s = 0.0
+    """How long the broker may wait by itself."""
 
     def __init__(self, connection: Connection, budget: Budget, *, resend: bool) -> None:
         self.connection = connection
@@ -141,7 +143,8 @@ class Lane:
         if self.silent:
             self._send_silently(self.command(messages), frame)
             return
-        self.connection.request(self.command(messages), self.kind, frame, resend=self._resend)
+        timeout_s = self.connection.timeout_s + self.wait_s
+        self.connection.request(self.command(messages), self.kind, frame, resend=self._resend, timeout_s=timeout_s)
 
     def _send_silently(self, command: Command, frame: _Frame) -> None:
         try:
@@ -150,6 +153,10 @@ class Lane:
             frame.set_exception(error)
         else:
             frame.set_result(self.kind())
+
+    @property
+    def idle(self) -> bool:
+        return not (self._waiting or self._flying or self._scheduled)
 
     def when_idle(self, waiter: Waiter) -> None:
         """Done when everything given so far is answered."""
@@ -208,6 +215,7 @@ class PutLane(Lane):
         super().__init__(connection, budget, resend=guarantee != "at-most-once")
         self.queue = queue
         self._wait_ms = wait_ms
+        self.wait_s = wait_ms / 1000
         self._forgiving = guarantee == "exactly-once"
 
     def command(self, messages: list[Message]) -> Command:

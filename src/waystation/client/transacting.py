@@ -6,6 +6,7 @@ lost the broker undoes it, and every further call says so. Only the thread of th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -100,7 +101,7 @@ class WorkerIds:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._free: list[str] = []
-        self._made = 0
+        self._numbers = itertools.count(1)
 
     @contextmanager
     def one(self) -> Iterator[str]:
@@ -108,8 +109,7 @@ class WorkerIds:
         try:
             mine = self._free.pop()
         except IndexError:
-            self._made += 1
-            mine = f"{self._prefix}/{self._made}"
+            mine = f"{self._prefix}/{next(self._numbers)}"
         try:
             yield mine
         finally:

@@ -25,7 +25,7 @@ _HEADS = re.compile(
     b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & (STATE_MASK | HEAD) == HELD | HEAD) + b"]"
 )
 
-_STALE_ROWS = 65_536
+_STALE_ROWS = 4096
 _FEW_ROWS = 64
 
 

@@ -23,6 +23,7 @@ from waystation.queues.timetable import Timetable, TimetableState
 
 _NEVER = 1 << 62
 _STALE_ROWS = 1024
+_LOOKS = 64
 
 
 class ScheduleState(msgspec.Struct, array_like=True, frozen=True):
@@ -57,7 +58,7 @@ class Schedule:
             self._times = Timetable()
         self._times.add(until_ms, first, count)
         if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
-            self._times.sweep(self._is_due_then)
+            self._times.sweep(self._is_due_then, _LOOKS + 2 * count)
 
     def unpark(self, first: int, count: int) -> None:
         """Those of a run that are PARKED are about to leave their place, or to wait for another time."""
@@ -73,7 +74,7 @@ class Schedule:
             self._expiries = Timetable()
         self._expiries.add(when_ms, first, count)
         if self._expiries.rows > 2 * len(self._states) + _STALE_ROWS:
-            self._expiries.sweep(self._is_alive)
+            self._expiries.sweep(self._is_alive, _LOOKS + 2 * count)
 
     def expire_late(self) -> None:
         """What came back by other ways than its consumer, after its expiry: the next lapse finds it."""

@@ -295,6 +295,9 @@ class States:
 
     def _drop(self, number: int) -> None:
         del self.chunks[number]
+        for line in self.lines or ():
+            if line and line[0] == number:
+                del line[0]
         if self.tries is not None:
             self.tries.forget(number)
         if self.limits is not None:

@@ -29,6 +29,7 @@ _SHIFT = _SHIFTS[_SECONDS]  # in order, a row is its time above its number, in a
 _MASK = _MASKS[_SECONDS]
 
 _FEW = 32  # rows that are kept in order anyway
+_LOOKS = 64  # rows that are looked at in one sweep: some ten microseconds
 _STEP = 4096  # rows that one call moves from a bucket to smaller ones: about a millisecond's work
 
 
@@ -43,7 +44,7 @@ class TimetableState(msgspec.Struct, array_like=True, frozen=True):
 class Timetable:
     """Times are milliseconds since the epoch."""
 
-    __slots__ = ("_at", "_bounds", "_buckets", "_near", "_order", "_second", "_sweep", "rows")
+    __slots__ = ("_at", "_bounds", "_buckets", "_near", "_order", "_second", "_sweep", "_swept", "rows")
 
     def __init__(self) -> None:
         self.rows = 0  # stale ones, too
@@ -53,7 +54,8 @@ class Timetable:
         self._bounds = (0, 0)  # the first hour and the first minute that have buckets
         self._buckets: dict[int, array[int]] | None = None
         self._order: list[int] = []  # a heap of the buckets' keys; some may be gone
-        self._sweep: list[int] | None = None  # the buckets yet to be swept
+        self._sweep: list[int] | None = None  # the buckets yet to be swept, the last one up to `_swept`
+        self._swept = 0
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
@@ -198,23 +200,28 @@ class Timetable:
 
     # -- housekeeping -----------------------------------------------------------------------------------------------
 
-    def sweep(self, keep: Callable[[int, int], bool]) -> None:
-        """Throws stale rows out of one bucket, the next one in turn. `keep` is asked (when_ms, row)."""
+    def sweep(self, keep: Callable[[int, int], bool], looks: int = _LOOKS) -> None:
+        """Looks at some rows of one bucket, going on where it ended the last time, and throws the stale ones out.
+        `keep` is asked (when_ms, row). So little at a time that nobody has to wait for it."""
         buckets = self._buckets
         if not buckets:
             return
         if not self._sweep:
-            self._sweep = list(buckets)
-        key = self._sweep.pop()
+            self._sweep, self._swept = list(buckets), 0
+        key, at = self._sweep[-1], self._swept
         bucket = buckets.get(key)
-        if bucket is None:
+        if bucket is None or at >= len(bucket):
+            self._sweep.pop()
+            self._swept = 0
             return
         start, shift, mask = key >> 2, _SHIFTS[key & 3], _MASKS[key & 3]
-        kept = array("Q", [row for row in bucket if keep(start + (row >> shift), row & mask)])
-        self.rows -= len(bucket) - len(kept)
-        if kept:
-            buckets[key] = kept
-        else:
+        part = bucket[at : at + looks]
+        kept = array("Q", [row for row in part if keep(start + (row >> shift), row & mask)])
+        if len(kept) < len(part):
+            bucket[at : at + looks] = kept
+            self.rows -= len(part) - len(kept)
+        self._swept = at + len(kept)
+        if not bucket:
             del buckets[key]
 
     def all_rows(self) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
@@ -19,7 +20,7 @@ from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Acks, Group, Guarantee, in_groups, size_of
-from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
     ConsumeOptions,
@@ -47,6 +48,8 @@ from waystation.protocol import Publish, QueueInfo, RoutingInfo, TopicInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+log = logging.getLogger("waystation.client")
+
 
 class Client:
     """A connection to a broker. `waystation.aio.connect` and `waystation.aio.open` make them; close it at the end.
@@ -57,6 +60,7 @@ class Client:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._starting: set[asyncio.Task[Any]] = set()
+        self._refused: list[BaseException] = []
         self._handlers: dict[Callable[..., Any], list[Subscription]] = {}
 
     async def __aenter__(self) -> Client:
@@ -82,7 +86,9 @@ class Client:
     async def ready(self) -> None:
         """Waits until every handler that was registered so far gets messages; raises what one was refused for."""
         if self._starting:
-            await asyncio.gather(*self._starting)
+            await asyncio.wait(self._starting)
+        if self._refused:
+            raise self._refused.pop(0)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -219,9 +225,7 @@ class Client:
         that a message that is sent again after a lost connection is stored once.
         """
         chosen = guarantee or self._core.guarantee
-        if chosen == "exactly-once" and (options or not passive):
-            options.setdefault("dedup_window", 600)
-        info = await admin.declare(self._core, name, queue_settings(options), passive=passive)
+        info = await admin.declare_for(self._core, name, options, chosen, passive=passive)
         return Queue(self, name, chosen, info.settings.hold_ms)
 
     async def queues(self, prefix: str = "") -> list[QueueInfo]:
@@ -276,9 +280,15 @@ class Client:
         self._starting.add(task)
 
         def started(task: asyncio.Future[Subscription]) -> None:
-            if not task.cancelled() and task.exception() is None:
-                self._starting.discard(cast(asyncio.Task[Any], task))
+            self._starting.discard(cast(asyncio.Task[Any], task))
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
                 self._handlers.setdefault(handler, []).append(task.result())
+            else:
+                self._refused.append(error)
+                log.error("a handler gets no messages: %s", error)
 
         task.add_done_callback(started)
 

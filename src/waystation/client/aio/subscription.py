@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,8 @@ class Subscription:
         self._news = asyncio.Event()
         self._feed: Feed = core.feed(wanted, self._news.set, before=before, hold_ms=hold_ms)
         self._given: Given[Message] = Given(wanted.window)
-        self._last: Message | None = None
+        self._working: dict[int, Message] = {}  # by loop: what it was given last
+        self._loops = itertools.count()
         self._workers: Workers | None = None
 
     async def _open(self) -> Subscription:
@@ -53,18 +55,18 @@ class Subscription:
 
     # -- one by one ----------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self
-
-    async def __anext__(self) -> Message:
-        last, self._last = self._last, None
-        if last is not None and last.settled is None and not self._manual:
-            await last.ack(wait=False)
-        message = await self._next(None)
-        if message is None:
-            raise StopAsyncIteration
-        self._last = message
-        return message
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Each loop acks its own messages, so several tasks may have a loop each."""
+        number = next(self._loops)
+        while True:
+            last = self._working.pop(number, None)
+            if last is not None and last.settled is None and not self._manual:
+                await last.ack(wait=False)
+            message = await self._next(None)
+            if message is None:
+                return
+            self._working[number] = message
+            yield message
 
     async def get_message(self, timeout: float | None = 1.0) -> Message | None:
         """The next message, or None if none came within `timeout` seconds (None: wait for ever)."""
@@ -115,10 +117,8 @@ class Subscription:
 
     async def commit(self) -> None:
         """Acks all that `get_message`, `poll` and iterating gave so far without a verdict; durable on return."""
-        last, self._last = self._last, None
         messages = self._given.unsettled()
-        if last is not None and last.settled is None:
-            messages.append(last)
+        messages += [message for message in self._working.values() if message.settled is None]
         await settle_many(messages, "ack")
         await self._feed.settled()
 
@@ -163,8 +163,10 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        if error is None and self._last is not None and self._last.settled is None and not self._manual:
-            await self._last.ack(wait=False)  # the loop was left on purpose, and its last message was worked on
+        if error is None and not self._manual and not self.closed:
+            for message in self._working.values():
+                if message.settled is None:
+                    await message.ack(wait=False)  # its loop was left on purpose, and it was worked on
         await self.close()
 
     def __del__(self) -> None:

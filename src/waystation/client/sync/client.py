@@ -15,7 +15,7 @@ from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Acks, Group, Guarantee, ThreadBudget, in_groups, size_of
-from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
     ConsumeOptions,
@@ -228,9 +228,7 @@ class Client:
         that a message that is sent again after a lost connection is stored once.
         """
         chosen = guarantee or self._core.guarantee
-        if chosen == "exactly-once" and (options or not passive):
-            options.setdefault("dedup_window", 600)
-        info = self._bridge.run(admin.declare(self._core, name, queue_settings(options), passive=passive))
+        info = self._bridge.run(admin.declare_for(self._core, name, options, chosen, passive=passive))
         return Queue(self, name, chosen, info.settings.hold_ms)
 
     def queues(self, prefix: str = "") -> list[QueueInfo]:

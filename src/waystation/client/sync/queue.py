@@ -35,7 +35,6 @@ class Queue:
         self._core = client._core
         self._bridge = client._bridge
         self._hold_ms = hold_ms
-        self._lane = self._core.put_lane(name, 0, guarantee)
 
     def __repr__(self) -> str:
         return f"<waystation.Queue {self.name!r}>"
@@ -56,7 +55,7 @@ class Queue:
 
         Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
-        return self._put(value, options, self._lane)
+        return self._put(value, options, self._lane_for(0))
 
     def _put(self, value: Value, options: MessageOptions, lane: PutLane) -> Future[str]:
         message = with_id(make_message(value, options), self.guarantee)
@@ -82,9 +81,7 @@ class Queue:
         return Stored.joined(self.name, [self._bridge.wait(future) for future in futures])
 
     def _lane_for(self, wait: Seconds) -> PutLane:
-        if not wait:
-            return self._lane
-        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0, self.guarantee)
+        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0 if wait else 0, self.guarantee)
 
     # -- getting -------------------------------------------------------------------------------------------------------
 

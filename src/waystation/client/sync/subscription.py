@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,8 @@ class Subscription:
         self._manual = wanted.manual or not wanted.settles
         self._news = threading.Condition()
         self._given: Given[Message] = Given(wanted.window)
-        self._last: Message | None = None
+        self._working: dict[int, Message] = {}  # by loop: what it was given last
+        self._loops = itertools.count()
         self._workers: Workers | None = None
         self._stopping = False
         self._feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, hold_ms))
@@ -57,17 +59,18 @@ class Subscription:
     # -- one by one ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
-        return self
+        """Each loop acks its own messages, so several threads may have a loop each."""
+        return _Loop(self, next(self._loops))
 
-    def __next__(self) -> Message:
-        last, self._last = self._last, None
+    def next_in(self, loop: int) -> Message | None:
+        """For a loop: acks what it had, and gives it the next."""
+        last = self._working.pop(loop, None)
         if last is not None and last._verdict is None and not self._manual:
             last.ack(wait=False)
-        taken = self._take(1, None)
-        if not taken:
-            raise StopIteration
-        message = self._last = Message(taken[0])
-        return message
+        for held in self._take(1, None):
+            message = self._working[loop] = Message(held)
+            return message
+        return None
 
     def get_message(self, timeout: float | None = 1.0) -> Message | None:
         """The next message, or None if none came within `timeout` seconds (None: wait for ever)."""
@@ -112,11 +115,9 @@ class Subscription:
 
     def commit(self) -> None:
         """Acks all that `get_message`, `poll` and iterating gave so far without a verdict; durable on return."""
-        last, self._last = self._last, None
         with self._news:
             messages = self._given.unsettled()
-        if last is not None and last.settled is None:
-            messages.append(last)
+        messages += [message for message in list(self._working.values()) if message.settled is None]
         settle_many(messages, "ack")
         self._bridge.run(self._feed.settled())
 
@@ -169,9 +170,10 @@ class Subscription:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        last = self._last
-        if error is None and last is not None and last.settled is None and not self._manual:
-            last.ack(wait=False)  # the loop was left on purpose, and its last message was worked on
+        if error is None and not self._manual and not self.closed:
+            for message in list(self._working.values()):
+                if message.settled is None:
+                    message.ack(wait=False)  # its loop was left on purpose, and it was worked on
         self.close()
 
     def __del__(self) -> None:
@@ -181,6 +183,23 @@ class Subscription:
                 self._bridge.post(feed.abandon)
             except WaystationError:
                 pass
+
+
+class _Loop:
+    """One `for` over a subscription."""
+
+    def __init__(self, subscription: Subscription, number: int) -> None:
+        self._subscription = subscription
+        self._number = number
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        message = self._subscription.next_in(self._number)
+        if message is None:
+            raise StopIteration
+        return message
 
 
 class _Notify:
