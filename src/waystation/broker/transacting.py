@@ -20,6 +20,7 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
+from waystation.transactions.errors import ReservedTransactionalId
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import Producer, State
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 QUEUES_TOPIC = "__queues"
 OWN_PREFIX = "__waystation."
 """Of the transactional ids that the broker uses itself."""
+
+
+def check_not_own(transactional_id: str | None) -> None:
+    """Doors call it before a client begins."""
+    if transactional_id is not None and transactional_id.startswith(OWN_PREFIX):
+        raise ReservedTransactionalId(f"transactional_id: those that begin with {OWN_PREFIX!r} are the broker's own")
 
 
 class Transacting:

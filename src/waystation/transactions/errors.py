@@ -63,3 +63,9 @@ class KeepPreparedUnsupported(Invalid):
     """The producer asked to keep a prepared transaction (KIP-939), which this broker does not offer."""
 
     kafka_code: ClassVar[str | None] = "UNSUPPORTED_VERSION"
+
+
+class ReservedTransactionalId(NotAllowed):
+    """The transactional id is one of the broker's own."""
+
+    kafka_code: ClassVar[str | None] = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"

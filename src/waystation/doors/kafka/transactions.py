@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.transacting import check_not_own
 from waystation.doors.kafka.groups import milliseconds
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import Invalid, StorageFailed, WaystationError
@@ -53,6 +54,7 @@ async def init_producer_id(call: Call) -> object:
     request = call.request
     producer, error = NO_PRODUCER, None
     try:
+        check_not_own(request.transactional_id)
         producer = await call.broker.transactions.init_producer_id(
             request.transactional_id,
             milliseconds(request.transaction_timeout),

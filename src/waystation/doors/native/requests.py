@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.broker import overview
-from waystation.broker.transacting import OWN_PREFIX
+from waystation.broker.transacting import check_not_own
 from waystation.doors.native import consuming
 from waystation.doors.native.consuming import ANSWER_BYTES
 from waystation.doors.native.turns import UNANSWERED
-from waystation.errors import Invalid, NotAllowed
+from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
     Begin,
@@ -210,8 +210,7 @@ def reply(session: Session, command: Reply) -> bool:
 async def begin(session: Session, command: Begin) -> int:
     if not 0 < len(command.transactional_id) <= MAX_TRANSACTIONAL_ID:
         raise Invalid(f"transactional_id: must have 1 to {MAX_TRANSACTIONAL_ID} characters")
-    if command.transactional_id.startswith(OWN_PREFIX):
-        raise NotAllowed(f"transactional_id: those that begin with {OWN_PREFIX!r} are the broker's own")
+    check_not_own(command.transactional_id)
     transaction = await session.broker.transacting.begin(command.transactional_id, command.timeout_ms)
     number = session.next_number()
     session.transactions[number] = transaction
