@@ -628,3 +628,31 @@ def test_offsets_that_a_transaction_commits_by_name_move_the_consumer_on(tmp_pat
             assert consumer.feed.settle(Verdict.ACK, [(0, 2)]).unknown == [(0, 2)]
 
     run(main())
+
+
+def test_what_failed_comes_first_and_what_is_behind_it_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            put(broker, "t", *"abcd")
+            consumer = await stream(broker, "t", credit=3, max_deliveries=2)
+            await consumer.gets(*"abc")
+            consumer.feed.settle(Verdict.REJECT, [(0, 1)], delay_ms=50)
+            tx = await broker.transacting.begin("tx")
+            with pytest.raises(Conflict, match="t-0@0 is to be delivered again"):
+                await tx.settle(feed_of(consumer), [(1, 1)])
+            await tx.end(commit=False)
+            for _ in range(3):  # no fault of theirs, so it is not counted
+                consumer.feed.settle(Verdict.REJECT, [(2, 1)])
+                consumer.feed.settle(Verdict.REJECT, [(1, 1)])
+            consumer.feed.credit(3)
+            await consumer.gets(*"abcabc")
+            assert [one.deliveries for one in consumer.got[3:]] == [2, 2, 2]
+            consumer.feed.credit(10)
+            await settled()
+            assert len(consumer.got) == 6  # d is not delivered before they are done
+            await ack(broker, consumer, 3, 4, 5)
+            await consumer.gets(*"abcabcd")
+            assert committed(broker, "t") == 3
+
+    run(main())

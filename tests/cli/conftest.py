@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.kit import Cli
+from tests.cli.kit import Cli, QuickCli
 from tests.support.names import unique
 from tests.support.server import Server
 
@@ -19,10 +19,22 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         yield Cli(server.bootstrap)
 
 
+@pytest.fixture(scope="session")
+def quick(cli: Cli) -> QuickCli:
+    """Runs commands against the same broker, in this process."""
+    return QuickCli(cli.server)
+
+
 @pytest.fixture
 def topic() -> str:
     """A topic name of this test only; nobody has created it."""
     return unique("cli")
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue name of this test only; nobody has created it."""
+    return unique("q")
 
 
 @pytest.fixture

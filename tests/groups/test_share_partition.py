@@ -225,6 +225,21 @@ def test_reset_begins_anew() -> None:
     assert partition.saved().epoch == 1
 
 
+def test_marks_from_before_a_crash_do_not_fill_the_window() -> None:
+    partition = fresh(keeps_dead=True)
+    partition.admit(10)
+    offsets(partition)
+    partition.ack("a", [(2, 1), (4, 1)])
+    partition.reject("a", [(6, 2)])
+    assert partition.in_flight == 8
+    partition = again(partition)
+    assert partition.in_flight == 0
+    partition.admit(5)
+    assert partition.in_flight == 4, "three records, in four pieces"
+    partition.admit(10)
+    assert partition.in_flight == 8
+
+
 def test_state_is_small_however_much_was_done_behind_one_that_is_not() -> None:
     partition = fresh()
     partition.admit(100_000)

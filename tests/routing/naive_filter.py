@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from random import Random
 from typing import Any
@@ -22,10 +23,15 @@ def evaluate(tree: Any, fields: dict[str, Any]) -> bool:
         case ("alone", path):
             return look_up(path, fields) is True
         case ("compare", sign, left, right):
-            return compared(sign, value_of(left, fields), value_of(right, fields))
+            a, b = value_of(left, fields), value_of(right, fields)
+            if right[0] == "constant":
+                a = beside(a, b)
+            if left[0] == "constant":
+                b = beside(b, a)
+            return compared(sign, a, b)
         case ("in", negated, value, constants):
             found = value_of(value, fields)
-            return found is not ABSENT and any(equal(found, one) for one in constants) != negated
+            return found is not ABSENT and any(equal(beside(found, one), one) for one in constants) != negated
         case ("member", negated, value, path):
             found, values = value_of(value, fields), look_up(path, fields)
             usable = found is not ABSENT and isinstance(values, list)
@@ -40,6 +46,17 @@ def like(text: str, pattern: str) -> bool:
     parts = {"%": ".*", "_": "."}
     regex = "".join(parts.get(char) or re.escape(char) for char in pattern)
     return re.fullmatch(regex, text, re.DOTALL) is not None
+
+
+def beside(value: Any, constant: Any) -> Any:
+    """Beside a number that stands in the filter, a text that JSON would read as a number is one."""
+    if kind(constant) != "number" or not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    return found if kind(found) == "number" and value.strip() == value else value
 
 
 def kind(value: Any) -> str:

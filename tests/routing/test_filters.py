@@ -130,6 +130,68 @@ def test_values_of_two_kinds_are_neither_equal_nor_ordered(text: str) -> None:
     assert not accepts(text)
 
 
+CROSSED = Message(b'{"n": "5"}', headers={"n": "5", "price": "0.50", "minus": "-3", "tiny": "1e-7", "raw": b"12"})
+"""As it comes out of a topic: a header has no type there but text."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "headers.n > 3",
+        "3 < headers.n and 5 = headers.n and 5 >= headers.n and 6 != headers.n",
+        "headers.n = 5 and headers.n = 5.0 and headers.n = '5'",
+        "headers.n != 6 and not headers.n != 5",
+        "headers.n in (4, 5) and headers.n not in (6, 7) and not headers.n not in (5)",
+        "headers.price < 1 and headers.price = 0.5 and headers.price != '0.5'",
+        "headers.minus < 0 and headers.minus >= -3",
+        "headers.tiny > 0 and headers.tiny < 0.001",
+        "headers.raw = 12",
+        "json.n = 5 and text like '%5%'",
+        "headers.n > '10'",
+    ],
+)
+def test_a_text_that_is_a_number_compares_with_a_number_as_that_number(text: str) -> None:
+    assert accepts(text, CROSSED)
+    assert not accepts(f"not ({text})", CROSSED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "007",
+        "+5",
+        " 5",
+        "5 ",
+        "5\n",
+        "1_000",
+        "0x5",
+        "5.",
+        ".5",
+        "--5",
+        "٥",  # a digit, but not one that JSON knows
+        "nan",
+        "inf",
+        "-Infinity",
+        "1e999",
+        "true",
+        "9" * 41,
+        "1.2.3",
+    ],
+)
+def test_a_text_that_only_looks_like_a_number_stays_text(name: str) -> None:
+    message = Message(b"", headers={"n": name})
+    for sign in ("<", "<=", ">", ">=", "="):
+        assert not accepts(f"headers.n {sign} 5", message)
+    assert accepts("headers.n != 5 and headers.n not in (5, 7, 0)", message)
+
+
+def test_two_fields_are_compared_as_they_are() -> None:
+    message = Message(b'{"n": 5}', headers={"n": "5"})
+    assert not accepts("headers.n = json.n or headers.n <= json.n", message)
+    assert accepts("headers.n != json.n", message)
+
+
 @pytest.mark.parametrize(
     "payload",
     [b"", b"\xff\xfe", b"{", b'{"total": 5', b"[" * 100_000, b'{"a":' * 50_000, b"nan", b'"\xff"', b"\x00" * 9],
@@ -285,7 +347,7 @@ def check(text: str) -> None:
 # -- against the naive evaluator ---------------------------------------------------------------------------------------
 
 _scalars = st.one_of(
-    st.sampled_from(["", "a", "b", "ab", "a%", "it's", '"']),
+    st.sampled_from(["", "a", "b", "ab", "a%", "it's", '"', "1", "-1", "0.5", "1.0", "-1.5", "1e0", "01", "+1", " 1"]),
     st.integers(-2, 2),
     st.sampled_from([0.0, 1.0, 0.5, -1.5]),
     st.booleans(),

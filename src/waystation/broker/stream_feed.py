@@ -2,8 +2,8 @@
 
 The consumer is a member of the Kafka consumer group of that name (see `membership`), so native and Kafka consumers of a
 group divide its partitions among them. What it acknowledges is committed up to the first message that it has not; the
-receipt is the offset's place in the offsets log. A message it rejects or releases is delivered to it again, later ones
-do not wait for it, and the committed offset stays before it; `max_deliveries` and `dead_letter` end that.
+receipt is the offset's place in the offsets log. A message it rejects or releases is delivered to it again, and nothing
+new of that partition until it is done; `max_deliveries` and `dead_letter` end that.
 
 Partitions that are taken back: nothing more is read, what was delivered may be acknowledged for `LET_GO_S`, then they
 are given up; what comes later for them is unknown.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -59,7 +58,7 @@ class StreamFeed:
         self._held: dict[int, tuple[Share, int]] = {}
         self._shares: dict[TopicPartition, Share] = {}
         self._ready: dict[Share, None] = {}
-        self._again: deque[tuple[Share, int]] = deque()
+        self._again: dict[Share, None] = {}  # those with something to deliver again
         self._retries = Retries(hub, group, terms, self._due_again, self._buried)
         self._keeping = False  # at most once: what is to be delivered waits until its offset is durable
         self._due = False
@@ -101,10 +100,7 @@ class StreamFeed:
             self.member.nudge()
             return Settled(None, list(runs))
         for share in touched:
-            if share.leaving and not share.tags:
-                self._give_up(share)
-        if touched:
-            self._soon()
+            self._resume(share)
         return Settled(receipt, unknown)
 
     def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
@@ -125,23 +121,29 @@ class StreamFeed:
     async def claim(self, runs: Sequence[Run]) -> list[tuple[str, int, int]]:
         """For a transaction that acknowledges these: the offsets (topic, partition, offset) that it is to commit.
 
-        A group's position has no holes, so whatever was delivered before them must be done first: this waits for it.
-        They stay with the consumer until the transaction has committed (`offsets_moved`).
+        A group's position has no holes, so what was delivered before them must be done first: this waits for it. What
+        comes before them but was delivered after them, because it failed, cannot be waited for: the consumer may have
+        to be done with these first. They stay with the consumer until the transaction has committed.
         """
         unknown: list[Run] = []
-        shares: dict[Share, set[int]] = {}
+        shares: dict[Share, dict[int, int]] = {}
         for tag in self._known(runs, unknown):
             share, offset = self._held[tag]
-            shares.setdefault(share, set()).add(offset)
-        offsets: list[tuple[str, int, int]] = []
+            shares.setdefault(share, {})[offset] = tag
         for share, wanted in shares.items():
-            while (settled := share.settled_with(wanted)) is None and wanted <= share.tags.keys():
+            while wanted.items() <= share.tags.items() and (first := share.settled_with(wanted)) < max(wanted):
+                if share.tags.get(first, self._next_tag) > min(wanted.values()):
+                    raise Conflict(
+                        f"{share.partition.topic.name}-{share.partition.index}@{first} is to be delivered again, and"
+                        " what comes behind it cannot be acknowledged in a transaction before it"
+                    )
                 await share.moved()
-            if settled is not None:
-                offsets.append((share.partition.topic.name, share.partition.index, settled))
-        if unknown or any(not wanted <= share.tags.keys() or share.dropped for share, wanted in shares.items()):
+        if unknown or any(not wanted.items() <= share.tags.items() for share, wanted in shares.items()):
             raise Conflict(f"messages {list(runs)} are not all held by this consumer; they may be delivered again")
-        return offsets
+        return [
+            (share.partition.topic.name, share.partition.index, share.settled_with(wanted))
+            for share, wanted in shares.items()
+        ]
 
     def offsets_moved(self) -> None:
         """A transaction has committed offsets of the group: what is before them is done."""
@@ -154,9 +156,7 @@ class StreamFeed:
                     for tag in share.done_before(found.offset):
                         self._held.pop(tag, None)
                     self._try_commit([share])  # what was acknowledged behind it without a transaction
-                    if share.leaving and not share.tags:
-                        self._give_up(share)
-        self._soon()
+                    self._resume(share)
 
     # -- what the membership says -----------------------------------------------------------------------------------
 
@@ -176,6 +176,7 @@ class StreamFeed:
                 self._take_on(key)
             elif known.leaving:  # back before it was gone
                 known.leaving = False
+                self._due_again(known)
                 self._follow(known) if known.begun else self._begin(known)
 
     def heartbeat(self) -> None:
@@ -238,9 +239,7 @@ class StreamFeed:
 
     def _follow(self, share: Share) -> None:
         share.reader.listen(share.woken)
-        if share.behind:
-            self._ready[share] = None
-            self._soon()
+        self._resume(share)
 
     def _let_go(self, share: Share) -> None:
         share.leaving = True
@@ -295,9 +294,9 @@ class StreamFeed:
             if expected < first + count:
                 unknown.append((expected, first + count - expected))
 
-    def _due_again(self, share: Share, offset: int) -> None:
+    def _due_again(self, share: Share) -> None:
         if not share.dropped:
-            self._again.append((share, offset))
+            self._again[share] = None
             self._soon()
 
     def _buried(self, share: Share, offset: int) -> None:
@@ -305,6 +304,16 @@ class StreamFeed:
         if not share.dropped:
             share.done(offset)
             self._try_commit([share])
+            self._resume(share)
+
+    def _resume(self, share: Share) -> None:
+        """There were verdicts: there is room, or the partition is not stuck any more, or free to go."""
+        if share.leaving:
+            if not share.tags:
+                self._give_up(share)
+        elif share.begun and not share.dropped and not share.stuck and share.behind:
+            self._ready[share] = None
+        self._soon()
 
     def _commit(self, shares: Iterable[Share]) -> Receipt | None:
         """Writes the offsets that moved; None if none did."""
@@ -332,9 +341,10 @@ class StreamFeed:
     # -- delivering -------------------------------------------------------------------------------------------------
 
     def _woken(self, share: Share) -> None:
-        self._ready[share] = None
-        if self._credit:
-            self._pump()
+        if not share.stuck:
+            self._ready[share] = None
+            if self._credit:
+                self._pump()
 
     def _soon(self) -> None:
         if not self._due and not self._closed:
@@ -355,8 +365,8 @@ class StreamFeed:
             return
         self._pumping = True
         try:
-            while self._again and self._room > 0:
-                self._deliver_again(*self._again.popleft())
+            if self._again and self._room > 0:
+                self._deliver_again()
             if self._ready and self._room > 0:
                 self._read_on()
         except UnknownMember:
@@ -374,6 +384,9 @@ class StreamFeed:
 
     def _read_on(self) -> None:
         share = next(iter(self._ready))
+        if share.stuck:
+            del self._ready[share]
+            return
         before = share.position
         try:
             taken = share.take(self._room)
@@ -429,11 +442,17 @@ class StreamFeed:
         self._deliver(messages)
         self._soon()
 
-    def _deliver_again(self, share: Share, offset: int) -> None:
-        if share.dropped or share.leaving:
-            return  # whoever gets the partition gets it too
-        found = message_at(share, offset)
-        if found is None:  # retention has taken it
-            share.done(offset)
-            return
-        self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
+    def _deliver_again(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for share in list(self._again):
+            while self._room > 0:
+                offset = None if share.dropped or share.leaving else share.take_due(now)
+                if offset is None:  # a timer will tell; or whoever gets the partition gets the message too
+                    del self._again[share]
+                    break
+                found = message_at(share, offset)
+                if found is not None:
+                    self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
+                else:  # retention has taken it
+                    share.done(offset)
+                    self._resume(share)

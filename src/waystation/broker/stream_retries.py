@@ -1,8 +1,9 @@
 """What becomes of messages of a stream that their consumer does not acknowledge: again, later, or dead.
 
-A message that was rejected comes again after a while that grows; `max_deliveries` ends that. A dead one goes to the
-dead-letter target, and only when it is durable there is it done here; without a target it is passed over, with a word
-in the log. For `StreamFeed` alone.
+A message that was rejected comes again after a while that grows; `max_deliveries` ends that. Nothing new of its
+partition is delivered meanwhile, and the failures of messages behind it are not counted against them. A dead one goes
+to the dead-letter target, and only when it is durable there is it done here; without a target it is passed over, with a
+word in the log. For `StreamFeed` alone.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ logger = logging.getLogger("waystation.streams")
 FIRST_MS, LONGEST_MS = 100, 30_000
 """A rejected message comes again after the first, then twice that, and so on."""
 
-Told = Callable[[Share, int], None]
+Due = Callable[[Share], None]
+Buried = Callable[[Share, int], None]
 
 
 class Retries:
-    """`due`: the message is to be delivered again now. `buried`: it is kept elsewhere and done here."""
+    """`due`: the partition may have something to be delivered again. `buried`: it is kept elsewhere and done here."""
 
-    def __init__(self, hub: Hub, group: str, terms: Terms, due: Told, buried: Told) -> None:
+    def __init__(self, hub: Hub, group: str, terms: Terms, due: Due, buried: Buried) -> None:
         self._hub = hub
         self._group = group
         self._terms = terms
@@ -41,18 +43,26 @@ class Retries:
 
     def put_back(self, share: Share, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None) -> None:
         """A verdict other than an acknowledgement."""
-        deliveries = share.deliveries.get(offset, 1)
         limit = self._terms.max_deliveries
-        if verdict is Verdict.KILL or (verdict is Verdict.REJECT and limit and deliveries >= limit):
+        failures = share.failures.get(offset, 0)
+        if verdict is Verdict.REJECT and not share.is_behind_another(offset):
+            failures += 1
+            share.failures[offset] = failures
+            if delay_ms is None:
+                delay_ms = min(LONGEST_MS, FIRST_MS << min(failures - 1, 20))
+        if verdict is Verdict.KILL or 0 < limit <= failures:
             self._bury(share, offset, "rejected" if verdict is Verdict.KILL else "delivery-limit", error)
             return
-        share.deliveries[offset] = deliveries + 1
-        if verdict is Verdict.REJECT and delay_ms is None:
-            delay_ms = min(LONGEST_MS, FIRST_MS << min(deliveries - 1, 20))
+        share.deliveries[offset] = share.deliveries.get(offset, 1) + 1
+        self._again(share, offset, delay_ms or 0)
+
+    def _again(self, share: Share, offset: int, delay_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        share.put_back(offset, loop.time() + delay_ms / 1000)
         if delay_ms:
-            asyncio.get_running_loop().call_later(delay_ms / 1000, self._due, share, offset)
+            loop.call_later(delay_ms / 1000, self._due, share)
         else:
-            self._due(share, offset)
+            self._due(share)
 
     def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
         target = self._terms.dead_letter
@@ -66,6 +76,7 @@ class Retries:
             )
             share.done(offset)
             return
+        share.hold(offset)
         dead = msgspec.structs.replace(found, deliveries=deliveries)
         self._hub.bury(target, dead, reason, error).add_done_callback(
             lambda kept: self._told(share, offset, None if kept.cancelled() else kept.exception())
@@ -76,7 +87,7 @@ class Retries:
             self._buried(share, offset)
         else:
             logger.warning("a dead letter of group %r cannot be kept and comes again: %s", self._group, failure)
-            asyncio.get_running_loop().call_later(LONGEST_MS / 1000, self._due, share, offset)
+            self._again(share, offset, LONGEST_MS)
 
 
 def message_at(share: Share, offset: int) -> Delivered | None:

@@ -1,6 +1,9 @@
 """One partition in the hands of a stream consumer: where it reads, and what it has not been told the end of.
 
-Invariant: `settled` never passes a message that was delivered and not acknowledged, so a commit of it loses nothing.
+What must hold: `settled` never passes a message that was delivered and not acknowledged, so a commit of it loses
+nothing. While a message is to be tried again the partition is `stuck`: nothing new of it is read, and what is delivered
+again comes in the order of offsets.
+
 Pure bookkeeping; owned by one `StreamFeed`.
 """
 
@@ -9,11 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from heapq import heappop, heappush
 
 from waystation.broker.reading import PartitionReader, Place
 from waystation.message import Delivered
 
 Woken = Callable[["Share"], None]
+
+CLOCK_SLACK_S = 0.002
+"""A timer may ring a little before its time."""
 
 
 class Share(Place):
@@ -21,13 +28,17 @@ class Share(Place):
 
     __slots__ = (
         "_done",
+        "_due",
         "_pending",
+        "_shaky",
         "_waiters",
+        "_waiting",
         "_wakes",
         "begun",
         "committed",
         "deliveries",
         "dropped",
+        "failures",
         "leaving",
         "tags",
     )
@@ -37,10 +48,14 @@ class Share(Place):
         self._wakes = woken
         self._pending: deque[int] = deque()  # delivered offsets, in order, from the first that is not done
         self._done: set[int] = set()
+        self._shaky: set[int] = set()  # put back, or dead and not buried yet
+        self._waiting: list[int] = []  # put back, to be delivered again: a heap
+        self._due: dict[int, float] = {}  # when, by the loop's clock
         self._waiters: list[asyncio.Future[None]] = []
         self.begun = False
         self.committed = -1
         self.deliveries: dict[int, int] = {}  # of messages that were delivered more than once
+        self.failures: dict[int, int] = {}  # and how many of these were its own fault
         self.tags: dict[int, int] = {}  # offset → tag, of what the consumer has and there is no verdict on
         self.leaving = False
         self.dropped = False
@@ -60,8 +75,10 @@ class Share(Place):
 
     def done(self, offset: int) -> None:
         pending = self._pending
-        if self.deliveries:
+        if self._shaky:
+            self._shaky.discard(offset)
             self.deliveries.pop(offset, None)
+            self.failures.pop(offset, None)
         if not pending or pending[0] != offset:
             self._done.add(offset)
             return
@@ -74,7 +91,9 @@ class Share(Place):
         while self._pending and self._pending[0] < offset:
             passed = self._pending.popleft()
             self._done.discard(passed)
+            self._shaky.discard(passed)
             self.deliveries.pop(passed, None)
+            self.failures.pop(passed, None)
             tag = self.tags.pop(passed, None)
             if tag is not None:
                 gone.append(tag)
@@ -93,15 +112,42 @@ class Share(Place):
         """Everything before this offset is done with."""
         return self._pending[0] if self._pending else self.position
 
-    def settled_with(self, offsets: Collection[int]) -> int | None:
-        """What `settled` will be when these are done too; None while something before one of them is not."""
-        left = len(offsets)
-        for offset in self._pending:
-            if offset in offsets:
-                left -= 1
-            elif offset not in self._done:
-                return offset if left == 0 else None
-        return self.position
+    def settled_with(self, offsets: Collection[int]) -> int:
+        """What `settled` will be when these are done too."""
+        return next((one for one in self._pending if one not in offsets and one not in self._done), self.position)
+
+    # -- to be tried again ------------------------------------------------------------------------------------------
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self._shaky)
+
+    def is_behind_another(self, offset: int) -> bool:
+        """Whether something before it is to be tried again: then its own failure may be no more than that."""
+        return bool(self._shaky) and min(self._shaky) < offset
+
+    def hold(self, offset: int) -> None:
+        """It is not done, and not with the consumer either."""
+        self._shaky.add(offset)
+        self.wake_waiters()
+
+    def put_back(self, offset: int, due: float) -> None:
+        """It is to be delivered again when it is due, and those before it were."""
+        self.hold(offset)
+        heappush(self._waiting, offset)
+        self._due[offset] = due
+
+    def take_due(self, now: float) -> int | None:
+        """The next one that is to be delivered again now."""
+        while self._waiting and self._waiting[0] not in self._shaky:
+            self._due.pop(heappop(self._waiting), None)  # it was done by other means
+        if not self._waiting or self._due[self._waiting[0]] > now + CLOCK_SLACK_S:
+            return None
+        offset = heappop(self._waiting)
+        del self._due[offset]
+        return offset
+
+    # -- waiting for others -----------------------------------------------------------------------------------------
 
     async def moved(self) -> None:
         """Returns when something was done, or the partition is gone."""

@@ -79,6 +79,7 @@ class SharePartition:
             at += gap
             self.marks.set(at, at + count, mark)
             at += count
+        self._marked_end = at
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -88,8 +89,15 @@ class SharePartition:
 
     @property
     def in_flight(self) -> int:
-        """What the window is bounded by: records that are not done, and pieces that the state is in."""
-        return max(len(self.ledger) + self.marks.dying, len(self.marks))
+        """What the window is bounded by: records that are not done, and pieces that the state is in.
+
+        Marks from before a crash count when their records are admitted again: before that they must not keep them out.
+        """
+        if self.end >= self._marked_end:
+            return max(len(self.ledger) + self.marks.dying, len(self.marks))
+        marks = self.marks.between(self.start, self.end)
+        dying = sum(run.end - run.first for run in marks if run.mark == DYING)
+        return max(len(self.ledger) + dying, len(marks))
 
     def saved(self) -> Saved:
         """The partition as it is, to be written."""

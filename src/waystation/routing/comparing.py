@@ -1,14 +1,17 @@
 """Comparisons of filters, as closures over a `Subject`.
 
 Values are of a kind: text, number, boolean, null; lists and objects are of no kind. Values of two kinds are not equal
-(`'5' != 5`, `true != 1`) and have no order. A comparison with a field that is missing is false, whichever it is. Pure;
-for the grammar beside it.
+(`true != 1`) and have no order. Beside a number in the filter, though, a text that is a number counts as that number:
+headers that crossed a topic are text, whatever they were before. A comparison with a field that is missing is false,
+whichever it is. Pure; for the grammar beside it.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from waystation.routing.like import compile_like
@@ -26,10 +29,39 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
 EQUAL = ("=", "==")
 UNEQUAL = ("!=", "<>")
 SIGNS = frozenset({*ORDER, *EQUAL, *UNEQUAL})
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""What a sign becomes when its sides change places; the others stay."""
+
+MAX_NUMBER_CHARS = 40
+"""A longer text is no number: reading one costs more than its length."""
+
+# As JSON writes numbers, so neither `007` nor `+5` nor `1_000`: those are names that happen to have digits.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number_in(text: str) -> int | float | None:
+    """The number that a text is, written in decimal as JSON does; None if it is something else."""
+    if len(text) > MAX_NUMBER_CHARS or not text:
+        return None
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    if found[1] is None and found[2] is None:
+        return int(text)
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+def _as_number(value: object) -> object:
+    """What a value is beside a number."""
+    if isinstance(value, str):
+        number = number_in(value)
+        return value if number is None else number
+    return value
 
 
 def same(left: object, right: object) -> bool:
@@ -65,6 +97,8 @@ def compare(sign: str, left: Getter, right: Getter) -> Test:
 
 def compare_constant(sign: str, field: Getter, constant: Constant) -> Test:
     """A field and a value that is known now: what nearly every filter is made of, so the kinds are told apart once."""
+    if is_number(constant):
+        return _compare_number(sign, field, constant)
     if sign in UNEQUAL:
 
         def unequal(subject: Subject) -> bool:
@@ -74,13 +108,22 @@ def compare_constant(sign: str, field: Getter, constant: Constant) -> Test:
         return unequal
     if constant is None or isinstance(constant, bool):
         return _is(field, constant) if sign in EQUAL else _never
-    if isinstance(constant, str):
-        if sign in EQUAL:
-            return lambda subject: bool(field(subject) == constant)
-        before = ORDER[sign]
-        return lambda subject: isinstance(value := field(subject), str) and before(value, constant)
+    if sign in EQUAL:
+        return lambda subject: bool(field(subject) == constant)
+    before = ORDER[sign]
+    return lambda subject: isinstance(value := field(subject), str) and before(value, constant)
+
+
+def _compare_number(sign: str, field: Getter, constant: Constant) -> Test:
+    if sign in UNEQUAL:
+
+        def unequal(subject: Subject) -> bool:
+            value = field(subject)
+            return value is not MISSING and not same(_as_number(value), constant)
+
+        return unequal
     before = operator.eq if sign in EQUAL else ORDER[sign]
-    return lambda subject: is_number(value := field(subject)) and before(value, constant)
+    return lambda subject: is_number(value := _as_number(field(subject))) and before(value, constant)
 
 
 def _is(field: Getter, constant: bool | None) -> Test:
@@ -100,7 +143,8 @@ def among(field: Getter, constants: Sequence[Constant], negated: bool) -> Test:
     def test(subject: Subject) -> bool:
         value = field(subject)
         if isinstance(value, str):
-            return (value in texts) is not negated
+            found = value in texts or (bool(numbers) and number_in(value) in numbers)
+            return found is not negated
         if is_number(value):
             return (value in numbers) is not negated
         if value is MISSING:

@@ -162,10 +162,10 @@ class Parser:
         self._fail("a comparison should follow: =, !=, <, <=, >, >=, in or like")
 
     def _compared(self, sign: str, left: _Value, right: _Value) -> Test:
-        if right.field is None:
+        if right.field is None and (left.field is not None or comparing.is_number(right.constant)):
             return comparing.compare_constant(sign, left.get, right.constant)
-        if left.field is None and sign not in comparing.ORDER:
-            return comparing.compare_constant(sign, right.field, left.constant)
+        if left.field is None:
+            return comparing.compare_constant(comparing.FLIPPED.get(sign, sign), right.get, left.constant)
         return comparing.compare(sign, left.get, right.get)
 
     def _like(self, left: _Value, negated: bool) -> Test:

@@ -1,0 +1,170 @@
+"""Random stories of a shared subscription on a real broker: batches and transactions of all sizes, small windows,
+members that come and go, verdicts of all kinds, crashes.
+
+What must hold: every record that should be seen is handed out until it is acknowledged or dead; nothing comes again
+after its acknowledgement was kept; counts never go back but for a crash; the dead have their letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.broker.kit import read, run, send, snapshot
+from tests.groups.test_share_feed import MEMORY, Desk, quiet, small_broker, until
+from waystation.broker.broker import Broker
+from waystation.message import Delivered, Message
+from waystation.queues.feed import Verdict
+
+LIMIT = 4
+STEPS = 40
+
+
+class Story:
+    """One seed's. A value is unique; `due` are those that must be seen, `over` those that must not come again."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.dice = random.Random(seed)
+        self.folder = folder
+        self.committed_only = self.dice.random() < 0.5
+        self.settings = {
+            "share.partition.max.record.locks": str(self.dice.choice([1, 3, 7, 30])),
+            "share.delivery.count.limit": str(LIMIT),
+            "share.isolation.level": "read_committed" if self.committed_only else "read_uncommitted",
+            "waystation.dead.letter": "topic:dead",
+        }
+        self.numbers = itertools.count()
+        self.due: set[bytes] = set()
+        self.hidden: set[bytes] = set()  # aborted
+        self.over: set[bytes] = set()
+        self.killed: set[bytes] = set()
+        self.seen: dict[bytes, int] = {}
+        self.desks: list[Teller] = []
+        self.copies = itertools.count()
+
+    async def play(self) -> None:
+        left = STEPS
+        while left > 0:
+            async with small_broker(self.folder) as broker:
+                await self._stage(broker)
+                for _ in range(self.dice.randint(3, left + 3)):
+                    await self.dice.choice(
+                        [self.publish, self.publish, self.hear, self.settle, self.settle, self.join]
+                    )(broker)
+                    left -= 1
+                if left > 0:
+                    self.folder = snapshot(self.folder, f"copy{next(self.copies)}")  # as kill -9 leaves it
+                    self.desks.clear()
+                else:
+                    await self.finish(broker)
+
+    async def _stage(self, broker: Broker) -> None:
+        for name in ("t", "dead"):
+            if name not in broker.topics:
+                await broker.topics.create(name, 1)
+        await broker.kept(broker.shared.change_settings("g", self.settings))
+        await self.join(broker)
+
+    async def publish(self, broker: Broker) -> None:
+        values = [b"%d" % next(self.numbers) for _ in range(self.dice.choice([1, 2, 9, 40]))]
+        kind = self.dice.choice(["plain", "commit", "abort"])
+        if kind == "plain":
+            appended = send(broker, "t", *values)
+            await broker.commit.durable(broker.topics.get("t").partition(0).log, appended.last_offset + 1)
+        else:
+            tx = await broker.transacting.begin("tx")
+            await tx.publish("t", [Message(value) for value in values])
+            await self.hear(broker)
+            await tx.end(commit=kind == "commit")
+        hidden = kind == "abort" and self.committed_only
+        (self.hidden if hidden else self.due).update(values)
+
+    async def hear(self, _: Broker) -> None:
+        for desk in self.desks:
+            desk.feed.credit(self.dice.choice([0, 1, 5, 50]))
+        await quiet()
+        for desk in self.desks:
+            for one in desk.got[len(desk.heard) :]:
+                self._heard(desk, one)
+
+    def _heard(self, desk: Teller, one: Delivered) -> None:
+        value = one.message.payload
+        assert value not in self.over, "it was acknowledged, or dead"
+        assert value not in self.hidden
+        assert one.deliveries <= LIMIT
+        self.seen[value] = one.deliveries
+        desk.heard.append(one)
+        desk.holds.append(one)
+
+    async def settle(self, broker: Broker) -> None:
+        await self.hear(broker)
+        for desk in self.desks:
+            self.dice.shuffle(desk.holds)
+            some = [desk.holds.pop() for _ in range(self.dice.randint(0, len(desk.holds)))]
+            verdict = self.dice.choice([Verdict.ACK, Verdict.ACK, Verdict.RELEASE, Verdict.REJECT, Verdict.KILL])
+            settled = desk.settle(verdict, *some)
+            assert settled.unknown == []
+            if self.dice.random() < 0.7 or verdict is not Verdict.ACK:
+                await broker.kept(settled.receipt)
+                self._over(verdict, some)
+
+    def _over(self, verdict: Verdict, some: list[Delivered]) -> None:
+        for one in some:
+            if verdict is Verdict.ACK:
+                self.over.add(one.message.payload)
+            elif verdict is Verdict.KILL or one.deliveries >= LIMIT:
+                self.over.add(one.message.payload)
+                self.killed.add(one.message.payload)
+
+    async def join(self, broker: Broker) -> None:
+        if len(self.desks) >= 3:
+            self.desks.pop(self.dice.randrange(3)).feed.close()
+        teller = Teller()
+        await teller.open(broker, "t", name="m", credit=0)
+        self.desks.append(teller)
+
+    async def finish(self, broker: Broker) -> None:
+        """Everything that is left is acknowledged; then all that was due was seen."""
+        log = broker.topics.get("t").partition(0).log
+
+        def done() -> bool:
+            return broker.shared_admin.offsets("g")[0].start == log.high_watermark
+
+        async def work() -> None:
+            while not done():
+                await self.hear(broker)
+                for desk in self.desks:
+                    if desk.holds:
+                        desk.settle(Verdict.ACK, *desk.holds)
+                        desk.holds.clear()
+                for desk in self.desks:
+                    desk.feed.credit(10)
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(work(), 30)
+        letters = {record.value for record in read(broker, "dead")}
+        assert self.due <= set(self.seen) | letters
+        await until(lambda: self.killed <= {record.value for record in read(broker, "dead")}, "letters of the dead")
+
+
+class Teller(Desk):
+    """A consumer that remembers what was looked at, and what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Delivered] = []
+        self.holds: list[Delivered] = []
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_record_is_lost_and_none_comes_back(seed: int) -> None:
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        story: Coroutine[Any, Any, None] = Story(seed, Path(folder) / "data").play()
+        run(story)
