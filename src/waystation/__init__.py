@@ -92,9 +92,10 @@ def connect(
 
     `url` is `waystation://HOST:PORT`, the address of the broker's Kafka door. `name` is what the broker's lists call
     this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
-    that is sent and received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`. `timeout`: how many seconds a
-    request may take, a lost connection included. `wait`: how long to keep trying when nobody listens there yet.
-    `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has to wait.
+    that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
+    `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when
+    nobody listens there yet. `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has
+    to wait.
 
     A connection that is lost is made again, with growing pauses; subscriptions and handlers go on by themselves.
     """

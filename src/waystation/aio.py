@@ -20,9 +20,9 @@ from waystation.client.aio.opening import Opening as _Opening
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscription
 from waystation.client.aio.transaction import Transaction
+from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
+from waystation.client.budget import Budget as _Budget
 from waystation.client.core import Core as _Core
-from waystation.client.producing import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
-from waystation.client.producing import Budget as _Budget
 from waystation.client.producing import Guarantee as _Guarantee
 from waystation.client.socket_link import parse_url as _parse_url
 from waystation.client.socket_link import socket_dial as _socket_dial

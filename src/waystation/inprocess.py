@@ -10,12 +10,12 @@ import os
 from collections.abc import Mapping
 
 from waystation.client.aio.client import Client as AsyncClient
+from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, Budget, ThreadBudget
 from waystation.client.core import Core
-from waystation.client.loops import close_at_exit
-from waystation.client.producing import Budget, Guarantee, ThreadBudget
+from waystation.client.producing import Guarantee
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.client import Client
-from waystation.client.sync.connecting import AT_EXIT_S, make_core
+from waystation.client.sync.connecting import AtExit, make_core
 from waystation.embedded import BrokerThread
 
 
@@ -35,7 +35,7 @@ class EmbeddedBroker(Client):
         *,
         guarantee: Guarantee = "at-least-once",
         timeout: float = 30.0,
-        max_in_flight: int = 64 * 1024 * 1024,
+        max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
     ) -> None:
         self._broker = BrokerThread(path, settings, kafka, http)
         self.data = self._broker.data
@@ -49,7 +49,7 @@ class EmbeddedBroker(Client):
             self._broker.close()
             raise
         super().__init__(core, bridge, budget)
-        self._at_exit = _AtExit(self)
+        self._at_exit = AtExit(self)
 
     @property
     def url(self) -> str:
@@ -65,17 +65,6 @@ class EmbeddedBroker(Client):
 
     def _end(self) -> None:
         self._broker.close()
-
-
-class _AtExit:
-    """Lives as long as the broker, and closes it without waiting for handlers for ever."""
-
-    def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker = broker
-        close_at_exit(self)
-
-    def close(self) -> None:
-        self._broker.close(AT_EXIT_S)
 
 
 class AsyncEmbeddedBroker(AsyncClient):

@@ -18,6 +18,8 @@ from waystation.errors import Invalid
 HIGHEST_PRIORITY = 9
 MAX_HORIZON_MS = 100 * 365 * 24 * 3600 * 1000
 """A delay or a time to live of more than a century is a mistake in the unit."""
+LATEST_MS = 2**53 - 1
+"""The last moment that there is: beyond it JSON has no exact numbers, and no calendar has years."""
 
 
 class Priority(IntEnum):
@@ -86,11 +88,11 @@ def check_message(message: Message) -> None:
         raise Invalid(f"priority: {message.priority} is not between 0 and {HIGHEST_PRIORITY}")
     if not 0 <= message.delay_ms <= MAX_HORIZON_MS:
         raise Invalid(f"delay_ms: {message.delay_ms} is not between 0 and a century")
-    if message.deliver_at_ms is not None and not 0 <= message.deliver_at_ms <= 2**62:
+    if message.deliver_at_ms is not None and not 0 <= message.deliver_at_ms <= LATEST_MS:
         raise Invalid(f"deliver_at_ms: {message.deliver_at_ms} is no time")
     if message.ttl_ms is not None and not 0 < message.ttl_ms <= MAX_HORIZON_MS:
         raise Invalid(f"ttl_ms: {message.ttl_ms} is not above zero and below a century")
-    if message.max_deliveries < 0:
-        raise Invalid(f"max_deliveries: {message.max_deliveries} is below zero")
+    if not 0 <= message.max_deliveries < 2**31:
+        raise Invalid(f"max_deliveries: {message.max_deliveries} is not between 0 and 2147483647")
     if message.id is not None and not 0 < len(message.id) <= 255:
         raise Invalid("id: must have 1 to 255 characters")

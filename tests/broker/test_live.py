@@ -319,3 +319,24 @@ def test_a_subscription_that_makes_no_sense_is_refused_by_field(
             assert broker.subscriptions.counts() == {}
 
     run(main())
+
+
+def test_a_message_whose_time_is_over_is_passed_over(tmp_path: Path) -> None:
+    clock = HandClock()
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a", clock) as broker:
+            await broker.topics.create("t", 1)
+            broker.messages.publish("t", [Message(b"short", ttl_ms=100), Message(b"long", ttl_ms=10_000)])
+            waiting = await subscribe(broker, "t", credit=0, history=2)
+            blocked = await subscribe(broker, "t", credit=0)
+            streaming = await subscribe(broker, "t", mode="stream", group="g", start="earliest", credit=0)
+            broker.messages.publish("t", [Message(b"brief", ttl_ms=100), Message(b"last")])
+            clock.ms += 100
+            for consumer in (waiting, blocked, streaming):
+                consumer.feed.credit(10)
+            await waiting.gets("long", "last")
+            await blocked.gets("last")
+            await streaming.gets("long", "last")
+
+    run(main())

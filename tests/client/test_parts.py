@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation import aio, errors
+from waystation.client.budget import Budget, ThreadBudget
 from waystation.client.failures import failure
 from waystation.client.holding import runs_of
-from waystation.client.producing import Budget, ThreadBudget, in_groups
+from waystation.client.producing import in_groups
 from waystation.client.queue_options import QueueOptions, Retry, queue_settings
 from waystation.client.results import Stored
 from waystation.client.socket_link import parse_url

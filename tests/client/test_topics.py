@@ -225,6 +225,8 @@ def test_subscribers_are_counted(mq: Client) -> None:
         ({"start": "somewhere", "group": "g"}, "start"),
         ({"prefetch": -1}, "prefetch"),
         ({"guarantee": "exactly-once", "group": "g", "mode": "shared"}, "guarantee"),
+        ({"guarantee": "exactly-once"}, "group"),
+        ({"guarantee": "surely"}, "guarantee"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(mq: Client, options: dict[str, Any], said: str) -> None:

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.doors.kafka.admin_kit import Desk, each_version
 from waystation.doors.kafka.registry import load_all
+from waystation.errors import StorageFailed
 from waystation.log import batch as batches
 
 load_all()
@@ -234,6 +235,21 @@ def test_unknown_places_have_their_errors(desk: Desk) -> None:
     inner = desk.broker.topics.get("__share_group_state").id
     member.epoch = 0
     assert member.fetch(inner).responses[0].partitions[0].error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_records_that_cannot_be_read_are_not_acquired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, member = stage(desk)
+    window = next(iter(desk.broker.shared.get("g").partitions.values())).window
+
+    def broken(_: object) -> list[bytes]:
+        raise StorageFailed("cannot read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(window, "stored", broken)
+        answer = member.fetch(topic)
+    assert answer.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
+    assert acquired(answer) == []
+    assert acquired(member.fetch(topic)) == [(0, 9, 2)]
 
 
 def test_heartbeats_are_checked(desk: Desk) -> None:

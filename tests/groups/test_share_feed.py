@@ -22,6 +22,7 @@ from waystation.groups.share_marks import DONE
 from waystation.groups.share_partition import Saved
 from waystation.log import batch as batches
 from waystation.message import Delivered, Message
+from waystation.protocol import Subscribe
 from waystation.queues.feed import Verdict
 
 MEMORY = Path("/dev/shm")
@@ -401,6 +402,23 @@ def test_a_kafka_member_and_a_feed_of_one_name_are_one_group(tmp_path: Path) -> 
             assert [member.member_id for member in view.members] == ["c", "kafka"]
             desk.feed.close()
             assert [member.member_id for member in broker.shared_admin.describe(["both"])[0].members] == ["kafka"]
+
+    run(story())
+
+
+def test_the_native_command_opens_a_shared_feed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("a.b", 1)
+            send(broker, "a.b", b"one")
+            got: list[Delivered] = []
+            command = Subscribe(consumer=1, topics=["a.#"], mode="shared", group="g", start="earliest")
+            feed, answer = await broker.subscriptions.open(command, "c", got.extend, lambda _: None)
+            assert (answer.topics, answer.subscribers) == (["a.b"], 1)
+            feed.credit(5)
+            await until(lambda: got, "the message")
+            assert feed.settle(Verdict.ACK, [(got[0].tag, 1)]).unknown == []
+            feed.close()
 
     run(story())
 

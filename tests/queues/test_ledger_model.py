@@ -19,6 +19,7 @@ HOLD_MS = 1_000
 CONSUMERS = ("anna", "bob", "carl")
 DELAYS = st.integers(0, 3_000) | st.integers(0, 300_000)
 EVERYTHING = (0, 10**15)
+VERDICTS = ("ack", "reject", "reserve", "release", "later", "postpone", "touch")
 
 
 def is_tidy(runs: Sequence[Run]) -> bool:
@@ -152,14 +153,14 @@ class LedgerMachine(RuleBasedStateMachine):
         return data.draw(st.lists(runs, min_size=1, max_size=4))
 
     @precondition(lambda self: self.ledger.held)
-    @rule(data=st.data(), verb=st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch", "touch"]))
+    @rule(data=st.data(), verb=st.sampled_from([*VERDICTS, "touch"]))
     def settle(self, data: st.DataObject, verb: str) -> None:
         entry = data.draw(st.sampled_from([entry for entry in self.model.entries.values() if entry.holder]))
         consumer = entry.holder if entry.holder and data.draw(st.integers(0, 9)) else "carl"
         self._settle(data, verb, consumer, self._some_runs(data, self.model.held_by(consumer)))
 
     def settle_everything(self, data: st.DataObject) -> None:
-        verb = data.draw(st.sampled_from(["ack", "reject", "reserve", "release", "later", "touch"]))
+        verb = data.draw(st.sampled_from(VERDICTS))
         self._settle(data, verb, data.draw(st.sampled_from(CONSUMERS)), [EVERYTHING])
 
     def _settle(self, data: st.DataObject, verb: str, consumer: str, runs: list[Run]) -> None:
@@ -169,6 +170,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.now, hold))
             for entry in held:
                 entry.deadline = self.now + hold
+            return
+        if verb == "postpone":
+            until = self.now + data.draw(DELAYS)
+            assert ids_of(self.ledger.postpone(consumer, runs, until)) == {entry.id for entry in held}
+            for entry in held:
+                entry.state, entry.holder, entry.due_at = State.PARKED, None, until
+                entry.deliveries -= 1
+                self.model.back_by_other_ways(entry)
             return
         if verb in ("release", "later"):
             until = self.now + data.draw(DELAYS) if verb == "later" else None

@@ -164,7 +164,7 @@ class Broker:
         self.shared.recover()
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
-        live = LiveFeeds(self.topics, self.messages, self.readers)
+        live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
         self.streams = Streams(
             self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.keeping
         )

@@ -5,7 +5,8 @@ reads on when it has credit, with `drop` it goes on with what is new then. Eithe
 it missed: skipped by `drop`, or removed by retention before a blocked one came to read them.
 
 Topics that match and come later, or come again under an old name, are read from their beginning; so are partitions
-that are added. A batch is decoded once for all who are at the same place.
+that are added. A message whose time to live is over is passed over. A batch is decoded once for all who are at the
+same place.
 
 On the loop's thread only. Doors come here by way of `Subscriptions`.
 """
@@ -13,22 +14,22 @@ On the loop's thread only. Doors come here by way of `Subscriptions`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 from uuid import UUID
 
+from waystation.broker.expiry import expired, unexpired
+from waystation.broker.following import Follower
 from waystation.broker.messages import Messages
 from waystation.broker.reading import PartitionReader, Place, Readers
 from waystation.broker.selection import Selection
 from waystation.broker.topics import Topic, Topics
-from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
+from waystation.errors import WaystationError
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver, Run, Settled, Verdict
 from waystation.routing.filters import Filter
-
-logger = logging.getLogger("waystation.live")
+from waystation.world.clock import Clock
 
 Slow = Literal["drop", "block"]
 OnEnd = Callable[[WaystationError], None]
@@ -36,26 +37,28 @@ OnEnd = Callable[[WaystationError], None]
 _NOTHING = Settled(None, [])
 
 
-class LiveFeed:
+class LiveFeed(Follower["_LivePlace"]):
     """One live subscriber (`queues.feed.Feed`). Made by `LiveFeeds.open`."""
 
     def __init__(
-        self, hub: LiveFeeds, selection: Selection, filter: Filter | None, slow: Slow, deliver: Deliver, on_end: OnEnd
+        self,
+        hub: LiveFeeds,
+        topics: Topics,
+        selection: Selection,
+        filter: Filter | None,
+        slow: Slow,
+        deliver: Deliver,
+        on_end: OnEnd,
     ) -> None:
+        super().__init__(topics, hub.now_ms, filter)
         self.selection = selection
         self.dropped = 0
         self._hub = hub
-        self._filter = filter
         self._slow = slow
         self._deliver = deliver
         self._on_end = on_end
-        self._credit = 0
         self._history: deque[Delivered] = deque()
         self._places: dict[UUID, list[_LivePlace]] = {}
-        self._ready: dict[_LivePlace, None] = {}  # those with something to read, the one to go on with first
-        self._due = False
-        self._pumping = False
-        self._closed = False
 
     # -- the feed ---------------------------------------------------------------------------------------------------
 
@@ -117,8 +120,7 @@ class LiveFeed:
     def woken(self, place: _LivePlace) -> None:
         """A partition grew."""
         self._ready[place] = None
-        if self._credit and not self._history:
-            self._pump()
+        self._pump()
 
     def _skip(self) -> None:
         """What came while it could take nothing is not for it."""
@@ -130,64 +132,24 @@ class LiveFeed:
                     place.move(end)
         self._ready.clear()
 
-    def _soon(self) -> None:
-        if not self._due and not self._closed:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._turn)
+    def _before_new(self) -> bool:
+        while self._history and self._credit > 0:
+            taken = [self._history.popleft() for _ in range(min(self._credit, len(self._history)))]
+            self._hand_over(unexpired(taken, self._now_ms()))
+        return bool(self._history)
 
-    def _turn(self) -> None:
-        self._due = False
-        self._pump()
-
-    def _pump(self) -> None:
-        """Delivers what there is and credit for; one chunk of a partition at a time, then others have their turn."""
-        if self._pumping or self._closed:
-            return
-        self._pumping = True
-        try:
-            while self._credit > 0 and self._history:
-                self._hand_over([self._history.popleft() for _ in range(min(self._credit, len(self._history)))])
-            if self._credit > 0 and self._ready:
-                self._read_on()
-        except WaystationError as error:
-            self._end(error)
-        except Exception as error:
-            # The door's fault, not that of others who follow the same partition.
-            logger.exception("a live subscriber cannot be served and is ended")
-            self._end(Unavailable(f"the subscription failed: {error}"))
-        finally:
-            self._pumping = False
-        if self._credit > 0 and self._ready:
-            self._soon()
-
-    def _read_on(self) -> None:
-        place = next(iter(self._ready))
-        before = place.position
-        try:
-            taken = place.take(self._credit)
-        except OffsetOutOfRange:
-            self.dropped += place.back_in_range()
-            return
-        except WaystationError:
-            if self._hub.is_current(place.partition.topic):
-                raise
-            self._ready.pop(place, None)  # its topic is being deleted; the hub will say so
-            return
-        if not place.behind or place.position == before:
-            self._ready.pop(place, None)
-        elif not place.inside:
-            self._ready[place] = self._ready.pop(place)  # a chunk is done: the next partition's turn
-        if self._filter is not None:
-            matches = self._filter.matches
-            taken = [one for one in taken if matches(one.message, topic=one.source)]
-        self._hand_over(taken)
+    def _took(self, place: _LivePlace, messages: list[Delivered]) -> None:
+        self._hand_over(messages)
 
     def _hand_over(self, messages: list[Delivered]) -> None:
         if messages:
             self._credit -= len(messages)
             self._deliver(messages)
 
-    def _end(self, error: WaystationError) -> None:
+    def _missed(self, place: _LivePlace, offsets: int) -> None:
+        self.dropped += offsets
+
+    def failed(self, error: WaystationError) -> None:
         if not self._closed:
             self.close()
             self._on_end(error)
@@ -210,7 +172,8 @@ class _LivePlace(Place):
 class LiveFeeds:
     """All live subscribers of a broker, told of topics that come, grow and go. One per broker."""
 
-    def __init__(self, topics: Topics, messages: Messages, readers: Readers) -> None:
+    def __init__(self, topics: Topics, messages: Messages, readers: Readers, clock: Clock) -> None:
+        self.now_ms = clock.now_ms
         self._topics = topics
         self._messages = messages
         self._readers = readers
@@ -233,9 +196,13 @@ class LiveFeeds:
     ) -> LiveFeed:
         """A subscriber that gets the last `history` messages that concern it, and then everything from now on."""
         self._look()
-        feed = LiveFeed(self, selection, filter, slow, deliver, on_end)
+        feed = LiveFeed(self, self._topics, selection, filter, slow, deliver, on_end)
         chosen = selection.matching(self._topics)
-        accept = None if filter is None else lambda one: filter.matches(one.message, topic=one.source)
+        now_ms = self.now_ms()
+
+        def accept(one: Delivered) -> bool:
+            return not expired(one, now_ms) and (filter is None or filter.matches(one.message, topic=one.source))
+
         feed.begin_with(self._messages.latest(chosen, history, accept))
         for topic in chosen:
             feed.follow(topic, self._readers, from_start=False)
@@ -254,10 +221,6 @@ class LiveFeeds:
             feeds.pop(feed, None)
             if not feeds:
                 self._by_name.pop(name, None)
-
-    def is_current(self, topic: Topic) -> bool:
-        """Whether this topic is still there, and not another one of its name."""
-        return self._topics.find(topic.name) is topic
 
     def count(self, topic: str) -> int:
         """How many follow this topic."""

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from waystation.broker.expiry import early_ms, expired, is_timed
 from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
@@ -253,7 +254,8 @@ class SharedFeed:
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def _open(self, one: SharedPartition, grants: Sequence[Grant]) -> list[Delivered]:
-        """The messages to send, with their tags. What does not pass the filter, or is not there, is done."""
+        """The messages to send, with their tags. What does not pass the filter, or is not there, is done; what has
+        expired is dead; what is early waits."""
         opened = one.window.opened(grants)
         for first, count, why in opened.broken:
             one.settle(self.name, Verdict.KILL, [(first, count)], error=f"cannot be opened: {why}")
@@ -267,11 +269,32 @@ class SharedFeed:
                     passed.append(message)
                 else:
                     done.append((message.offset, 1))
+        if any(map(is_timed, passed)):
+            passed = self._timely(one, passed)
         if self._auto_ack:
             done += [(message.offset, 1) for message in passed]
         if done:
             one.settle(self.name, Verdict.ACK, _merged(done))
         return [self._tagged(one, message) for message in passed]
+
+    def _timely(self, one: SharedPartition, messages: Sequence[Delivered]) -> list[Delivered]:
+        """Those whose time it is."""
+        now_ms = self.group.wall_ms()
+        timely: list[Delivered] = []
+        late: list[Run] = []
+        early: dict[int, list[Run]] = {}
+        for message in messages:
+            if expired(message, now_ms):
+                late.append((message.offset, 1))
+            elif wait_ms := early_ms(message, now_ms):
+                early.setdefault(wait_ms, []).append((message.offset, 1))
+            else:
+                timely.append(message)
+        if late:
+            one.expire(self.name, _merged(late))
+        for wait_ms, runs in early.items():
+            one.postpone(self.name, _merged(runs), wait_ms)
+        return timely
 
     def _tagged(self, one: SharedPartition, message: Delivered) -> Delivered:
         tag = 0 if self._auto_ack else self._tags.add(one, message.offset, 1)

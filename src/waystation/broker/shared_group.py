@@ -90,6 +90,10 @@ class SharedGroup:
         """For durations."""
         return int(self._clock.monotonic() * 1000)
 
+    def wall_ms(self) -> int:
+        """For what messages say of times."""
+        return self._clock.now_ms()
+
     # -- what is written ---------------------------------------------------------------------------------------------
 
     @property

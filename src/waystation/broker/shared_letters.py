@@ -25,7 +25,7 @@ from waystation.broker.shared_group import SharedGroup
 from waystation.broker.shared_partition import SharedPartition
 from waystation.broker.topics import Topic
 from waystation.errors import Invalid, TooLarge, WaystationError
-from waystation.groups.share_partition import REJECTED, Death
+from waystation.groups.share_partition import EXPIRED, REJECTED, Death
 from waystation.log import batch as batches
 from waystation.log.batch import Record
 from waystation.message import Message
@@ -35,7 +35,7 @@ logger = logging.getLogger("waystation.shared")
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.5, 30.0
 KAFKA_HEADER = "__dlq.errors."
-_WORDS = {REJECTED: "Offset rejected by client."}
+_WORDS = {REJECTED: "Offset rejected by client.", EXPIRED: "Offset expired before it was delivered."}
 _LIMIT_WORDS = "Offset delivery count exceeded the threshold."
 
 HeaderPair = tuple[str, bytes | None]

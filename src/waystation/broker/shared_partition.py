@@ -209,6 +209,17 @@ class SharedPartition:
         self._rearm()
         self.group.wake_soon(self)
 
+    def expire(self, member: str, runs: Sequence[Run]) -> None:
+        """The time to live of these records was over before they were delivered: they are dead."""
+        settled = self.core.expire(member, runs)
+        if settled.changed:
+            self._note(settled.deaths, None)
+
+    def postpone(self, member: str, runs: Sequence[Run], wait_ms: int) -> None:
+        """These records say that they are not to be delivered yet: as if they had not been taken."""
+        self.core.postpone(member, runs, self.group.now_ms() + wait_ms)
+        self._taken()
+
     def buried(self, death: Death) -> None:
         """The letters of these dead records are written, or will never be."""
         self.core.buried(death.first, death.count)

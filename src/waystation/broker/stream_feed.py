@@ -18,12 +18,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from waystation.broker.expiry import expired
+from waystation.broker.following import Follower
 from waystation.broker.membership import Membership
 from waystation.broker.selection import Selection
 from waystation.broker.stream_retries import Retries, message_at
 from waystation.broker.stream_share import Share
 from waystation.broker.stream_terms import Hub, Terms
-from waystation.errors import Conflict, OffsetOutOfRange, Unavailable, WaystationError
+from waystation.errors import Conflict, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
@@ -39,12 +41,13 @@ UNSTABLE_RETRY_S = 0.1
 OnEnd = Callable[[WaystationError], None]
 
 
-class StreamFeed:
+class StreamFeed(Follower[Share]):
     """One consumer (`queues.feed.Feed`). Made by `Streams.open`."""
 
     def __init__(
         self, hub: Hub, group: str, selection: Selection, terms: Terms, deliver: Deliver, on_end: OnEnd
     ) -> None:
+        super().__init__(hub.topics, hub.now_ms, terms.filter)
         self.group = group
         self.selection = selection
         self._hub = hub
@@ -53,17 +56,12 @@ class StreamFeed:
         self._on_end = on_end
         self._names = hub.names_for(selection)
         self._known_topics = hub.sizes()
-        self._credit = 0
         self._next_tag = 0
         self._held: dict[int, tuple[Share, int]] = {}
         self._shares: dict[TopicPartition, Share] = {}
-        self._ready: dict[Share, None] = {}
         self._again: dict[Share, None] = {}  # those with something to deliver again
         self._retries = Retries(hub, group, terms, self._due_again, self._buried)
         self._keeping = False  # at most once: what is to be delivered waits until its offset is durable
-        self._due = False
-        self._pumping = False
-        self._closed = False
         self.member: Membership
 
     @property
@@ -190,7 +188,10 @@ class StreamFeed:
         self._again.clear()
 
     def failed(self, error: WaystationError) -> None:
-        if not self._closed:
+        if isinstance(error, UnknownMember):
+            self.lost()  # it was taken for dead; it will join again
+            self.member.nudge()
+        elif not self._closed:
             self.close()
             self._on_end(error)
 
@@ -249,11 +250,6 @@ class StreamFeed:
             asyncio.get_running_loop().call_later(LET_GO_S, self._time_is_up, share)
         else:
             self._give_up(share)
-
-    def _is_there(self, share: Share) -> bool:
-        """Whether the topic was not deleted."""
-        topic = share.partition.topic
-        return self._hub.topics.find(topic.name) is topic
 
     def _time_is_up(self, share: Share) -> None:
         if share.leaving and not share.dropped:
@@ -343,76 +339,41 @@ class StreamFeed:
     def _woken(self, share: Share) -> None:
         if not share.stuck:
             self._ready[share] = None
-            if self._credit:
-                self._pump()
-
-    def _soon(self) -> None:
-        if not self._due and not self._closed:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._due = False
-        self._pump()
+            self._pump()
 
     @property
     def _room(self) -> int:
-        return min(self._credit, self._terms.prefetch - len(self._held))
+        return 0 if self._keeping else min(self._credit, self._terms.prefetch - len(self._held))
 
-    def _pump(self) -> None:
-        """Delivers what there is room for; one chunk of a partition at a time, then others have their turn."""
-        if self._pumping or self._keeping or self._closed:
-            return
-        self._pumping = True
-        try:
-            if self._again and self._room > 0:
-                self._deliver_again()
-            if self._ready and self._room > 0:
-                self._read_on()
-        except UnknownMember:
-            self.lost()  # it was taken for dead; it will join again
-            self.member.nudge()
-        except WaystationError as error:
-            self.failed(error)
-        except Exception as error:
-            logger.exception("a stream consumer cannot be served and is ended")
-            self.failed(Unavailable(f"the subscription failed: {error}"))
-        finally:
-            self._pumping = False
-        if (self._ready or self._again) and self._room > 0:
-            self._soon()
-
-    def _read_on(self) -> None:
-        share = next(iter(self._ready))
-        if share.stuck:
+    def _before_new(self) -> bool:
+        """What is to be delivered again, in order."""
+        now = asyncio.get_running_loop().time()
+        for share in list(self._again):
+            while self._room > 0:
+                offset = None if share.dropped or share.leaving else share.take_due(now)
+                if offset is None:  # a timer will tell; or whoever gets the partition gets the message too
+                    del self._again[share]
+                    break
+                found = message_at(share, offset)
+                if found is not None and not expired(found, self._now_ms()):
+                    self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
+                else:  # retention has taken it, or its time is over
+                    share.done(offset)
+                    self._resume(share)
+        for share in [share for share in self._ready if share.stuck]:
             del self._ready[share]
-            return
-        before = share.position
-        try:
-            taken = share.take(self._room)
-        except OffsetOutOfRange:
-            lost = share.back_in_range()
-            logger.warning(
-                "retention overtook group %r: it missed %d offsets of %s-%d",
-                *(self.group, lost, share.partition.topic.name, share.partition.index),
-            )
-            return
-        except WaystationError:
-            if self._is_there(share):
-                raise
-            self._ready.pop(share, None)  # its topic is being deleted; the group will say so
-            return
-        if not share.behind or share.position == before:
-            self._ready.pop(share, None)
-        elif not share.inside:
-            self._ready[share] = self._ready.pop(share)
-        if self._terms.filter is not None:
-            matches = self._terms.filter.matches
-            taken = [one for one in taken if matches(one.message, topic=one.source)]
-        if taken:
-            if not self._terms.auto_ack:
-                share.delivered(taken)
-            self._hand_over(share, [self._tagged(share, one, 1) for one in taken])
+        return bool(self._again)
+
+    def _took(self, share: Share, messages: list[Delivered]) -> None:
+        if not self._terms.auto_ack:
+            share.delivered(messages)
+        self._hand_over(share, [self._tagged(share, one, 1) for one in messages])
+
+    def _missed(self, share: Share, offsets: int) -> None:
+        logger.warning(
+            "retention overtook group %r: it missed %d offsets of %s-%d",
+            *(self.group, offsets, share.partition.topic.name, share.partition.index),
+        )
 
     def _tagged(self, share: Share, one: Delivered, deliveries: int) -> Delivered:
         tag = self._next_tag
@@ -441,18 +402,3 @@ class StreamFeed:
             return
         self._deliver(messages)
         self._soon()
-
-    def _deliver_again(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for share in list(self._again):
-            while self._room > 0:
-                offset = None if share.dropped or share.leaving else share.take_due(now)
-                if offset is None:  # a timer will tell; or whoever gets the partition gets the message too
-                    del self._again[share]
-                    break
-                found = message_at(share, offset)
-                if found is not None:
-                    self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
-                else:  # retention has taken it
-                    share.done(offset)
-                    self._resume(share)

@@ -43,6 +43,7 @@ class Streams:
         self.topics = topics
         self.groups = groups
         self.readers = readers
+        self.now_ms = world.clock.now_ms
         self._world = world
         self._messages = messages
         self._queues = queues

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli.output import spell_count
 from waystation.cli.template import DEFAULT, compile_with
-from waystation.cli.units import spell_about, spell_moment
+from waystation.cli.units import spell_about, spell_age, spell_moment
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
     from waystation.client.received import Received
 
+X_DEATH = "x-death"
 PREVIEW = 48
 HEX_ROW = 16
 
@@ -170,7 +171,7 @@ def print_fields(message: Looked) -> None:
         ("id", message.id),
         ("place", f"{message.place}, {message.state}" + (f" in {waits}" if waits is not None else "")),
         ("offset", f"partition {message.partition}, offset {message.offset}" if message.offset >= 0 else None),
-        ("taken in", f"{spell_moment(taken_ms(message))} ({_ago(taken_ms(message))} ago)"),
+        ("taken in", f"{spell_moment(taken_ms(message))} ({spell_age(taken_ms(message))} ago)"),
         ("happened", None if said.timestamp_ms is None else spell_moment(said.timestamp_ms)),
         ("expires", None if message.expires is None else spell_moment(round(message.expires.timestamp() * 1000))),
         ("deliveries", str(message.deliveries) if message.deliveries else None),
@@ -189,10 +190,3 @@ def print_fields(message: Looked) -> None:
     for name, value in fields:
         if value is not None:
             print(f"{name:<12}{visible(value)}")
-
-
-def _ago(at_ms: int) -> str:
-    return spell_about(time.time_ns() // 1_000_000 - at_ms)
-
-
-X_DEATH = "x-death"

@@ -65,7 +65,7 @@ def _redrive(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             answer = queue.redrive(arguments.to, dry_run=True, **wanted)
         else:
-            answer = _with_progress(mq, queue, arguments, wanted)
+            answer = _send_back(queue, arguments, wanted)
     _report(arguments, answer)
     missing = min(len(set(arguments.id)), arguments.limit or sys.maxsize) - answer.matched
     if missing > 0 and not arguments.filter:
@@ -87,21 +87,26 @@ def _check_target(mq: Client, arguments: argparse.Namespace) -> None:
         queue_of(mq, arguments.to)
 
 
-def _with_progress(mq: Client, queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
-    """The redrive, and, for somebody at a terminal, a line that says how far it is."""
-    if not sys.stderr.isatty():
+def _send_back(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
+    try:
+        if sys.stderr.isatty():
+            return _with_progress(queue, arguments, wanted)
         return queue.redrive(arguments.to, rate=arguments.rate, **wanted)
+    except KeyboardInterrupt:
+        note("stopped: what was sent back is there, the rest is where it was")
+        raise
+
+
+def _with_progress(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
+    """The redrive, and, for somebody at a terminal, a line that says how far it is."""
     total = queue.redrive(arguments.to, dry_run=True, **wanted).matched
     work = _Work(lambda: queue.redrive(arguments.to, rate=arguments.rate, **wanted))
     line = _Line(queue, total)
     try:
         while not work.done.wait(EVERY_S):
             line.show(len(queue))
-    except KeyboardInterrupt:
+    finally:
         line.clear()
-        note("stopped: what was sent back is there, the rest is where it was")
-        raise
-    line.clear()
     return work.result()
 
 

@@ -31,6 +31,10 @@ SILENCE_S = 20.0
 """A broker that says nothing for so long is asked; after twice as long it counts as gone."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MOST_S = 5.0
+SHORT_S = 1.0
+SHORT_PAUSE_S = 0.1
+"""After a link that did not even last a second there is a pause before the next: else a broker that hangs up on
+everybody would be called without end."""
 NEVER = float("inf")
 
 
@@ -42,6 +46,19 @@ class Waiter(Protocol):
     def set_result(self, result: Any, /) -> None: ...
 
     def set_exception(self, error: WaystationError, /) -> None: ...
+
+
+class Ignored:
+    """A waiter for what nobody waits for."""
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Any) -> None:
+        pass
+
+    def set_exception(self, error: WaystationError) -> None:
+        pass
 
 
 class Consumer(Protocol):
@@ -101,6 +118,7 @@ class Connection:
         self._number = 0
         self._last_id = 0
         self._heard = 0.0
+        self._since = 0.0
         self._said = ""  # the broker's last words about the connection as a whole
         self._why: WaystationError = ConnectionLost("not connected yet")
         self._ticker: asyncio.TimerHandle | None = None
@@ -310,12 +328,14 @@ class Connection:
             raise
         finally:
             self._greeting = None
-        self._heard = self.loop.time()
+        self._heard = self._since = self.loop.time()
         return answer
 
     async def _reconnect(self) -> None:
         """First what lives with a connection, then its consumers, then what was asked meanwhile, in its order."""
         delay = BACKOFF_FIRST_S
+        if self.loop.time() - self._since < SHORT_S:
+            await asyncio.sleep(SHORT_PAUSE_S * random.uniform(0.5, 1.0))
         while True:
             try:
                 await self._connect()
@@ -361,7 +381,7 @@ class Connection:
                 link.close()
                 self.lost(ConnectionLost(f"the broker was silent for {now - self._heard:.0f} s"))
             elif not any(isinstance(pending.command, Ping) for pending in self._pending.values()):
-                self.request(Ping(), None, self.loop.create_future())
+                self.request(Ping(), None, Ignored())
 
     def _too_late(self, pending: _Pending) -> WaystationError:
         what = pending.command.__struct_config__.tag

@@ -18,12 +18,14 @@ from zlib import crc32
 
 import msgspec
 
-from waystation.client.connection import Connection, Waiter
-from waystation.client.feeding import Feed, Held, Ignored, Inbox, Wanted
+from waystation.client.budget import Budget
+from waystation.client.connection import Connection, Ignored, Waiter
+from waystation.client.feeding import Feed, Held, Wanted
 from waystation.client.holding import Holder, Soon, runs_of
+from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
-from waystation.client.producing import Budget, Group, Guarantee, Lane, PublishLane, PutLane, size_of
-from waystation.errors import RequestFailed, RequestTimeout, WaystationError
+from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
+from waystation.errors import ConnectionLost, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocol import (
     Command,
@@ -42,6 +44,8 @@ T = TypeVar("T")
 log = logging.getLogger("waystation.client")
 
 MOST_LANES = 10_000
+GIVE_UP_S = 1.0
+"""How long a client that is closed waits for a broker that is away."""
 LONG_POLL_S = 30.0
 FAILED_HEADER = "x-error"
 """On a reply: whoever was to answer failed, and this is what they said."""
@@ -64,7 +68,7 @@ class Core:
         self.loop = asyncio.get_running_loop()
         self.soon: Soon = soon or self.loop.call_soon
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
-        self.guarantee: Guarantee = guarantee
+        self.guarantee = chosen(None, guarantee)
         self.timeout_s = timeout_s
         self.budget = budget
         self._connections = [Connection(dial, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
@@ -91,7 +95,7 @@ class Core:
             return
         self.closed = True
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s if self.main.up else GIVE_UP_S):
                 await self.flush()
         except (TimeoutError, WaystationError):
             pass
@@ -215,6 +219,8 @@ class Core:
         for command in list(self._mine.values()):
             try:
                 await self.main.ask(command, QueueInfo, first=True)
+            except ConnectionLost:
+                return  # the next link tries again
             except WaystationError as error:
                 log.warning("queue %r could not be declared again: %s", command.queue, error)
 
@@ -251,7 +257,8 @@ class Core:
             delivered = await reply
         finally:
             reply.cancel()
-            sent.cancel()
+            if not sent.cancel() and not sent.cancelled():
+                sent.exception()  # it was looked at, or does not matter any more
         said = delivered.message.headers.get(FAILED_HEADER)
         if said is not None:
             raise RequestFailed(str(said))

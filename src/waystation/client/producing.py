@@ -3,25 +3,26 @@
 A lane belongs to one queue or topic. What a caller gives at once (a group) stays together and is stored together;
 groups that are waiting when a frame can leave go in it, so that many callers with one message each cost little more
 than one caller with many. A frame that the broker refuses is sent again group by group, so that nobody fails for
-another's mistake. Order is kept: a lane uses one connection. All but the budgets belongs to the client's loop.
+another's mistake. Order is kept: a lane uses one connection. It belongs to the client's loop.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from waystation.client.budget import Budget
 from waystation.client.connection import Connection, Waiter, reject, resolve
 from waystation.client.results import Published, Stored
-from waystation.errors import AlreadyExists, ConnectionLost, Full, RequestTimeout, WaystationError
+from waystation.errors import AlreadyExists, ConnectionLost, Invalid, RequestTimeout, WaystationError
 from waystation.message import Message
 from waystation.protocol import Command, Publish, PublishAnswer, Put, PutAnswer
 
 Guarantee = Literal["at-most-once", "at-least-once", "exactly-once"]
 Acks = Literal["none", "written", "durable"]
+
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 
 FRAME_MESSAGES = 1_000
 FRAME_BYTES = 512 * 1024
@@ -35,7 +36,14 @@ MOST_ALONE = 500
 BUSY_S = 0.005
 MESSAGE_OVERHEAD = 64
 """What a message takes beside its payload, roughly."""
-DEFAULT_IN_FLIGHT_BYTES = 64 * 1024 * 1024
+
+
+def chosen(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:
+    """The guarantee that was asked for; raises Invalid if there is none of that name."""
+    guarantee = said or otherwise
+    if guarantee not in GUARANTEES:
+        raise Invalid(f"guarantee: {guarantee!r} is not one of {', '.join(GUARANTEES)}")
+    return guarantee
 
 
 def size_of(message: Message) -> int:
@@ -293,85 +301,6 @@ class PublishLane(Lane):
 def _plain(message: Message) -> bool:
     """Whether it surely goes where its neighbours go, now."""
     return message.key is None and message.id is None and not message.delay_ms and message.deliver_at_ms is None
-
-
-# -- how much may be on its way ----------------------------------------------------------------------------------------
-
-
-class Budget:
-    """Bytes that are given and not yet acknowledged. This one is for the tasks of one loop."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._used = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def try_take(self, size: int) -> bool:
-        """A message larger than everything passes alone."""
-        if self._used and (self._used + size > self._most or self._waiting):
-            return False
-        self._used += size
-        return True
-
-    async def take(self, size: int) -> None:
-        if self.try_take(size):
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, waiter))
-        try:
-            await waiter
-        except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self.give(size)  # it was granted in the moment in which the task was cancelled
-            raise
-
-    def take_anyway(self, size: int) -> None:
-        """For the loop itself, which may not block: it takes, whatever is there."""
-        self._used += size
-
-    def take_now(self, size: int) -> None:
-        if not self.try_take(size):
-            raise Full(
-                f"{self._used} bytes are on their way and not acknowledged (the most is {self._most}); "
-                "wait for some of them, or use the form that waits"
-            )
-
-    def give(self, size: int) -> None:
-        self._used -= size
-        while self._waiting:
-            wanted, waiter = self._waiting[0]
-            if waiter.done():
-                self._waiting.popleft()
-                continue
-            if self._used and self._used + wanted > self._most:
-                return
-            self._waiting.popleft()
-            self._used += wanted
-            waiter.set_result(None)
-
-
-class ThreadBudget(Budget):
-    """The same for threads: they take, the loop gives back."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self._changed = threading.Condition()
-
-    def take_waiting(self, size: int) -> None:
-        """Blocks the calling thread until there is room."""
-        with self._changed:
-            while self._used and self._used + size > self._most:
-                self._changed.wait()
-            self._used += size
-
-    def take_anyway(self, size: int) -> None:
-        with self._changed:
-            self._used += size
-
-    def give(self, size: int) -> None:
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
 
 
 def in_groups(messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:

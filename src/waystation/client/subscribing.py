@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal, TypedDict
 
 from waystation.client.feeding import DEFAULT_WINDOW, Wanted
-from waystation.client.producing import Guarantee
+from waystation.client.producing import Guarantee, chosen
 from waystation.client.values import Moment, Seconds, milliseconds, moment_ms
 from waystation.errors import Invalid
 from waystation.protocol import Consume, DeclareQueue, Subscribe
@@ -62,7 +62,7 @@ class SubscribeOptions(TypedDict, total=False):
 
 def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) -> Wanted:
     _check(options, ConsumeOptions, "consume")
-    guarantee = options.get("guarantee", guarantee)
+    guarantee = _receiving(options.get("guarantee"), guarantee)
     once = guarantee == "exactly-once"
     command = Consume(
         consumer=0,
@@ -79,9 +79,9 @@ def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) ->
 def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, guarantee: Guarantee) -> Wanted:
     _check(options, SubscribeOptions, "subscribe")
     group = options.get("group")
-    guarantee = options.get("guarantee", guarantee)
-    once = guarantee == "exactly-once" and group is not None
-    mode = options.get("mode") or ("live" if group is None else "stream" if once else "shared")
+    guarantee = _receiving(options.get("guarantee"), guarantee)
+    once = guarantee == "exactly-once"
+    mode = options.get("mode") or ("stream" if once else "live" if group is None else "shared")
     _check_mode(mode, group, once)
     start, start_ms = _start(options.get("start", "latest"))
     command = Subscribe(
@@ -130,8 +130,13 @@ def _check_mode(mode: str, group: str | None, once: bool) -> None:
         raise Invalid("mode: a live subscription has no position to keep: leave out the group, or choose another mode")
     if mode != "live" and group is None:
         raise Invalid(f"group: a {mode} subscription needs a group, the name under which its position is kept")
-    if once and mode != "stream":
+    if once and mode != "stream" and group is not None:
         raise Invalid("guarantee: exactly-once goes with mode 'stream', whose offsets a transaction can carry")
+
+
+def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:
+    """Exactly once asks for transactions, so it is never a default: who receives has to say it."""
+    return chosen(said, "at-least-once" if otherwise == "exactly-once" else otherwise)
 
 
 def _prefetch(count: int) -> int:

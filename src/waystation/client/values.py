@@ -189,8 +189,8 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
         raise Invalid(f"{name}: {value!r} is neither seconds nor a timedelta")
     if not 0 <= seconds < 1e12:
         raise Invalid(f"{name}: {seconds:g} seconds is no length of time; it counts from now, in seconds")
-    # 4.035 * 1000 is a hair above 4035: what is off by less than a nanosecond is no millisecond more.
-    return -int(-round(seconds * 1000, 6) // 1)
+    # 4.035 * 1000 is a hair above 4035: that is no millisecond more.
+    return -int(-round(seconds * 1000, 2) // 1)
 
 
 def moment_ms(name: str, value: Moment | None) -> int | None:

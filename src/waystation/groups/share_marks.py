@@ -75,14 +75,15 @@ class Marks:
         """Gives all offsets in [first, end) this mark, whatever they had."""
         if first >= end:
             return
-        low, high = bisect_right(self._ends, first), bisect_left(self._firsts, end)
-        pieces = self._frayed(low, high, first, end)
-        for piece in self.between(first, end):
-            self._count(piece, -1)
         new = Mark(first, end, mark)
+        low = self._replace(first, end, [new])
         self._count(new, 1)
-        self._splice(low, high, [*pieces[0], new, *pieces[1]])
         self._mend(low)
+
+    def clear(self, first: int, end: int) -> None:
+        """Takes the marks of all offsets in [first, end) away."""
+        if first < end:
+            self._replace(first, end, [])
 
     def cut(self, offset: int) -> None:
         """Forgets everything below `offset`."""
@@ -92,6 +93,15 @@ class Marks:
         del self._firsts[:i], self._ends[:i], self._marks[:i]
         if self._firsts and self._firsts[0] < offset:
             self._firsts[0] = offset
+
+    def _replace(self, first: int, end: int, new: list[Mark]) -> int:
+        """Puts `new` in the place of what is in [first, end); returns the index of the first run that was touched."""
+        low, high = bisect_right(self._ends, first), bisect_left(self._firsts, end)
+        before, after = self._frayed(low, high, first, end)
+        for piece in self.between(first, end):
+            self._count(piece, -1)
+        self._splice(low, high, [*before, *new, *after])
+        return low
 
     def _frayed(self, low: int, high: int, first: int, end: int) -> tuple[list[Mark], list[Mark]]:
         """What is left of the outermost runs on both sides of [first, end)."""

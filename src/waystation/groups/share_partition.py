@@ -31,6 +31,7 @@ Run = tuple[int, int]
 
 REJECTED = "rejected"
 LIMIT = "delivery-limit"
+EXPIRED = "expired"
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -155,7 +156,7 @@ class SharePartition:
 
     def reset(self, start: int, epoch: int) -> None:
         """An administrator's wish: from here on, as if nothing had been handed out. Nobody holds anything."""
-        self.start = self.end = start
+        self.start = self.end = self._marked_end = start
         self.epoch = epoch
         self.marks = Marks()
         self.ledger = Ledger(max_deliveries=self.ledger.max_deliveries)
@@ -182,13 +183,28 @@ class SharePartition:
     def release(self, consumer: str, runs: Sequence[Run], until_ms: int | None = None) -> Settled:
         return self._settled(self.ledger.release(consumer, runs, until_ms=until_ms))
 
-    def reject(self, consumer: str, runs: Sequence[Run]) -> Settled:
+    def reject(self, consumer: str, runs: Sequence[Run], reason: str = REJECTED) -> Settled:
         """Dead now."""
         outcome = self.ledger.reject(consumer, runs)
         dead, outcome.done = outcome.done, []
         settled = self._settled(outcome)
-        self._die(dead, REJECTED, settled)
+        self._die(dead, reason, settled)
         return settled
+
+    def expire(self, consumer: str, runs: Sequence[Run]) -> Settled:
+        """Acquired, but too late to be delivered: dead, and this time does not count."""
+        settled = self.reject(consumer, runs, EXPIRED)
+        settled.deaths = [msgspec.structs.replace(one, deliveries=one.deliveries - 1) for one in settled.deaths]
+        return settled
+
+    def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> None:
+        """Acquired, but too early to be delivered: parked until then, and this time does not count."""
+        for first, count in self.ledger.postpone(consumer, runs, until_ms):
+            for run in self.marks.between(first, first + count):
+                if run.deliveries > 1:
+                    self.marks.set(run.first, run.end, handed_out(run.deliveries - 1))
+                else:
+                    self.marks.clear(run.first, run.end)
 
     def detach(self, consumer: str) -> Settled:
         """The consumer goes; what it held comes back."""

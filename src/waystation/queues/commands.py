@@ -46,6 +46,7 @@ class Enqueue(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
     plain: bool  # nothing in it needs to be looked at: no ids, priorities, delays, expiries
     sizes: int | bytes  # of the payloads: one number for all, or four bytes each
     messages: msgspec.Raw  # an array of Message
+    moved: bool = False  # by the broker, from where they were before: the window of ids does not count for them
 
 
 class Forward(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 A hold is a run of entries of one chunk and one priority that one consumer has until one deadline. It costs the same for
 one entry as for a thousand. Settling a whole hold is one look in a dict; settling a part cuts it. The hold that an
-entry belongs to is found from the entry's own byte: the first byte of every hold is marked (`states.HEAD`).
+entry belongs to is found from the entry's own byte: the first byte of every hold is marked (`moves.HEAD`).
 
 Invariants: every HELD entry is in exactly one hold, and a hold has HELD entries only. Every hold lies within a row of
 the deadlines that was made with its deadline; cutting a hold needs no new rows.
@@ -57,18 +57,21 @@ class Holds:
 
     def begin(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
         """A hold of entries of one chunk and one priority, whose first byte is marked."""
-        self._by_first[first] = (count, deadline_ms, consumer)
-        consumer.held += count
-        if consumer.firsts is None:
-            consumer.firsts = {first}
-        else:
-            consumer.firsts.add(first)
+        self._keep(consumer, first, count, deadline_ms)
         deadlines = self._deadlines
         if deadlines is None:
             deadlines = self._deadlines = Timetable()
         deadlines.add(deadline_ms, first * CHUNK + count - 1)
         if deadlines.rows > 4 * len(self._by_first) + _STALE_ROWS:
             deadlines.sweep(self._matters)
+
+    def _keep(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
+        self._by_first[first] = (count, deadline_ms, consumer)
+        consumer.held += count
+        if consumer.firsts is None:
+            consumer.firsts = {first}
+        else:
+            consumer.firsts.add(first)
 
     def end(self, consumer: Consumer, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         """Ends the consumer's holds on these entries; returns them as runs that lie in one hold each."""
@@ -165,19 +168,13 @@ class Holds:
 
     def _cut(self, chunk: Chunk, base: int, head: int, start: int, end: int) -> None:
         """Takes the entries from start to end out of the hold that begins at head."""
-        by_first = self._by_first
-        size, deadline_ms, owner = by_first[base + head]
-        firsts = owner.firsts or set()
+        size, deadline_ms, owner = self._by_first[base + head]
+        self._drop(base + head)
         if head < start:
-            by_first[base + head] = (start - head, deadline_ms, owner)
-        else:
-            del by_first[base + head]
-            firsts.discard(base + head)
+            self._keep(owner, base + head, start - head, deadline_ms)
         if end < head + size:
-            by_first[base + end] = (head + size - end, deadline_ms, owner)
-            firsts.add(base + end)
+            self._keep(owner, base + end, head + size - end, deadline_ms)
             chunk[end] |= HEAD
-        owner.held -= end - start
 
     def _matters(self, when_ms: int, row: int) -> bool:
         """Whether there still is a hold that a row of the deadlines was made for."""

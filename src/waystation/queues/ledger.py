@@ -13,7 +13,7 @@ moves messages. Entries are known by ids that ascend with every admission, and a
 thousand in a row cost as little as one.
 
 Invariants:
-- An entry is in exactly one state, and changes it only as `states.MOVES` says. It is held by at most one consumer.
+- An entry is in exactly one state, and changes it only as `moves.MOVES` says. It is held by at most one consumer.
 - Strictly higher priorities first; within one, the order of admission, also for what came back.
 - Never early: a parked entry is not acquired before its time. Expired entries are never acquired, if the caller lets
   time pass (`lapse`) before it acquires.
@@ -272,6 +272,15 @@ class Ledger:
             self._come_back(first, count, outcome, until_ms)
         return outcome
 
+    def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> list[Run]:
+        """They were acquired before their time, which was not known then: parked until it comes, and the acquisition
+        does not count. Returns what was held."""
+        outcome = Outcome()
+        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+            self._give_back(first, count, outcome, until_ms)
+        self._schedule.expire_late()
+        return outcome.returned
+
     def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, hold_ms: int) -> list[Run]:
         """The consumer needs more time; returns what it does not hold."""
         unknown: list[Run] = []
@@ -323,7 +332,8 @@ class Ledger:
         for first, count in runs:
             restored += self._states.move(first, count, moves.RESTORE)
         tidy(restored)
-        self._schedule.expire_late()
+        if restored:
+            self._schedule.expire_late()
         return restored
 
     def _finish(self, first: int, count: int, move: Move) -> list[Run]:
@@ -381,7 +391,8 @@ class Ledger:
             return
         schedule = self._planned()
         schedule.park(entry, 1, until_ms)
-        schedule.expire_late()
+        if schedule.overdue and entry in schedule.overdue:
+            schedule.expire_late()
 
     # -- parts of the above -----------------------------------------------------------------------------------------
 

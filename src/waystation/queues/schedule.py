@@ -88,13 +88,14 @@ class Schedule:
 
     def forget(self, first: int, count: int) -> None:
         """These are done."""
-        moved = self._moved
+        entries = range(first, first + count)
+        moved, overdue = self._moved, self.overdue
         if moved:
-            entries = range(first, first + count)
             for entry in [entry for entry in moved if entry in entries] if count > len(moved) else entries:
                 moved.pop(entry, None)
-        if self.overdue:
-            self.overdue.difference_update(range(first, first + count))
+        if overdue:
+            few = count <= len(overdue)
+            overdue.difference_update(entries if few else [entry for entry in overdue if entry in entries])
 
     def expired(self, now_ms: int) -> list[Run]:
         """The runs whose expiry has come. Those in someone's hands, or on their way out, are noted as overdue."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 
 from waystation.errors import Invalid
+from waystation.message import MAX_HORIZON_MS
 
 DEFAULT_HOLD_MS = 30_000
 MAX_NAME_BYTES = 255
@@ -37,33 +39,51 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 def check_settings(settings: QueueSettings) -> QueueSettings:
     """Raises Invalid, naming the field."""
-    for field, lowest in _LOWEST.items():
+    for field, (lowest, highest) in _BOUNDS.items():
         value = getattr(settings, field)
-        if value is not None and value < lowest:
+        if value is None:
+            continue
+        if value < lowest:
             raise Invalid(f"{field}: {value} is below {lowest}")
-    if settings.retry_jitter > 1:
-        raise Invalid(f"retry_jitter: {settings.retry_jitter} is above 1")
+        if not value <= highest or not math.isfinite(value):
+            raise Invalid(f"{field}: {value} is above {highest}")
     if settings.overflow == "dead-letter" and not settings.dead_letter:
         raise Invalid("overflow: 'dead-letter' needs a dead_letter target")
     return settings
 
 
-_LOWEST = {
-    "max_deliveries": 0,
-    "retry_base_ms": 0,
-    "retry_factor": 1,
-    "retry_max_ms": 1,
-    "retry_jitter": 0,
-    "hold_ms": 1,
-    "ttl_ms": 1,
-    "max_length": 1,
-    "max_bytes": 1,
-    "dedup_window_ms": 0,
-    "expires_ms": 1,
+_COUNT = 2**53
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "max_deliveries": (0, 2**31 - 1),
+    "retry_base_ms": (0, MAX_HORIZON_MS),
+    "retry_factor": (1, 1_000_000),
+    "retry_max_ms": (1, MAX_HORIZON_MS),
+    "retry_jitter": (0, 1),
+    "hold_ms": (1, MAX_HORIZON_MS),
+    "ttl_ms": (1, MAX_HORIZON_MS),
+    "max_length": (1, _COUNT),
+    "max_bytes": (1, _COUNT),
+    "dedup_window_ms": (0, MAX_HORIZON_MS),
+    "expires_ms": (1, MAX_HORIZON_MS),
 }
+"""Lowest and highest. A duration of more than a century is a mistake in the unit."""
 
 
-def check_queue_name(name: str) -> None:
-    size = len(name.encode())
+def check_hold(hold_ms: int | None) -> None:
+    """How long somebody wants to hold messages; None: as long as the queue says."""
+    if hold_ms is not None and not 0 < hold_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"hold_ms: {hold_ms} is not above zero and below a century")
+
+
+def check_delay(delay_ms: int | None) -> None:
+    if delay_ms is not None and not 0 <= delay_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"delay_ms: {delay_ms} is not between 0 and a century")
+
+
+def check_queue_name(name: str, field: str = "queue") -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = 0
     if not 0 < size <= MAX_NAME_BYTES or any(ord(char) < 32 for char in name):
-        raise Invalid(f"queue: a name has 1 to {MAX_NAME_BYTES} bytes and no control characters, not {name[:60]!r}")
+        raise Invalid(f"{field}: a name has 1 to {MAX_NAME_BYTES} bytes and no control characters, not {name[:60]!r}")

@@ -11,15 +11,16 @@ from typing import Any, TypeVar, Unpack, cast
 from waystation.client import admin
 from waystation.client.aio.exchange import Exchange
 from waystation.client.aio.message import Message
-from waystation.client.aio.queue import Queue, gathered
+from waystation.client.aio.queue import Queue
 from waystation.client.aio.responder import responder
 from waystation.client.aio.subscription import Subscribing, Subscription
 from waystation.client.aio.transaction import Transaction
+from waystation.client.aio.waiting import gathered
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
-from waystation.client.producing import Acks, Group, Guarantee, in_groups, size_of
+from waystation.client.producing import Acks, Group, Guarantee, chosen, in_groups, size_of
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
@@ -155,9 +156,9 @@ class Client:
     def _shape(
         self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
     ) -> tuple[Publish, Guarantee]:
-        chosen = guarantee or self._core.guarantee
-        acks = acks or ("none" if chosen == "at-most-once" else "durable")
-        return Publish(messages=[], topic=topic, partition=partition, acks=acks), chosen
+        wanted = chosen(guarantee, self._core.guarantee)
+        acks = acks or ("none" if wanted == "at-most-once" else "durable")
+        return Publish(messages=[], topic=topic, partition=partition, acks=acks), wanted
 
     async def _publish(
         self,
@@ -224,9 +225,9 @@ class Client:
         `guarantee="exactly-once"` gives every message an id, and a new queue a deduplication window of ten minutes, so
         that a message that is sent again after a lost connection is stored once.
         """
-        chosen = guarantee or self._core.guarantee
-        info = await admin.declare_for(self._core, name, options, chosen, passive=passive)
-        return Queue(self, name, chosen, info.settings.hold_ms)
+        wanted = chosen(guarantee, self._core.guarantee)
+        info = await admin.declare_for(self._core, name, options, wanted, passive=passive)
+        return Queue(self, name, wanted, info.settings.hold_ms)
 
     async def queues(self, prefix: str = "") -> list[QueueInfo]:
         return await admin.list_queues(self._core, prefix)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Unpack
 
-from waystation.client.feeding import Ignored
+from waystation.client.aio.waiting import gathered
+from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
 from waystation.client.received import Received, error_text, judged
 from waystation.client.replying import reply_command
@@ -94,5 +95,4 @@ async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str 
     for holder, tags in judged(messages, verdict).items():
         waiters.append(asyncio.get_running_loop().create_future())
         holder.say(Say(tags, verdict, None, error, waiters[-1]))
-    for waiter in waiters:
-        await waiter
+    await gathered(waiters)

@@ -10,6 +10,7 @@ from waystation.client import admin
 from waystation.client.aio.message import Message, settle_many
 from waystation.client.aio.opening import Opening
 from waystation.client.aio.subscription import Subscribing, Subscription
+from waystation.client.aio.waiting import gathered
 from waystation.client.looked import Looked
 from waystation.client.producing import Group, Guarantee, in_groups, size_of
 from waystation.client.queue_options import QueueOptions, queue_settings
@@ -201,10 +202,3 @@ class Queue:
         return await admin.redrive(
             self._core, self.name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, ids=ids
         )
-
-
-async def gathered(waiters: list[asyncio.Future[Any]]) -> list[Any]:
-    """All results; the first error, after all are over."""
-    for waiter in waiters:
-        await asyncio.wait((waiter,))
-    return [waiter.result() for waiter in waiters]

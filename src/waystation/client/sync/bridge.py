@@ -7,6 +7,7 @@ then what it asked for is cancelled on the loop, so that nothing is left behind.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 from waystation.errors import Conflict, ConnectionLost
 
 T = TypeVar("T")
+
+log = logging.getLogger("waystation.client")
 
 
 class Bridge:
@@ -50,7 +53,10 @@ class Bridge:
         posted = self._posted
         while posted:
             call, arguments = posted.popleft()
-            call(*arguments)
+            try:
+                call(*arguments)
+            except Exception:
+                log.exception("a mistake of the client itself")  # the others must not wait for ever for it
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it."""

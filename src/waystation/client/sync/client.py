@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
 from waystation.client import admin
+from waystation.client.budget import ThreadBudget
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
-from waystation.client.producing import Acks, Group, Guarantee, ThreadBudget, in_groups, size_of
+from waystation.client.producing import Acks, Group, Guarantee, chosen, in_groups, size_of
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
@@ -163,18 +164,18 @@ class Client:
     def _shape(
         self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
     ) -> tuple[Publish, Guarantee]:
-        chosen = guarantee or self._core.guarantee
-        acks = acks or ("none" if chosen == "at-most-once" else "durable")
-        return Publish(messages=[], topic=topic, partition=partition, acks=acks), chosen
+        wanted = chosen(guarantee, self._core.guarantee)
+        acks = acks or ("none" if wanted == "at-most-once" else "durable")
+        return Publish(messages=[], topic=topic, partition=partition, acks=acks), wanted
 
     def _publish(self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None) -> Published:
-        chosen = guarantee or self._core.guarantee
-        futures = [self._send(shape, group, size, chosen) for group, size in in_groups(messages)]
+        wanted = guarantee or self._core.guarantee
+        futures = [self._send(shape, group, size, wanted) for group, size in in_groups(messages)]
         return Published.joined([self._bridge.wait(future) for future in futures])
 
     def _send(self, shape: Publish, messages: list[Outgoing], size: int, guarantee: Guarantee) -> Future[Published]:
         self._budget.take_waiting(size)
-        future = Future[Published]()
+        future: Future[Published] = Future()
         lane = self._core.publish_lane(shape, guarantee)
         self._bridge.post(lane.add, Group(messages, size, future, single=False))
         return future
@@ -227,9 +228,9 @@ class Client:
         `guarantee="exactly-once"` gives every message an id, and a new queue a deduplication window of ten minutes, so
         that a message that is sent again after a lost connection is stored once.
         """
-        chosen = guarantee or self._core.guarantee
-        info = self._bridge.run(admin.declare_for(self._core, name, options, chosen, passive=passive))
-        return Queue(self, name, chosen, info.settings.hold_ms)
+        wanted = chosen(guarantee, self._core.guarantee)
+        info = self._bridge.run(admin.declare_for(self._core, name, options, wanted, passive=passive))
+        return Queue(self, name, wanted, info.settings.hold_ms)
 
     def queues(self, prefix: str = "") -> list[QueueInfo]:
         return self._bridge.run(admin.list_queues(self._core, prefix))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from waystation.client.budget import ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
 from waystation.client.loops import close_at_exit, loop_factory
-from waystation.client.producing import Guarantee, ThreadBudget
+from waystation.client.producing import Guarantee
 from waystation.client.socket_link import parse_url, socket_dial
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
@@ -15,6 +16,17 @@ AT_EXIT_S = 5.0
 """How long a program that ends waits for its handlers."""
 
 
+class AtExit:
+    """Lives as long as its client, and closes it when the program ends, without waiting for handlers for ever."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        close_at_exit(self)
+
+    def close(self) -> None:
+        self._client.close(AT_EXIT_S)
+
+
 class RemoteClient(Client):
     """A client that owns its thread."""
 
@@ -22,24 +34,13 @@ class RemoteClient(Client):
         super().__init__(core, bridge, budget)
         self.url = url
         self._thread = thread
-        close_at_exit(_AtExit(self))
+        self._at_exit = AtExit(self)
 
     def _end(self) -> None:
         self._thread.stop()
 
     def __repr__(self) -> str:
         return f"<waystation.Client {self.url}{' closed' if self.closed else ''}>"
-
-
-class _AtExit:
-    """Lives as long as the client, and closes it without waiting for ever."""
-
-    def __init__(self, client: RemoteClient) -> None:
-        self._client = client
-        client._at_exit = self  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        self._client.close(AT_EXIT_S)
 
 
 def connect(

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Unpack
 
-from waystation.client.feeding import Ignored
+from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
 from waystation.client.received import Received, error_text, judged
 from waystation.client.replying import reply_command
@@ -71,7 +71,7 @@ class Message(Received):
         if not wait:
             self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
             return
-        future = Future[None]()
+        future: Future[None] = Future()
         self._holder.say(Say(tags, verdict, delay_ms, error, future))
         future.result()
 

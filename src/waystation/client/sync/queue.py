@@ -61,7 +61,7 @@ class Queue:
         message = with_id(make_message(value, options), self.guarantee)
         size = size_of(message)
         self._client._budget.take_waiting(size)
-        future = Future[str]()
+        future: Future[str] = Future()
         self._bridge.post(lane.add, Group([message], size, future, single=True))
         return future
 

@@ -23,6 +23,7 @@ from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.groups.share_errors import InvalidShareRequest, UnknownShareSession
 from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from waystation.queues.feed import Verdict
 from waystation.queues.ledger import Grant
 
 MAX_WAIT_MS = 300_000
@@ -165,20 +166,30 @@ class _Acquisition:
             answer = self._answers.get(key) or Answer()
             try:
                 one = share_acks.find(self._call.broker, self._group, key)
-                answer.grants = one.acquire_bytes(
-                    request.member_id, count, size, self._group.settings.lock_ms, whole=whole
-                )
-                if answer.grants:
-                    answer.records = b"".join(one.window.stored(answer.grants))
-                    self._session.served(key)
+                self._acquire(one, answer, count, size, whole=whole)
             except WaystationError as error:
                 answer.error = error
+            if answer.grants:
+                self._session.served(key)
             if answer.grants or answer.error is not None:
                 told = True
                 self._answers[key] = answer
                 count -= sum(grant.count for grant in answer.grants)
                 size -= len(answer.records)
         return told
+
+    def _acquire(self, one: SharedPartition, answer: Answer, count: int, size: int, *, whole: bool) -> None:
+        """A client takes an acquired record that it was not sent for a gap, and acknowledges it: none may go so."""
+        member = self._call.request.member_id
+        grants = one.acquire_bytes(member, count, size, self._group.settings.lock_ms, whole=whole)
+        if not grants:
+            return
+        try:
+            answer.records = b"".join(one.window.stored(grants))
+        except WaystationError:
+            one.settle(member, Verdict.RELEASE, [(grant.first, grant.count) for grant in grants])
+            raise
+        answer.grants = grants
 
     def _limit(self) -> int:
         return self._call.broker.settings.integer("fetch.max.bytes")

@@ -1,0 +1,61 @@
+"""Connections that are cut at any byte: while greeting, resuming, within a frame. Nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import open_client
+from tests.client.flaky import FlakyNetwork
+from tests.client.kit import LoopOnThread
+from tests.support.names import unique
+from tests.support.ports import split_address
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+
+PRODUCERS = 3
+EACH = 60
+
+
+@pytest.mark.parametrize("kind", ["sync-remote", "aio-remote"])
+@pytest.mark.parametrize(("seed", "longest"), [(1, 30_000), (2, 30_000), (3, 4_000)])
+def test_everything_arrives_once_over_a_network_that_cuts(
+    server: Server, home: LoopOnThread, kind: str, seed: int, longest: int
+) -> None:
+    with FlakyNetwork(split_address(server.bootstrap), seed, longest=longest) as network:
+        mq = open_client(kind, f"waystation://{network.address}", home, wait=30)
+        jobs = mq.queue(unique("flaky"), guarantee="exactly-once", hold=600)
+        done: set[str] = set()
+        failures: list[BaseException] = []
+
+        def produce(worker: int) -> None:
+            try:
+                for number in range(EACH):
+                    jobs.put("x" * 20, id=f"{worker}-{number}")
+            except BaseException as error:
+                failures.append(error)
+
+        def work(message: Any) -> None:
+            done.add(message.id)
+
+        mq.on(queue=jobs.name, concurrency=2, prefetch=5, guarantee="at-least-once")(work)
+        threads = [threading.Thread(target=produce, args=(worker,)) for worker in range(PRODUCERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wanted = {f"{worker}-{number}" for worker in range(PRODUCERS) for number in range(EACH)}
+        wait_for(lambda: done == wanted, "all are done")
+        assert failures == []
+        assert network.cuts > 0
+        network.calm()
+        info = wait_for(lambda: _settled(jobs), "every ack is kept, or its message came again and was acked")
+        assert info.put == len(wanted), "what was sent again was stored once"
+        mq.close()
+
+
+def _settled(jobs: Any) -> Any:
+    info = jobs.describe()
+    return info if info.ready == info.held == info.parked == 0 else None
