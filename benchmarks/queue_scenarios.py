@@ -5,7 +5,11 @@ through all of it on a fresh folder. Every broker and client started here is gon
 `benchmarks.cli`.
 """
 
+import subprocess
+import sys
 from pathlib import Path
+
+import msgspec
 
 from benchmarks import figures, jobs
 from benchmarks.lab import Lab, size_name
@@ -34,6 +38,8 @@ class Queues:
                 self._lab.latencies(peer, f"put to ack {size_name(size)}", acknowledged)
             self._library(peer, broker, "many at once", self._plan.batch, self._plan.library_messages)
             self._library(peer, broker, "one by one", 1, self._plan.library_messages // 10)
+            if peer.library == "waystation":  # the others have no delays
+                self._lab.latencies(peer, "delayed message under load, late by", self._delays(broker))
 
     def _warm_up(self, peer: QueuePeer, broker: Running) -> None:
         declare(peer, broker, "warm")
@@ -72,6 +78,14 @@ class Queues:
             if "ModuleNotFoundError" not in str(problem):
                 raise
             self._lab.leave_out(peer, "Python client", f"{peer.library} is not installed")
+
+    def _delays(self, broker: Running) -> jobs.Latencies:
+        seconds = self._plan.measure_s
+        command = [sys.executable, "-m", "benchmarks.delays", broker.bootstrap, str(int(1000 * seconds)), str(seconds)]
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        if outcome.returncode:
+            raise jobs.ClientFailed(outcome.stderr or outcome.stdout)
+        return msgspec.json.decode(outcome.stdout, type=jobs.Latencies)
 
 
 def declare(peer: QueuePeer, broker: Running, queue: str, count: int = 1) -> jobs.Transfer:

@@ -64,7 +64,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """When it may be delivered; None: at once."""
         if self.deliver_at_ms is not None:
             return self.deliver_at_ms if self.deliver_at_ms > taken_ms else None
-        return taken_ms + self.delay_ms if self.delay_ms else None
+        # The time it was taken in is cut to a whole millisecond: one more, so that it is never early.
+        return taken_ms + self.delay_ms + 1 if self.delay_ms else None
 
     def expires_at_ms(self, taken_ms: int) -> int | None:
         return None if self.ttl_ms is None else taken_ms + self.ttl_ms

@@ -125,3 +125,8 @@ async def consumer(broker: Broker, queue: str, **options: Any) -> AsyncIterator[
 
 async def put(broker: Broker, queue: str, *payloads: bytes, **fields: Any) -> None:
     await broker.queues.put_durable(queue, [Message(payload, **fields) for payload in payloads])
+
+
+def turns() -> int:
+    """How often the simulated loop has turned, counted downwards."""
+    return asyncio.get_running_loop()._turns_left  # type: ignore[attr-defined,no-any-return]

@@ -17,7 +17,7 @@ from waystation.broker.messages import build_batches
 from waystation.errors import Invalid, InvalidRecord
 from waystation.log import batch as batches
 from waystation.log.batch import Header, Record
-from waystation.message import MAX_HORIZON_MS, Delivered, Message
+from waystation.message import LATEST_MS, MAX_HORIZON_MS, Delivered, Message
 from waystation.message_json import from_json_object, to_json_object
 
 NOW_MS = 1_772_366_400_000
@@ -40,7 +40,7 @@ messages = st.builds(
     headers=st.dictionaries(names, header_values, max_size=4),
     priority=st.integers(0, 9),
     delay_ms=st.integers(0, MAX_HORIZON_MS),
-    deliver_at_ms=st.none() | st.integers(0, 2**62),
+    deliver_at_ms=st.none() | st.integers(0, LATEST_MS),
     ttl_ms=st.none() | st.integers(1, MAX_HORIZON_MS),
     correlation_id=st.none() | text,
     reply_to=st.none() | text,

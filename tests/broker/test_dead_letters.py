@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
+from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, turns
 from waystation.broker.broker import Broker
 from waystation.broker.dead_letters import story_of
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound
@@ -25,7 +25,7 @@ async def _kill_all(broker: Broker, queue: str) -> None:
     await asyncio.sleep(1)
 
 
-# -- targets -------------------------------------------------------------------------------------------------------------
+# -- targets -----------------------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -37,7 +37,7 @@ async def test_a_small_target_takes_what_it_can_and_the_rest_when_it_has_room(ma
     await _kill_all(broker, "jobs")
     await asyncio.sleep(60)
     assert _payloads(broker, "dead") == [b"0", b"1", b"2"]
-    for rest in (4, 1, 0):
+    for rest in (1, 0):
         await broker.queues.purge("dead")
         await asyncio.sleep(120)
         assert len(broker.queues.peek("jobs", 10)) == rest
@@ -66,9 +66,9 @@ async def test_impossible_targets_are_refused_when_the_queue_is_declared_or_alte
     queues = machine.broker.queues
     await queues.declare("jobs")
     for target in ("", "x" * 256, "a\nb", "topic:", "topic:a b", "topic:" + "x" * 300, "__delayed", "topic:__queues"):
-        with pytest.raises((Invalid, NotAllowed), match="^dead_letter"):
+        with pytest.raises((Invalid, NotAllowed), match=r"^dead_letter"):
             await queues.declare("other", QueueSettings(dead_letter=target))
-        with pytest.raises((Invalid, NotAllowed), match="^dead_letter"):
+        with pytest.raises((Invalid, NotAllowed), match=r"^dead_letter"):
             await queues.declare("jobs", QueueSettings(dead_letter=target), alter=True)
     with pytest.raises(Invalid, match="its own"):
         await queues.declare("jobs", QueueSettings(dead_letter="jobs"), alter=True)
@@ -106,7 +106,7 @@ async def test_a_mistake_in_the_mover_does_not_end_it(machine: Machine) -> None:
     assert _payloads(broker, "dead") == [b"one"]
 
 
-# -- ids and cycles ------------------------------------------------------------------------------------------------------
+# -- ids and cycles ----------------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -154,7 +154,7 @@ async def test_a_long_cycle_ends_too(machine: Machine) -> None:
     assert all(not _payloads(broker, f"q{i}") for i in range(30))
 
 
-# -- back again ----------------------------------------------------------------------------------------------------------
+# -- back again --------------------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -162,7 +162,7 @@ async def test_redrive_names_what_it_cannot_do(machine: Machine) -> None:
     queues = machine.broker.queues
     await queues.declare("dead")
     await put(machine.broker, "dead", b"one")
-    with pytest.raises(Invalid, match="^to"):
+    with pytest.raises(Invalid, match=r"^to"):
         await queues.redrive("dead", to="dead")
     with pytest.raises(NotFound):
         await queues.redrive("dead", to="nowhere")
@@ -171,9 +171,9 @@ async def test_redrive_names_what_it_cannot_do(machine: Machine) -> None:
     with pytest.raises(NotAllowed):
         await queues.redrive("dead", to="__delayed")
     for rate in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(Invalid, match="^rate"):
+        with pytest.raises(Invalid, match=r"^rate"):
             await queues.redrive("dead", to="x", rate=rate)
-    with pytest.raises(Invalid, match="^limit"):
+    with pytest.raises(Invalid, match=r"^limit"):
         await queues.redrive("dead", to="x", limit=-1)
     answer = await queues.redrive("dead")
     assert (answer.matched, answer.moved, answer.skipped) == (1, 0, 1), "nobody knows where it came from"
@@ -246,18 +246,9 @@ async def test_a_redrive_that_finds_nothing_in_a_deep_queue_lets_others_work(mac
     await broker.queues.declare("dead")
     for _ in range(20):
         await put(broker, "dead", *[b"x"] * 1000)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counter = asyncio.ensure_future(count())
+    before = turns()
     assert (await broker.queues.redrive("dead", filter="headers.n = 1", dry_run=True)).matched == 0
-    counter.cancel()
-    assert turns > 20
+    assert before - turns() > 20
 
 
 @on_a_machine

@@ -1,4 +1,4 @@
-"""Queues on a disk that refuses, rots or forgets: what was refused has no effect, what was told stays, the rest goes on."""
+"""Queues on a disk that refuses or rots: what was refused has no effect, what was told stays, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
 from tests.simulation.faults import Fault
+from waystation.broker.broker import Broker
 from waystation.errors import StorageFailed
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 
 SMALL = {"shards": "1", "cache_bytes": "0"}
+
+
+async def _restart_with_rot(machine: Machine, content: bytes) -> Broker:
+    """What this life of the broker wrote it believes to be there; the next one looks."""
+    await machine.broker.stop()
+    _rot(machine, content)
+    return await machine.start()
 
 
 def _rot(machine: Machine, content: bytes) -> None:
@@ -76,20 +84,19 @@ async def test_a_rotten_block_is_put_aside_and_its_neighbours_are_delivered(mach
     await broker.queues.declare("jobs", QueueSettings(max_deliveries=2, hold_ms=5_000))
     for payload in (b"first", b"rotten", b"third"):
         await put(broker, "jobs", payload)
-    await put(broker, "jobs", b"last")  # what is read last stays in the cache
-    _rot(machine, b"rotten")
+    broker = await _restart_with_rot(machine, b"rotten")
     inbox = Inbox(broker, "jobs")
     await asyncio.sleep(1)
-    assert inbox.payloads == [b"first", b"third", b"last"]
+    assert inbox.payloads == [b"first", b"third"]
     await inbox.ack(*inbox.got)
     await asyncio.sleep(600)
     info = broker.queues.describe("jobs")
     assert (info.ready, info.parked, info.held, info.bytes) == (0, 1, 0, 6), "it is kept for better times"
     assert broker.queues.peek("jobs", 10) == []
-    assert broker.queues.find("jobs#0") is None
-    _rot(machine, b"qotten"[:0] or bytes([ord("r") ^ 1]) + b"otten")
+    assert broker.queues.find("jobs#1") is None
+    _rot(machine, b"sotten")
     await asyncio.sleep(61)
-    assert inbox.payloads[3:] == [b"rotten"]
+    assert [(one.message.payload, one.deliveries) for one in inbox.got[2:3]] == [(b"rotten", 1)]
 
 
 @on_a_machine
@@ -98,11 +105,10 @@ async def test_a_rotten_dead_letter_does_not_keep_the_others_waiting(machine: Ma
     await broker.queues.declare("jobs", QueueSettings(dead_letter="dead"))
     for payload in (b"first", b"rotten", b"third"):
         await put(broker, "jobs", payload, ttl_ms=1000)
-    await put(broker, "jobs", b"last")
-    _rot(machine, b"rotten")
+    broker = await _restart_with_rot(machine, b"rotten")
     await asyncio.sleep(10)
     assert [one.delivered.message.payload for one in broker.queues.peek("dead", 9)] == [b"first", b"third"]
-    _rot(machine, bytes([ord("r") ^ 1]) + b"otten")
+    _rot(machine, b"sotten")
     await asyncio.sleep(60)
     assert len(broker.queues.peek("dead", 9)) == 3
 
@@ -113,7 +119,7 @@ async def test_what_is_described_and_listed_needs_no_readable_message(machine: M
     await broker.queues.declare("jobs")
     await put(broker, "jobs", b"rotten")
     await put(broker, "jobs", b"last")
-    _rot(machine, b"rotten")
+    broker = await _restart_with_rot(machine, b"rotten")
     assert broker.queues.list()[0].ready == 2
     await broker.queues.declare("jobs")
     assert [one.delivered.message.payload for one in broker.queues.peek("jobs", 9)] == [b"last"]
@@ -183,7 +189,7 @@ async def test_an_ack_that_failed_and_an_older_snapshot_leave_no_message_that_ca
     await broker.stop()
     broker = await machine.start()
     inbox = Inbox(broker, "jobs")
-    await asyncio.sleep(200)
+    await asyncio.sleep(20)
     assert inbox.payloads == [b"last"]
     assert broker.queues.describe("jobs").parked == 0
 

@@ -276,7 +276,7 @@ async def test_expired_messages_are_never_delivered(machine: Machine) -> None:
     assert broker.queues.describe("jobs").ready == 0
 
 
-# -- retries and dead letters --------------------------------------------------------------------------------------------
+# -- retries and dead letters ------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -379,7 +379,7 @@ async def test_redrive_keeps_to_its_rate(machine: Machine) -> None:
     assert machine.now_ms - before >= 4_900
 
 
-# -- bounds and bad input ------------------------------------------------------------------------------------------------
+# -- bounds and bad input ----------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -438,7 +438,7 @@ async def test_bad_input_names_its_field_and_stores_nothing(machine: Machine) ->
     assert broker.queues.describe("jobs").ready == 0
 
 
-# -- transactions --------------------------------------------------------------------------------------------------------
+# -- transactions ------------------------------------------------------------------------------------------------------
 
 
 @on_a_machine
@@ -482,7 +482,7 @@ async def test_what_an_open_transaction_took_is_out_of_reach_also_after_a_restar
         assert inbox.payloads == [b"1", b"0"]
 
 
-# -- many ----------------------------------------------------------------------------------------------------------------
+# -- many --------------------------------------------------------------------------------------------------------------
 
 
 @on_a_machine

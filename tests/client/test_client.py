@@ -216,6 +216,24 @@ def test_a_closed_client_says_so(connect: Connect) -> None:
             call()
 
 
+def test_loops_end_when_the_client_is_closed(url: str) -> None:
+    mq = waystation.connect(url)
+    consumer = mq.queue(unique("loop")).consume()
+    ended = threading.Event()
+
+    def loop() -> None:
+        for _ in consumer:
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    mq.close()
+    thread.join(DEADLINE_S)
+    assert ended.is_set()
+    assert consumer.get_message(30) is None
+
+
 def test_nothing_is_left_of_a_closed_client(url: str) -> None:
     before = threading.active_count()
     with waystation.connect(url) as mq:

@@ -274,10 +274,10 @@ def test_p5_request_and_reply(mq: Any, name: str) -> None:
     with pytest.raises(NotFound):
         mq.request(name, [1], timeout=5)
 
-    @mq.respond(name)
     def total(message: Any) -> int:
         return sum(message.json())
 
+    mq.respond(name)(total)
     assert mq.request(name, [1, 2, 3], timeout=20).json() == 6
     mq.queue(f"{name}.silent")
     with pytest.raises(RequestTimeout):

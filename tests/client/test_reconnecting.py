@@ -105,6 +105,31 @@ def test_requests_wait_for_the_broker_to_come_back(mq: Any, server: Server) -> N
     assert len(jobs.get_many(10)) == 5
 
 
+def test_a_subscription_may_begin_while_the_broker_is_away(mq: Any, server: Server) -> None:
+    topic, name = unique("away"), unique("echo")
+    jobs = mq.queue(unique("jobs"))
+    mq.publish(topic, "before")
+    server.kill()
+    opened: list[Any] = []
+
+    def echo(message: Any) -> Any:
+        return message.value
+
+    def begin() -> None:
+        opened.append(jobs.consume())
+        opened.append(mq.subscribe(topic, group=unique("g"), start="earliest"))
+        mq.respond(name)(echo)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    server.restart()
+    thread.join()
+    jobs.put("x")
+    assert opened[0].get_message(30).text() == "x"
+    assert opened[1].get_message(30).text() == "before"
+    assert mq.request(name, 1, timeout=30).json() == 1
+
+
 def test_nothing_acknowledged_is_lost_while_the_broker_crashes_under_load(mq: Any, server: Server) -> None:
     """Ids make what is sent again after the crash stay single."""
     jobs = mq.queue(unique("load"), dedup_window=600, guarantee="exactly-once")

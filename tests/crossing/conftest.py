@@ -52,9 +52,7 @@ def topics(ways: dict[str, Way]) -> Crossed:
         found = way.read(list(names.values()), sum(len(crossed.sent[writer, reader]) for writer in names))
         for writer, topic in names.items():
             here = [one for one in found if one.place == topic]
-            crossed.seen[writer, reader] = {
-                name_of(one.fields["payload"], one.fields.get("type")): one for one in here
-            }
+            crossed.seen[writer, reader] = {name_of(one.fields["payload"], one.fields.get("type")): one for one in here}
             assert len(here) == len(crossed.seen[writer, reader]) == len(crossed.sent[writer, reader])
     return crossed
 

@@ -37,7 +37,7 @@ def tables() -> list[Table]:
         head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
         columns = tuple(name.partition(":")[0].removesuffix(" record") for name in head[1:])
         found.append(
-            Table(columns, {line[0].strip("`"): dict(zip(columns, line[1:], strict=True)) for line in lines})
+            Table(columns, {line[0].replace("`", ""): dict(zip(columns, line[1:], strict=True)) for line in lines})
         )
     return found
 

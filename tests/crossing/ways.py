@@ -1,7 +1,7 @@
 """The ways into the broker and out of it, each spelling messages as its column of the page says.
 
-A way writes samples (`samples.Sample`) to topics and queues, and reads what is there as `Seen`: the fields that a message
-says, by name, each taken from the place that the page names. What is at no such place is an error.
+A way writes samples (`samples.Sample`) to topics and queues, and reads what is there as `Seen`: the fields that a
+message says, by name, each taken from the place that the page names. What is at no such place is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -29,6 +29,8 @@ from tests.support.waiting import DEADLINE_S, NotInTime, wait_for
 from waystation.protocol import MAGIC
 
 Fields = dict[str, Any]
+Mode = Literal["shared", "stream", "live"]
+MODES: tuple[Mode, ...] = ("shared", "stream", "live")
 NUMBERS_THAT_SAY_NOTHING = {"priority": 0, "delay_ms": 0, "max_deliveries": 0}
 OF_THE_DELIVERY = {"tag", "deliveries", "taken_ms", "source", "partition", "offset", "queue", "ack_id", "consumer"}
 
@@ -45,9 +47,13 @@ class Seen:
 class Way(Protocol):
     def publish(self, topic: str, samples: Sequence[Sample], partition: int | None = None) -> None: ...
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]: ...
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
+        """The first `count` messages, by a subscription in this mode (Kafka has its own)."""
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None: ...
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        """Publishes to a fanout exchange."""
 
     def take(self, queue: str, count: int) -> list[Seen]: ...
 
@@ -56,6 +62,13 @@ class Way(Protocol):
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def terms(mode: Mode) -> Fields:
+    """How to subscribe so that everything comes from the beginning, and needs no verdict."""
+    if mode == "live":
+        return {"mode": mode, "history": 1000}
+    return {"mode": mode, "group": unique("g"), "start": "earliest", "auto_ack": True}
 
 
 def collect(count: int, more: Callable[[], Iterable[Seen]]) -> list[Seen]:
@@ -94,7 +107,7 @@ class KafkaWay:
         assert self._producer.flush(DEADLINE_S) == 0
         assert failures == [None]
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]:
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
         found = [self._partitions(topic) for topic in topics]
         return self.read_partitions([one for partitions in found for one in partitions], count)
 
@@ -103,7 +116,9 @@ class KafkaWay:
         return [TopicPartition(topic, index, 0) for index in listed]
 
     def read_partitions(self, partitions: list[TopicPartition], count: int) -> list[Seen]:
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": unique("g"), "enable.auto.commit": False})
+        consumer = Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": unique("g"), "enable.auto.commit": False}
+        )
         try:
             consumer.assign(partitions)
             return collect(count, lambda: [seen_record(one) for one in consumer.consume(count, 0.1)])
@@ -112,6 +127,9 @@ class KafkaWay:
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
         raise NotImplementedError("Kafka has no queues")
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        raise NotImplementedError("Kafka has no exchanges")
 
     def take(self, queue: str, count: int) -> list[Seen]:
         raise NotImplementedError("Kafka has no queues")
@@ -185,10 +203,10 @@ class FramesWay:
         messages = [array_of(sample) for sample in samples]
         self.ask("publish_messages", topic=topic, messages=messages, partition=partition)
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]:
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
         self._pushed.clear()
         consumer = self._ids + 1
-        self.ask("subscribe_topics", consumer=consumer, topics=list(topics), mode="live", history=1000, credit=1000)
+        self.ask("subscribe_topics", consumer=consumer, topics=list(topics), credit=1000, **terms(mode or "live"))
         while len(self._pushed) < count:
             self._pushed += self._frame()["messages"]
         self.ask("cease", consumer=consumer)
@@ -196,6 +214,9 @@ class FramesWay:
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
         self.ask("put", queue=queue, messages=[array_of(sample) for sample in samples])
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        self.ask("publish_messages", exchange=exchange, messages=[array_of(sample) for sample in samples])
 
     def take(self, queue: str, count: int) -> list[Seen]:
         def more() -> list[Seen]:
@@ -247,8 +268,11 @@ class ClientWay:
         for one in sent:
             one.result(DEADLINE_S)
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]:
-        with self.mq.subscribe(list(topics), group=unique("g"), start="earliest") as subscription:
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
+        asked = terms(mode or "shared")
+        if asked.pop("auto_ack", False):
+            asked["guarantee"] = "at-most-once"
+        with self.mq.subscribe(list(topics), **asked) as subscription:
             return collect(count, lambda: [seen_message(one) for one in subscription.poll(1.0)])
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
@@ -256,6 +280,11 @@ class ClientWay:
         sent = [there.put_nowait(sample.payload, **options_of(sample)) for sample in samples]
         for one in sent:
             one.result(DEADLINE_S)
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        there = self.mq.exchange(exchange, "fanout")
+        for sample in samples:
+            there.publish(sample.payload, **options_of(sample))
 
     def take(self, queue: str, count: int) -> list[Seen]:
         there = self.mq.queue(queue)
@@ -329,24 +358,24 @@ class LinesWay:
         messages = [object_of(sample) for sample in samples]
         self.lines.ask("publish_messages", topic=topic, messages=messages, partition=partition)
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]:
-        self._consumers += 1
-        self.lines.ask(
-            "subscribe_topics",
-            consumer=self._consumers,
-            topics=list(topics),
-            mode="stream",
-            group=unique("g"),
-            start="earliest",
-            credit=1000,
-            auto_ack=True,
-        )
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
+        consumer = self.subscribe(topics, **terms(mode or "stream"))
         found = collect(count, lambda: [seen_object(one, one["source"]) for one in self.lines.push()["messages"]])
-        self.lines.ask("cease", consumer=self._consumers)
+        self.lines.ask("cease", consumer=consumer)
         return found
+
+    def subscribe(self, topics: Sequence[str], credit: int = 1000, **asked: Any) -> int:
+        """A consumer of this connection, by its number. What others were sent before is forgotten."""
+        self._consumers += 1
+        self.lines.pushes.clear()
+        self.lines.ask("subscribe_topics", consumer=self._consumers, topics=list(topics), credit=credit, **asked)
+        return self._consumers
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
         self.lines.put(queue, *map(object_of, samples))
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        self.lines.ask("publish_messages", exchange=exchange, messages=list(map(object_of, samples)))
 
     def take(self, queue: str, count: int) -> list[Seen]:
         return collect(
@@ -366,13 +395,15 @@ class HttpWay:
     def publish(self, topic: str, samples: Sequence[Sample], partition: int | None = None) -> None:
         self.http("POST", f"/v1/topics/{name(topic)}/messages", list(map(object_of, samples)), partition=partition)
 
-    def read(self, topics: Sequence[str], count: int) -> list[Seen]:
-        asked: Fields = {"topic": list(topics), "mode": "shared", "group": unique("g"), "start": "earliest"}
-        with self.http.events("/v1/subscriptions/stream", **asked, auto_ack=True) as events:
+    def read(self, topics: Sequence[str], count: int, mode: Mode | None = None) -> list[Seen]:
+        with self.http.events("/v1/subscriptions/stream", topic=list(topics), **terms(mode or "shared")) as events:
             return [seen_object(one, one["source"]) for one in events.messages(count)]
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
         self.http("POST", f"/v1/queues/{name(queue)}/messages", list(map(object_of, samples)))
+
+    def route(self, exchange: str, samples: Sequence[Sample]) -> None:
+        self.http("POST", f"/v1/exchanges/{name(exchange)}/messages", list(map(object_of, samples)))
 
     def take(self, queue: str, count: int) -> list[Seen]:
         def more() -> list[Seen]:
@@ -441,4 +472,3 @@ def open_ways(server: Server) -> dict[str, Way]:
         "lines": LinesWay(server),
         "http": HttpWay(server),
     }
-

@@ -123,6 +123,16 @@ def test_the_same_entry_twice_in_one_verdict_counts_once() -> None:
     assert (outcome.done, outcome.unknown) == ([(3, 4)], [])
 
 
+@pytest.mark.parametrize("nothing", [(7, -1), (7, 0), (20, -15), (7, -(2**62))])
+def test_an_empty_run_between_others_hides_no_overlap(nothing: Run) -> None:
+    """It once did: the verdict went round in circles, and took all the memory there was."""
+    ledger = queue_of(10)
+    acquire(ledger, "c", 10)
+    outcome = ledger.ack("c", [(5, 2), nothing, (6, 1)])
+    assert (outcome.done, outcome.unknown) == ([(5, 2)], [])
+    assert ledger.held == 8
+
+
 def test_who_needs_longer_gets_longer_and_only_for_what_was_named() -> None:
     ledger = queue_of(10)
     acquire(ledger, "c", 10)

@@ -148,7 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _some_runs(self, data: st.DataObject, entries: list[Entry]) -> list[Run]:
         """Around some entries: whole grants, parts of them, things that never were; in any order, and overlapping."""
         places = sorted(entry.id for entry in entries) or [0]
-        near = st.tuples(st.sampled_from(places), st.integers(-1, self.longest))
+        near = st.tuples(st.sampled_from(places), st.integers(-3, self.longest))
         runs = near if not self.grants else near | near | st.sampled_from(self.grants[-9:])
         return data.draw(st.lists(runs, min_size=1, max_size=4))
 

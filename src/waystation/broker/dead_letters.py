@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.broker.transacting import OWN_PREFIX
-from waystation.errors import Invalid, WaystationError
+from waystation.errors import Conflict, Corrupt, Full, Invalid, StorageFailed, TooLarge, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.queue import Death, Queue
+from waystation.queues.runs import runs_of
 from waystation.queues.shard import REJECTED, Shard
 from waystation.queues.states import State
 from waystation.routing.filters import Filter, compile_filter
@@ -39,6 +42,8 @@ TOPIC_TARGET = "topic:"
 TRANSACTIONAL_ID = f"{OWN_PREFIX}dead-letters"
 REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
+LOOKED_AT = 500
+"""Messages that a redrive looks at before the loop has its turn."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 30.0
 MAX_STORY = 20
 """Deaths that a message remembers."""
@@ -53,6 +58,8 @@ class DeadLetters:
         self._broker = broker
         self._waiting: dict[int, dict[int, Waiting]] = {}  # shard → queue → itself
         self._wake = asyncio.Event()
+        self._tx: Tx | None = None
+        self._redriving: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
     def on_dead(self, shard: Shard, queue: Queue) -> None:
@@ -70,36 +77,54 @@ class DeadLetters:
                 await self._task
 
     async def _run(self) -> None:
-        tx: Tx | None = None
         retry_s = RETRY_FIRST_S
         while True:
             await self._wake.wait()
             self._wake.clear()
+            stuck = False
             for shard, queue in [waiting for by_id in self._waiting.values() for waiting in by_id.values()]:
-                try:
-                    tx = tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
-                    while queue.deaths and shard.queues.get(queue.id) is queue:
-                        await self._move(tx, shard, queue)
+                if await self._move_all(shard, queue):
                     self._waiting[shard.index].pop(queue.id, None)
-                    retry_s = RETRY_FIRST_S
-                except WaystationError as error:
-                    logger.warning("dead letters wait: queue=%r target=%r: %s", queue.name, _target(queue), error)
-                    tx = None  # begun anew: what was half done is undone
-                    asyncio.get_running_loop().call_later(retry_s, self._wake.set)
-                    retry_s = min(RETRY_LONGEST_S, retry_s * 2)
+                else:
+                    stuck = True
+            if stuck:
+                asyncio.get_running_loop().call_later(retry_s, self._wake.set)
+            retry_s = min(RETRY_LONGEST_S, retry_s * 2) if stuck else RETRY_FIRST_S
 
-    async def _move(self, tx: Tx, shard: Shard, queue: Queue) -> None:
+    async def _move_all(self, shard: Shard, queue: Queue) -> bool:
+        """Moves all the dead of a queue that can be moved now; False if some are left."""
+        stuck: set[int] = set()
+        most = BATCH
+        while queue.deaths and shard.queues.get(queue.id) is queue:
+            entries = list(itertools.islice((entry for entry in queue.deaths if entry not in stuck), most))
+            if not entries:
+                break
+            try:
+                self._tx = self._tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
+                await self._move(self._tx, shard, queue, entries)
+            except Exception as error:
+                self._tx = None  # begun anew: what was half done is undone
+                if len(entries) > 1 and isinstance(error, Full | TooLarge | Invalid | Corrupt):
+                    most = max(1, len(entries) // 4)  # perhaps it is one of them, or a few fit
+                    continue
+                _tell(queue, error)
+                if not isinstance(error, TooLarge | Invalid | Corrupt):
+                    return False
+                stuck.update(entries)  # the others need not wait for it
+        return not stuck
+
+    async def _move(self, tx: Tx, shard: Shard, queue: Queue, entries: list[int]) -> None:
         """Moves some of a queue's dead, in one transaction."""
-        entries = list((queue.deaths or {}).items())[:BATCH]
+        deaths = queue.deaths or {}
         target = queue.settings.dead_letter
         moved: list[Message] = []
-        for entry, death in entries:
+        for entry in entries:
             _, message = shard.message_at(queue, entry)
-            if target is not None and not _cycles(message, target):
-                moved.append(_with_story(message, queue, entry, death, shard))
+            if target is not None and not _cycles(message, target, deaths[entry].reason):
+                moved.append(_with_story(message, queue, entry, deaths[entry]))
         if moved and target is not None:
             await _send(self._broker, tx, target, moved)
-        await tx.take(shard, queue, None, [(entry, 1) for entry, _ in entries])
+        await tx.take(shard, queue, None, runs_of(entries))
         await tx.end(commit=True)
 
     # -- back again ----------------------------------------------------------------------------------------------------
@@ -117,56 +142,79 @@ class DeadLetters:
         progress: Callable[[RedriveAnswer], None] | None = None,
     ) -> RedriveAnswer:
         """Sends what is in a dead-letter queue back to where it died, or to `to`, oldest first."""
-        if rate < 0:
-            raise Invalid(f"rate: {rate} is below zero")
-        shard, queue = self._broker.queues.get(name)
-        wanted = compile_filter(filter) if filter else None
+        if not (math.isfinite(rate) and rate >= 0):
+            raise Invalid(f"rate: {rate} is not a number from zero on")
+        if limit < 0:
+            raise Invalid(f"limit: {limit} is below zero")
+        shard, queue = self._broker.queues.of_users(name)
+        if to is not None:
+            _check_target(self._broker, queue, to)
+        chooser = _Chooser(shard, queue, compile_filter(filter) if filter else None, frozenset(message_ids))
+        if dry_run:
+            return await self._send_all_back(chooser, to, rate, limit, None, progress)
+        if queue.id in self._redriving:
+            raise Conflict(f"queue {name!r} is being redriven already; wait until that is through")
+        self._redriving.add(queue.id)
+        try:
+            tx = await self._broker.transacting.begin(f"{REDRIVE_ID}-{shard.index}-{queue.id}")
+            return await self._send_all_back(chooser, to, rate, limit, tx, progress)
+        finally:
+            self._redriving.discard(queue.id)
+
+    async def _send_all_back(
+        self,
+        chooser: _Chooser,
+        to: str | None,
+        rate: float,
+        limit: int,
+        tx: Tx | None,
+        progress: Callable[[RedriveAnswer], None] | None,
+    ) -> RedriveAnswer:
         answer = RedriveAnswer(0, 0)
-        tx: Tx | None = None
-        after = queue.newest
-        seen = -1
-        while not limit or answer.matched < limit:
-            room = min(BATCH if not rate else max(1, min(BATCH, int(rate))), limit - answer.matched if limit else BATCH)
-            chosen, seen = _choose(shard, queue, seen, after, wanted, set(message_ids), room)
-            if not chosen:
-                break
+        at_once = min(BATCH, max(1, int(rate))) if rate else BATCH
+        while not chooser.done and (not limit or answer.matched < limit):
+            chosen = chooser.next(min(at_once, limit - answer.matched) if limit else at_once)
             answer.matched += len(chosen)
-            if not dry_run:
-                tx = tx or await self._broker.transacting.begin(f"{REDRIVE_ID}-{queue.id}")
-                moved = await self._send_back(tx, shard, queue, chosen, to)
+            if tx is None or not chosen:
+                await asyncio.sleep(0)
+            else:
+                moved = await self._send_back(tx, chooser.shard, chooser.queue, chosen, to)
                 answer.moved += moved
                 answer.skipped += len(chosen) - moved
                 if rate:
                     await asyncio.sleep(len(chosen) / rate)
-            else:
-                await asyncio.sleep(0)
-            if progress is not None:
+            if progress is not None and chosen:
                 progress(answer)
         return answer
 
     async def _send_back(
         self, tx: Tx, shard: Shard, queue: Queue, chosen: list[tuple[int, Message]], to: str | None
     ) -> int:
-        targets: dict[str, list[tuple[int, Message]]] = {}
+        ledger = queue.open_ledger()
+        targets: dict[str, list[Message]] = {}
+        taken: list[int] = []
         for entry, message in chosen:
             target = to or _origin(message)
-            if target is not None and target != queue.name and _exists(self._broker, target):
-                targets.setdefault(target, []).append((entry, message))
-        runs = [(entry, 1) for group in targets.values() for entry, _ in group if queue.open_ledger().take_out(entry)]
-        if not runs:
+            if target is None or target == queue.name or not _exists(self._broker, target):
+                continue
+            # Only what is ready: what waits for its time could not be given back as it was.
+            if ledger.state_of(entry) is State.READY and ledger.take_out(entry):
+                taken.append(entry)
+                targets.setdefault(target, []).append(message)
+        if not taken:
             return 0
-        taken = {entry for entry, _ in runs}
+        runs = runs_of(taken)
         try:
-            for target, group in targets.items():
-                await _send(self._broker, tx, target, [message for entry, message in group if entry in taken])
-            await tx.take(shard, queue, None, sorted(runs))
+            for target, messages in targets.items():
+                await _send(self._broker, tx, target, messages)
+            await tx.take(shard, queue, None, runs)
         except BaseException:
+            shard.give_back(queue, runs)  # the transaction does not know of them yet
             with contextlib.suppress(WaystationError):
                 await tx.end(commit=False)
-            shard.give_back(queue, sorted(runs))
             raise
         await tx.end(commit=True)
-        return len(runs)
+        return len(taken)
 
 
 async def _send(broker: Broker, tx: Tx, target: str, messages: list[Message]) -> None:
@@ -177,7 +225,16 @@ async def _send(broker: Broker, tx: Tx, target: str, messages: list[Message]) ->
         return
     if target not in broker.queues:
         await broker.queues.declare(target)  # a dead-letter queue comes into being with its first dead
-    await tx.put(target, messages)
+    await tx.put(target, messages, moved=True)
+
+
+def _check_target(broker: Broker, queue: Queue, to: str) -> None:
+    if to == queue.name:
+        raise Invalid(f"to: queue {to!r} cannot be redriven to itself")
+    if to.startswith(TOPIC_TARGET):
+        broker.topics.get(to.removeprefix(TOPIC_TARGET))
+    else:
+        broker.queues.of_users(to)
 
 
 def _exists(broker: Broker, target: str) -> bool:
@@ -186,8 +243,12 @@ def _exists(broker: Broker, target: str) -> bool:
     return target in broker.queues
 
 
-def _target(queue: Queue) -> str | None:
-    return queue.settings.dead_letter
+def _tell(queue: Queue, error: Exception) -> None:
+    target = queue.settings.dead_letter
+    if isinstance(error, WaystationError):
+        logger.warning("dead letters wait: queue=%r target=%r: %s", queue.name, target, error)
+    else:  # a mistake of ours: whatever it is, the others are to be moved
+        logger.error("dead letters wait: queue=%r target=%r", queue.name, target, exc_info=error)
 
 
 def story_of(message: Message) -> list[dict[str, Any]]:
@@ -215,7 +276,7 @@ def with_death(message: Message, source: str, reason: str, at_ms: int, deliverie
     return [latest, *story][:MAX_STORY]
 
 
-def _with_story(message: Message, queue: Queue, entry: int, death: Death, shard: Shard) -> Message:
+def _with_story(message: Message, queue: Queue, entry: int, death: Death) -> Message:
     deliveries = queue.open_ledger().deliveries_of(entry)
     story = with_death(message, queue.name, death.reason, death.at_ms, deliveries, death.error)
     return msgspec.structs.replace(
@@ -228,14 +289,17 @@ def _with_story(message: Message, queue: Queue, entry: int, death: Death, shard:
     )
 
 
-def _cycles(message: Message, target: str) -> bool:
-    """Whether it died in `target` before and no consumer has rejected it since."""
-    for death in story_of(message):
+def _cycles(message: Message, target: str, reason: str) -> bool:
+    """Whether it died in `target` before, and no consumer has rejected it since, nor now."""
+    if reason == REJECTED:
+        return False
+    story = story_of(message)
+    for death in story:
         if death.get("reason") == REJECTED:
             return False
         if death.get("queue") == target:
             return True
-    return False
+    return len(story) >= MAX_STORY  # what it forgot may have been there; nobody dies so often without a circle
 
 
 def _origin(message: Message) -> str | None:
@@ -244,22 +308,43 @@ def _origin(message: Message) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def _choose(
-    shard: Shard, queue: Queue, seen: int, last: int, wanted: Filter | None, ids: set[str], room: int
-) -> tuple[list[tuple[int, Message]], int]:
-    """The next messages behind `seen` that are to go back, and how far was looked."""
-    chosen: list[tuple[int, Message]] = []
-    if queue.ledger is None:
-        return chosen, seen
-    for state, first, count in queue.ledger.alive_runs(after=seen):
-        if state not in (State.READY, State.PARKED):
-            continue
-        for entry in range(max(first, seen + 1), first + count):
-            if entry > last or len(chosen) >= room:
-                return chosen, seen
-            seen = entry
-            _, message = shard.message_at(queue, entry)
-            known = message.id if message.id is not None else f"{queue.name}#{entry}"
-            if (not ids or known in ids) and (wanted is None or wanted.matches(message)):
-                chosen.append((entry, message))
-    return chosen, seen
+class _Chooser:
+    """Goes through what is ready in a queue, oldest first, and picks what is to go back."""
+
+    def __init__(self, shard: Shard, queue: Queue, wanted: Filter | None, ids: frozenset[str]) -> None:
+        self.shard = shard
+        self.queue = queue
+        self.done = False
+        self._wanted = wanted
+        self._ids = ids
+        self._seen = -1
+        self._last = queue.newest  # what comes later is not looked at
+
+    def next(self, room: int) -> list[tuple[int, Message]]:
+        """Some more; perhaps none of those that were looked at. `done` says whether that was all."""
+        chosen: list[tuple[int, Message]] = []
+        looked = 0
+        if self.queue.ledger is not None and self.shard.queues.get(self.queue.id) is self.queue:
+            for _, first, count in self.queue.ledger.alive_runs(State.READY, self._seen):
+                for entry in range(first, min(first + count, self._last + 1)):
+                    self._seen = entry
+                    looked += 1
+                    message = self._pick(entry)
+                    if message is not None:
+                        chosen.append((entry, message))
+                    if len(chosen) >= room or looked >= LOOKED_AT:
+                        return chosen
+                if first + count > self._last:
+                    break
+        self.done = True
+        return chosen
+
+    def _pick(self, entry: int) -> Message | None:
+        try:
+            _, message = self.shard.message_at(self.queue, entry)
+        except (Corrupt, StorageFailed) as error:
+            logger.error("a message cannot be read: queue=%r entry=%d: %s", self.queue.name, entry, error)
+            return None
+        known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
+        wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))
+        return message if wanted else None

@@ -1,7 +1,8 @@
 """Messages for a topic that are not to be there before a time: they wait in a queue of the broker's own.
 
 When a message's time has come, it is published and its place in the queue given up in one transaction, so that it comes
-to the topic once, whatever the moment of a crash, and never early.
+to the topic once, whatever the moment of a crash, and never early. A message that its topic does not take (it became
+too large for it, say) waits on and keeps no other waiting; one whose topic was deleted is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.transacting import OWN_PREFIX
-from waystation.errors import NotFound, WaystationError
+from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.queue_feed import QueueFeed
@@ -31,6 +32,7 @@ TRANSACTIONAL_ID = f"{OWN_PREFIX}delayed"
 TARGET = "x-delayed-to"
 CREDIT = 500
 RETRY_MS = 1_000
+REFUSED_MS = 60_000
 
 
 class Delayed:
@@ -56,16 +58,12 @@ class Delayed:
         """Takes messages that have a delay; the receipt says when they are kept."""
         if self._feed is None:
             self._open()
-        place = [topic, partition]
-        wrapped = [
-            msgspec.structs.replace(message, headers={**message.headers, TARGET: place}) for message in messages
-        ]
-        return self._broker.queues.put(QUEUE, wrapped).receipt
+        shard, queue = self._broker.queues.get(QUEUE)
+        return shard.put(queue, [_wrapped(message, topic, partition) for message in messages]).receipt
 
     def _open(self) -> None:
-        queues = self._broker.queues
-        queues.ensure(QUEUE)
-        self._feed = queues.open_feed(QUEUE, "delayed", self._due.put_nowait, on_end=lambda error: None)
+        shard, queue = self._broker.queues.ensure_own(QUEUE)
+        self._feed = QueueFeed(shard, queue, "delayed", self._due.put_nowait, lambda error: None)
         self._task = asyncio.get_running_loop().create_task(self._run(self._feed), name="delayed-messages")
         self._feed.credit(CREDIT)
 
@@ -76,25 +74,54 @@ class Delayed:
             try:
                 tx = tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
                 await self._publish(tx, feed, messages)
-            except WaystationError as error:
-                logger.warning("delayed messages wait: %s", error)
+            except Exception as error:
+                if isinstance(error, WaystationError):
+                    logger.warning("delayed messages wait: %s", error)
+                else:  # a mistake of ours: they are tried again, and so are all others
+                    logger.exception("delayed messages wait")
                 tx = None
-                with contextlib.suppress(WaystationError):
-                    feed.settle(Verdict.RELEASE, [(message.tag, 1) for message in messages], delay_ms=RETRY_MS)
+                _put_aside(feed, messages, RETRY_MS)
             feed.credit(len(messages))
 
     async def _publish(self, tx: Tx, feed: QueueFeed, messages: list[Delivered]) -> None:
-        lost = []
+        through: list[Delivered] = []
+        refused: list[Delivered] = []
         for delivered in messages:
-            message = delivered.message
-            topic, partition = message.headers[TARGET]
-            headers = {name: value for name, value in message.headers.items() if name != TARGET}
-            ready = msgspec.structs.replace(message, headers=headers, delay_ms=0, deliver_at_ms=None)
             try:
+                topic, partition, ready = _unwrapped(delivered.message)
                 await tx.publish(topic, [ready], partition)
-            except NotFound:
-                lost.append(topic)
-        if lost:
-            logger.warning("delayed messages dropped, their topics were deleted: %s", sorted(set(lost)))
-        await tx.settle(feed, [(message.tag, 1) for message in messages])
+            except NotFound as error:
+                logger.warning("a delayed message is dropped: %s", error)
+            except (Invalid, TooLarge) as error:
+                logger.error("a delayed message waits, its topic does not take it: tag=%d: %s", delivered.tag, error)
+                refused.append(delivered)
+                continue
+            through.append(delivered)
+        _put_aside(feed, refused, REFUSED_MS)
+        if through:
+            await tx.settle(feed, [(delivered.tag, 1) for delivered in through])
         await tx.end(commit=True)
+
+
+def _put_aside(feed: QueueFeed, messages: list[Delivered], delay_ms: int) -> None:
+    """What is still held; the rest is in the hands of a transaction, which gives it back if it is undone."""
+    if messages:
+        with contextlib.suppress(WaystationError):
+            feed.settle(Verdict.RELEASE, [(message.tag, 1) for message in messages], delay_ms=delay_ms)
+
+
+def _wrapped(message: Message, topic: str, partition: int | None) -> Message:
+    """With where it is to go. How often it may be delivered is its consumers' affair: here it is tried until it is."""
+    place = [topic, partition, message.max_deliveries]
+    return msgspec.structs.replace(message, headers={**message.headers, TARGET: place}, max_deliveries=0)
+
+
+def _unwrapped(message: Message) -> tuple[str, int | None, Message]:
+    """(topic, partition, the message as it was sent, but without a delay)."""
+    headers = dict(message.headers)
+    place = headers.pop(TARGET, None)
+    if not isinstance(place, list) or len(place) < 2:
+        raise NotFound("it does not say for which topic it is")
+    most = place[2] if len(place) > 2 else message.max_deliveries
+    ready = msgspec.structs.replace(message, headers=headers, delay_ms=0, deliver_at_ms=None, max_deliveries=most)
+    return place[0], place[1], ready

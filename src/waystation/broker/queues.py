@@ -6,30 +6,33 @@ import asyncio
 import builtins
 import itertools
 import logging
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
 
-from waystation.broker.dead_letters import DeadLetters
+from waystation.broker.dead_letters import TOPIC_TARGET, DeadLetters
 from waystation.broker.keeping import Keeping
+from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
+from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
+from waystation.broker.topics import check_name as check_topic_name
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, StorageFailed
-from waystation.message import Delivered, Message
+from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
+from waystation.queues.commands import count_of
 from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
-from waystation.queues.settings import QueueSettings, check_queue_name, check_settings
+from waystation.queues.runs import Run, add_run
+from waystation.queues.settings import QueueSettings, check_hold, check_queue_name, check_settings
 from waystation.queues.shard import PutResult, Shard
 from waystation.queues.states import State
 
 logger = logging.getLogger("waystation.queues")
 
 DEFAULTS = QueueSettings()
-NEAR = 2000
-INTERNAL_PREFIX = "__"
-_STATES = {State.READY: "ready", State.PARKED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
+PURGED_AT_ONCE = 16_384
+"""Messages that a purge takes out before the loop has its turn."""
 
 
 class Queues:
@@ -39,48 +42,38 @@ class Queues:
         self._shards = tuple(shards)
         self._dead_letters = dead_letters
         self._keeping = keeping
-        self._by_name: dict[str, tuple[Shard, Queue]] = {}
-        self._sorted: builtins.list[str] | None = None
+        self._names = QueueNames()
         self._owned: dict[str, set[str]] = {}
         self._serial = itertools.count(1)
         self._on_delete: builtins.list[Callable[[str, Receipt], None]] = []
         for shard in self._shards:
             shard.on_idle = self._expire
             for queue in shard.queues.values():
-                self._by_name[queue.name] = (shard, queue)
+                self._names.add(queue.name, (shard, queue))
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self._names
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._names)
 
     def get(self, name: str) -> tuple[Shard, Queue]:
-        found = self._by_name.get(name)
-        if found is None:
-            raise NotFound(self._not_found(name))
-        return found
+        """Whatever queue it is; what doors want to use or change goes by `of_users`."""
+        return self._names.find(name)
 
-    def _not_found(self, name: str) -> str:
-        from waystation.errors import near_matches
-
-        return f"there is no queue {name!r}{near_matches(name, itertools.islice(self._by_name, NEAR))}"
+    def of_users(self, name: str) -> tuple[Shard, Queue]:
+        """A queue that is not the broker's own."""
+        check_not_internal(name)
+        return self._names.find(name)
 
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
         """Names in order, behind `after`."""
-        if self._sorted is None:
-            self._sorted = sorted(self._by_name)
-        for i in range(bisect_left(self._sorted, max(prefix, after)), len(self._sorted)):
-            name = self._sorted[i]
-            if not name.startswith(prefix):
-                return
-            if name > after or not after:
-                yield name
+        return self._names.ordered(prefix, after)
 
     def describe(self, name: str) -> QueueInfo:
-        return _info(*self.get(name))
+        return info_of(*self.get(name))
 
     def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> builtins.list[QueueInfo]:
         shown = (name for name in self.names(prefix, after) if not name.startswith(INTERNAL_PREFIX))
@@ -89,8 +82,8 @@ class Queues:
     def stats(self) -> dict[str, Any]:
         """Sums over all queues; `put`, `delivered` and `acked` since the start of the broker."""
         total = dict.fromkeys(("queues", "ready", "parked", "held", "consumers", "put", "delivered", "acked"), 0)
-        total["queues"] = len(self._by_name)
-        for _, queue in self._by_name.values():
+        total["queues"] = len(self._names)
+        for _, queue in self._names.values():
             ledger = queue.ledger
             if queue.put or queue.delivered or queue.feeds:
                 total["consumers"] += len(queue.feeds or ())
@@ -115,41 +108,44 @@ class Queues:
         owner: str | None = None,
     ) -> QueueInfo:
         """A queue of this name, made if it is not there. Settings that differ from the present ones are a Conflict."""
-        receipt = None
-        if name not in self._by_name:
-            if passive:
-                raise NotFound(self._not_found(name))
-            receipt = self._create(name, settings or DEFAULTS, owner)
+        check_not_internal(name)
+        if name not in self._names and not passive:
+            self._create(name, settings or DEFAULTS, owner)
         shard, queue = self.get(name)
         self._check_owner(queue, owner)
         shard.touch(queue)
-        if receipt is None and settings is not None and settings != queue.settings:
+        receipt = Receipt(shard.log.log, queue.id + 1)  # it may have come into being a moment ago
+        if settings is not None and settings != queue.settings:
             if not alter:
                 raise Conflict(_difference(queue, settings))
-            receipt = shard.alter(queue, check_settings(settings))
+            receipt = self._alter(shard, queue, settings)
         await self._keeping.kept(receipt)
-        return _info(shard, queue)
+        return info_of(shard, queue)
 
-    def ensure(self, name: str) -> None:
-        """A queue of this name with the usual settings if there is none; what is put to it next is kept only with it."""
-        if name not in self._by_name:
+    def _alter(self, shard: Shard, queue: Queue, settings: QueueSettings) -> Receipt:
+        _check(queue.name, settings)
+        if settings.exclusive != queue.settings.exclusive:
+            raise Conflict(f"exclusive: queue {queue.name!r} cannot change whose it is; delete it and declare it anew")
+        receipt = shard.alter(queue, settings)
+        shard.touch(queue)
+        return receipt
+
+    def ensure_own(self, name: str) -> tuple[Shard, Queue]:
+        """A queue of the broker's own. What is put to it is kept only with it: nobody need wait for the declaration."""
+        if name not in self._names:
             self._create(name, DEFAULTS, None)
+        return self.get(name)
 
-    def _create(self, name: str, settings: QueueSettings, owner: str | None) -> Receipt:
+    def _create(self, name: str, settings: QueueSettings, owner: str | None) -> None:
         check_queue_name(name)
-        check_settings(settings)
-        if settings.dead_letter == name:
-            raise Invalid(f"dead_letter: queue {name!r} cannot be its own")
+        _check(name, settings)
         shard = self._shard_of(name)
-        queue, receipt = shard.declare(name, settings)
-        self._by_name[name] = (shard, queue)
-        if self._sorted is not None:
-            insort(self._sorted, name)
+        queue, _ = shard.declare(name, settings)
+        self._names.add(name, (shard, queue))
         if settings.exclusive:
             queue.owner = owner
             if owner is not None:
                 self._owned.setdefault(owner, set()).add(name)
-        return receipt
 
     def _shard_of(self, name: str) -> Shard:
         return self._shards[crc32c(name.encode()) % len(self._shards)]
@@ -161,7 +157,7 @@ class Queues:
 
     async def delete(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Deletes a queue and what is in it; returns how many messages that was."""
-        _, queue = self.get(name)
+        _, queue = self.of_users(name)
         if if_empty and len(queue):
             raise Conflict(f"queue {name!r} is not empty: it has {len(queue)} messages")
         if if_unused and queue.feeds:
@@ -171,12 +167,9 @@ class Queues:
         return count
 
     def _remove(self, name: str) -> Receipt:
-        shard, queue = self._by_name[name]
+        shard, queue = self._names[name]
         receipt = shard.delete(queue)
-        del self._by_name[name]
-        if self._sorted is not None:
-            i = bisect_left(self._sorted, name)
-            del self._sorted[i]
+        self._names.discard(name)
         if queue.owner is not None:
             self._owned.get(queue.owner, set()).discard(name)
         gone = NotFound(f"queue {name!r} was deleted")
@@ -198,7 +191,7 @@ class Queues:
 
     def remove_left_over(self) -> None:
         """At the start: exclusive queues whose connections ended with the last run."""
-        for name, (_, queue) in [*self._by_name.items()]:
+        for name, (_, queue) in [*self._names.items()]:
             if queue.settings.exclusive:
                 self._remove_quietly(name, "its connection ended with the last run")
 
@@ -206,7 +199,7 @@ class Queues:
         self._remove_quietly(queue.name, "nobody used it")
 
     def _remove_quietly(self, name: str, why: str) -> None:
-        if name not in self._by_name:
+        if name not in self._names:
             return
         try:
             self._remove(name)
@@ -216,36 +209,52 @@ class Queues:
 
     async def purge(self, name: str) -> int:
         """Removes what nobody holds; returns how many messages that was."""
-        shard, queue = self.get(name)
-        if queue.ledger is None:
-            return 0
-        before = queue.ledger.ready + queue.ledger.parked
-        runs = [(first, n) for state, first, n in queue.ledger.alive_runs() if state in (State.READY, State.PARKED)]
-        await self._keeping.kept(shard.end(queue, runs))
-        return before
+        shard, queue = self.of_users(name)
+        last, seen, count = queue.newest, -1, 0
+        receipt: Receipt | None = None
+        while seen < last and shard.queues.get(queue.id) is queue:
+            runs, seen = _waiting(queue, seen, last)
+            if runs:
+                receipt = shard.end(queue, runs)
+                count += count_of(runs)
+            await asyncio.sleep(0)
+        await self._keeping.kept(receipt)
+        return count
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
     def put(self, name: str, messages: Sequence[Message], *, raw: bytes | None = None) -> PutResult:
         """Writes messages to a queue; they are kept when the receipt is. All of them (but duplicates), or none."""
-        shard, queue = self.get(name)
+        shard, queue = self.of_users(name)
         return shard.put(queue, messages)
 
     async def put_durable(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """As `put`, waits for room in a full queue, and returns when they are kept."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        while True:
-            try:
-                result = self.put(name, messages)
-                break
-            except Full:
-                left = deadline - loop.time()
-                if left <= 0 or name not in self._by_name:
-                    raise
-                await asyncio.wait([self.get(name)[1].room()], timeout=left)
+        try:
+            result = self.put(name, messages)
+        except Full:
+            if wait_ms <= 0:
+                raise
+            result = await self._put_when_there_is_room(name, messages, wait_ms / 1000)
         await self._keeping.kept(result.receipt)
         return PutAnswer(result.first, result.count, result.duplicates)
+
+    async def _put_when_there_is_room(self, name: str, messages: Sequence[Message], wait_s: float) -> PutResult:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        queue = self.get(name)[1]
+        waited = False
+        try:
+            while True:
+                await queue.room(max(0.0, deadline - loop.time()), first=waited)
+                waited = True
+                try:
+                    return self.put(name, messages)
+                except Full:
+                    if loop.time() >= deadline:
+                        raise
+        finally:
+            queue.wake_publishers()  # the next one may find room, too
 
     # -- messages out --------------------------------------------------------------------------------------------------
 
@@ -263,13 +272,12 @@ class Queues:
         owner: str | None = None,
     ) -> QueueFeed:
         """A consumer of the queue; messages come with its first credit."""
-        shard, queue = self.get(name)
+        shard, queue = self.of_users(name)
         self._check_owner(queue, owner)
         self._check_exclusive(queue, exclusive)
         if prefetch < 0:
             raise Invalid(f"prefetch: {prefetch} is below zero")
-        if hold_ms is not None and hold_ms <= 0:
-            raise Invalid(f"hold_ms: {hold_ms} is not above zero")
+        check_hold(hold_ms)
         feed = QueueFeed(
             shard,
             queue,
@@ -284,15 +292,12 @@ class Queues:
         feed.on_closed = self._closed
         return feed
 
-    def getter(
-        self, name: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False, *, shared: bool = False
-    ) -> Getter:
-        """A consumer that asks for messages. `shared`: its name is the owner's alone, so that holds can be found."""
-        shard, queue = self.get(name)
+    def getter(self, name: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False) -> Getter:
+        """A consumer that asks for messages."""
+        shard, queue = self.of_users(name)
         self._check_owner(queue, owner)
         self._check_exclusive(queue, exclusive=False)
-        if hold_ms is not None and hold_ms <= 0:
-            raise Invalid(f"hold_ms: {hold_ms} is not above zero")
+        check_hold(hold_ms)
         getter = Getter(shard, queue, f"{owner}/{next(self._serial)}", hold_ms=hold_ms, auto_ack=auto_ack)
         getter.on_closed = self._closed
         return getter
@@ -308,7 +313,7 @@ class Queues:
     def _closed(self, feed: QueueFeed) -> None:
         queue = feed.queue
         if queue.settings.auto_delete and not queue.feeds:
-            known = self._by_name.get(queue.name)
+            known = self._names.get(queue.name)
             if known is not None and known[1] is queue:
                 self._remove_quietly(queue.name, "its last consumer is gone")
 
@@ -316,32 +321,30 @@ class Queues:
 
     def peek(self, name: str, count: int, after: int = -1, state: str = "any") -> builtins.list[Peeked]:
         """Messages as they are, oldest first."""
-        shard, queue = self.get(name)
-        found: builtins.list[Peeked] = []
-        if queue.ledger is None:
-            return found
-        for run_state, first, length in queue.ledger.alive_runs(after=after):
-            if state not in ("any", _STATES[run_state]):
-                continue
-            for entry in range(max(first, after + 1), first + length):
-                if len(found) >= count:
-                    return found
-                found.append(_peeked(shard, queue, entry, run_state))
-        return found
+        return peek(*self.get(name), count, after, state)
 
     def find(self, message_id: str, queue: str | None = None) -> Found | None:
         """A living message by its id: its own, or QUEUE#TAG."""
-        name, _, tag = message_id.rpartition("#")
-        if name and (queue is None or queue == name) and name in self._by_name and tag.isdecimal():
-            shard, known = self._by_name[name]
-            if known.ledger is not None and known.ledger.state_of(int(tag)):
-                return _found(shard, known, int(tag))
-        places = [self.get(queue)] if queue is not None else [*self._by_name.values()]
-        for shard, known in places:
-            for entry in known.entries_like(message_id):
-                if shard.message_at(known, entry)[1].id == message_id:
-                    return _found(shard, known, entry)
-        return None
+        return next(
+            (found for place in self._with_id(message_id, queue) if (found := found_at(*place)) is not None), None
+        )
+
+    def _with_id(self, message_id: str, queue: str | None) -> Iterator[tuple[Shard, Queue, int]]:
+        tag = split_tag(message_id)
+        if tag is not None and (queue is None or queue == tag[0]) and tag[0] in self._names:
+            shard, known = self._names[tag[0]]
+            if known.ledger is not None and known.ledger.state_of(tag[1]):
+                yield shard, known, tag[1]
+        places = [self.get(queue)] if queue is not None else [*self._names.values()]
+        yield from entries_with_id(places, message_id)
+
+    async def cancel(self, name: str, message_id: str) -> bool:
+        """Takes out a message that nobody holds; False if there is none."""
+        for shard, queue, entry in self._with_id(message_id, name):
+            if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
+                await self._keeping.kept(shard.end(queue, [(entry, 1)]))
+                return True
+        return False
 
     async def redrive(
         self,
@@ -367,27 +370,38 @@ class Queues:
             progress=progress,
         )
 
-    async def cancel(self, name: str, message_id: str) -> bool:
-        """Takes out a message that nobody holds; False if there is none."""
-        shard, queue = self.get(name)
-        found = self.find(message_id, name)
-        if found is None or found.state not in ("ready", "parked"):
-            return False
-        await self._keeping.kept(shard.end(queue, [(found.delivered.tag, 1)]))
-        return True
+
+def _check(name: str, settings: QueueSettings) -> None:
+    """Raises, naming the field, unless a queue of this name can have these settings."""
+    check_settings(settings)
+    target = settings.dead_letter
+    if target == name:
+        raise Invalid(f"dead_letter: queue {name!r} cannot be its own")
+    if target is not None:
+        topic = target.removeprefix(TOPIC_TARGET)
+        check_not_internal(topic, "dead_letter")
+        if topic == target:
+            check_queue_name(target, "dead_letter")
+        else:
+            try:
+                check_topic_name(topic)
+            except Invalid as error:
+                raise Invalid(f"dead_letter: {error}") from error
 
 
-def _info(shard: Shard, queue: Queue) -> QueueInfo:
-    info = QueueInfo(queue.name, queue.settings, put=queue.put, delivered=queue.delivered, acked=queue.acked)
-    info.dead = queue.dead
-    info.consumers = len(queue.feeds or ())
-    ledger = queue.ledger
-    if ledger is not None:
-        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.parked, ledger.held, queue.bytes
-        for _, first, _ in ledger.alive_runs():
-            info.oldest_ms = shard.message_at(queue, first)[0]
+def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:
+    """The next messages behind `seen` that nobody holds, and how far was looked."""
+    runs: list[Run] = []
+    for state, first, count in queue.open_ledger().alive_runs(after=seen):
+        if first > last:
             break
-    return info
+        count = min(count, last + 1 - first)
+        if state in (State.READY, State.PARKED):
+            add_run(runs, first, count)
+        seen = first + count - 1
+        if count_of(runs) >= PURGED_AT_ONCE:
+            return runs, seen
+    return runs, last
 
 
 def _difference(queue: Queue, settings: QueueSettings) -> str:
@@ -396,15 +410,3 @@ def _difference(queue: Queue, settings: QueueSettings) -> str:
         f"{name} is {getattr(queue.settings, name)!r}, not {getattr(settings, name)!r}" for name in fields
     )
     return f"queue {queue.name!r} exists with other settings: {shown}; declare it alike, or alter it"
-
-
-def _peeked(shard: Shard, queue: Queue, entry: int, state: State) -> Peeked:
-    ledger = queue.open_ledger()
-    taken_ms, message = shard.message_at(queue, entry)
-    delivered = Delivered(entry, ledger.deliveries_of(entry), taken_ms, message, queue.name)
-    return Peeked(_STATES[state], ledger.ready_at(entry) if state is State.PARKED else None, delivered)
-
-
-def _found(shard: Shard, queue: Queue, entry: int) -> Found:
-    peeked = _peeked(shard, queue, entry, queue.open_ledger().state_of(entry))
-    return Found(f"queue:{queue.name}", peeked.state, peeked.delivered, peeked.ready_at_ms)

@@ -20,7 +20,7 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
-from waystation.transactions.errors import ReservedTransactionalId
+from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import Producer, State
 
@@ -49,7 +49,6 @@ class Transacting:
         producer = await self._broker.transactions.init_producer_id(transactional_id, timeout_ms)
         return Tx(self._broker, transactional_id, producer)
 
-
     async def undo_left_over(self) -> None:
         """At the start: ends what the broker itself had begun before a crash, so that nobody waits for its timeout."""
         for left in self._broker.transactions.listing(Filter(states=frozenset({State.ONGOING.label}))).transactions:
@@ -66,7 +65,8 @@ class Tx:
         self.producer = producer
         self._stamp = Stamp(*producer)
         self._joined: set[tuple[str, int]] = set()
-        self._begun = False
+        self._begun = False  # something was asked for
+        self._inside = False  # and something is part of the transaction
 
     async def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None
@@ -81,22 +81,18 @@ class Tx:
             places += self._broker.messages.publish(topic, share, target.index, stamp=self._stamp).places
         return places
 
-    async def put(self, queue: str, messages: Sequence[Message]) -> PutResult:
-        """Messages to a queue, there when the transaction commits."""
-        shard, known = self._broker.queues.get(queue)
-        return await self.put_to(shard, known, messages)
-
-    async def put_to(self, shard: Shard, queue: Queue, messages: Sequence[Message]) -> PutResult:
+    async def put(self, queue: str, messages: Sequence[Message], *, moved: bool = False) -> PutResult:
+        """Messages to a queue, there when the transaction commits. `moved`: by the broker, from where they were."""
+        shard, known = self._broker.queues.of_users(queue)
         await self._join([self._place(shard)])
-        self._check_alive(shard, queue)
+        self._check_alive(shard, known)
         self._check_joined(self._place(shard))
-        return shard.put(queue, messages, self.producer)
+        return shard.put(known, messages, self.producer, moved=moved)
 
     async def settle(self, feed: QueueFeed | StreamFeed, runs: Sequence[Run]) -> None:
         """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were."""
         if isinstance(feed, StreamFeed):
-            self._begun = True
-            await self._broker.transactions.add_offsets(self.transactional_id, self.producer, feed.group)
+            await self._join_offsets(feed.group)
             offsets = await feed.claim(runs)  # which may have taken a while
             self._check_joined((OFFSETS_TOPIC, self._broker.groups.partition_for(feed.group)))
             await self._commit_offsets(feed.group, offsets)
@@ -117,8 +113,7 @@ class Tx:
 
     async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Offsets of a group, committed with the transaction."""
-        self._begun = True
-        await self._broker.transactions.add_offsets(self.transactional_id, self.producer, group)
+        await self._join_offsets(group)
         await self._commit_offsets(group, offsets)
 
     async def _commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
@@ -133,9 +128,13 @@ class Tx:
         """Commits or undoes; durable when this returns. Where nothing was done there is nothing to end."""
         if not self._begun:
             return
-        self._begun = False
+        try:
+            await self._broker.transactions.end(self.transactional_id, self.producer, commit, bumps_epoch=False)
+        except InvalidTransactionState:
+            if commit or self._inside:
+                raise  # else nothing could be begun, so there is nothing to undo
+        self._begun = self._inside = False  # only now: whoever was told that it failed may ask again
         self._joined.clear()
-        await self._broker.transactions.end(self.transactional_id, self.producer, commit, bumps_epoch=False)
 
     def _place(self, shard: Shard) -> tuple[str, int]:
         return QUEUES_TOPIC, shard.index
@@ -145,7 +144,13 @@ class Tx:
         if missing:
             self._begun = True
             await self._broker.transactions.add_partitions(self.transactional_id, self.producer, missing)
+            self._inside = True
             self._joined.update(missing)
+
+    async def _join_offsets(self, group: str) -> None:
+        self._begun = True
+        await self._broker.transactions.add_offsets(self.transactional_id, self.producer, group)
+        self._inside = True
 
     def _check_joined(self, place: tuple[str, int]) -> None:
         """The transaction may have been ended by its timeout, or by a newer holder of its id."""

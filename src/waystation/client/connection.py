@@ -148,6 +148,10 @@ class Connection:
         return self._up
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def busy(self) -> bool:
         """Whether senders who can should wait."""
         return self._link is None or self._link.busy
@@ -318,6 +322,7 @@ class Connection:
             link.send(hello)
             async with asyncio.timeout(self.timeout_s):
                 answer = await greeting
+            self._check_link()
         except BaseException as error:
             self._pending.pop(hello.id, None)
             if self._link is not None:
@@ -330,6 +335,11 @@ class Connection:
             self._greeting = None
         self._heard = self._since = self.loop.time()
         return answer
+
+    def _check_link(self) -> None:
+        """The greeting and the end of the link may come in one turn of the loop."""
+        if self._link is None:
+            raise ConnectionLost("the broker hung up right after its greeting")
 
     async def _reconnect(self) -> None:
         """First what lives with a connection, then its consumers, then what was asked meanwhile, in its order."""
@@ -351,7 +361,9 @@ class Connection:
             consumer.resume()
         self._up = True
         for pending in waiting:
-            if not pending.sent or pending.resend:
+            if pending.waiter.done():
+                self._pending.pop(pending.command.id, None)
+            elif not pending.sent or pending.resend:
                 self._send(pending)
 
     async def _restored(self) -> bool:

@@ -87,33 +87,49 @@ class Feed:
         self.closed = False
         self._closing: asyncio.Task[None] | None = None
         self.answer: SubscribeAnswer | None = None
+        self._opened: asyncio.Future[SubscribeAnswer | None] = connection.loop.create_future()
 
     async def open(self) -> None:
-        """Raises what the broker refuses it for."""
+        """Returns when the broker has it, also if a link is lost meanwhile; raises what it is refused for."""
         try:
-            if self._before is not None:
-                await self._prepare(self._before)
-            waiter: asyncio.Future[Any] = self._connection.loop.create_future()
-            self._ask(waiter)
-            answer = await waiter
+            if self._connection.closed:
+                raise ConnectionLost("the client is closed")
+            if self._connection.up:  # else `resume` will ask
+                self._ask()
+            async with asyncio.timeout(self._connection.timeout_s):
+                self.answer = await self._opened
         except BaseException as error:
             self.closed = True
             self._connection.drop_consumer(self.number)
             if isinstance(error, asyncio.CancelledError):  # the broker may have opened it all the same
                 self._connection.request(Cease(consumer=self.number), None, Ignored())
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost("the connection was lost, and is not there again in time") from None
             raise
-        self.answer = answer if isinstance(answer, SubscribeAnswer) else None
         self._schedule_renewal()
 
-    async def _prepare(self, before: Command) -> None:
-        try:
-            await self._connection.ask(before, Any, resend=True)
-        except Conflict:
-            pass  # it is there, with settings of its own
+    def _ask(self, *, first: bool = False) -> None:
+        if self._before is not None:
+            self._connection.request(self._before, Any, _Prepared(self, first), first=first)
+        else:
+            self.ask_broker(first)
 
-    def _ask(self, waiter: Any, *, first: bool = False) -> None:
+    def ask_broker(self, first: bool) -> None:
+        """`first`: before everything that waits for the link that was just made."""
         kind = SubscribeAnswer if isinstance(self._command, Subscribe) else None
-        self._connection.request(self._command, kind, waiter, first=first)
+        self._connection.request(self._command, kind, _Asked(self), first=first)
+
+    def accepted(self, answer: SubscribeAnswer | None) -> None:
+        if not self._opened.done():
+            self._opened.set_result(answer)
+
+    def refused(self, error: WaystationError) -> None:
+        if isinstance(error, ConnectionLost) and not self._connection.closed:
+            return  # the next link tries again
+        if self._opened.done():
+            self.ended(error)
+        else:
+            self._opened.set_exception(error)
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -160,10 +176,16 @@ class Feed:
         self._notify()
 
     def ended(self, error: WaystationError) -> None:
-        if not self.over:
+        if self.over:
+            return
+        if self._connection.closed:
+            self.closed = True
+        else:
             self.error = error
-            self._stop_renewal()
-            self._notify()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+        self._stop_renewal()
+        self._notify()
 
     def cut(self) -> None:
         self._buffer = self._new_buffer()
@@ -173,13 +195,7 @@ class Feed:
         if isinstance(command, Subscribe):
             command.history = 0  # it was shown once
         self._buffer = self._new_buffer()
-        if self._before is not None:
-            self._connection.request(self._before, Any, _Prepared(self), first=True)
-        else:
-            self.ask_again()
-
-    def ask_again(self) -> None:
-        self._ask(_Resumed(self), first=True)
+        self._ask(first=True)
 
     def _new_buffer(self) -> _Buffer:
         command = self._command
@@ -243,28 +259,31 @@ class Feed:
         await waiter
 
 
-class _Resumed(Ignored):
-    """Waits for the answer to a consumer that was opened again."""
+class _Asked(Ignored):
+    """Waits for the broker's word on the consumer."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
+    def set_result(self, answer: SubscribeAnswer | None) -> None:
+        self._feed.accepted(answer)
+
     def set_exception(self, error: WaystationError) -> None:
-        if not isinstance(error, ConnectionLost):  # the next link tries again
-            self._feed.ended(error)
+        self._feed.refused(error)
 
 
 class _Prepared(Ignored):
-    """What had to be there before the consumer is there, or there with settings of its own."""
+    """Waits for what has to be there before the consumer; it may be there already, with settings of its own."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, first: bool) -> None:
         self._feed = feed
+        self._first = first
 
     def set_result(self, answer: Any) -> None:
-        self._feed.ask_again()
+        self._feed.ask_broker(self._first)
 
     def set_exception(self, error: WaystationError) -> None:
         if isinstance(error, Conflict):
-            self._feed.ask_again()
-        elif not isinstance(error, ConnectionLost):
-            self._feed.ended(error)
+            self._feed.ask_broker(self._first)
+        else:
+            self._feed.refused(error)

@@ -125,7 +125,12 @@ class Received:
     def deaths(self) -> list[dict[str, Any]]:
         """Of a dead letter: why, when, where and how often it died, the latest first."""
         story = self._delivered.message.headers.get("x-death")
-        return story if isinstance(story, list) else []
+        if isinstance(story, str):  # it came through a topic, where headers are text
+            try:
+                story = decode_json(story.encode())
+            except Invalid:
+                return []
+        return [death for death in story if isinstance(death, dict)] if isinstance(story, list) else []
 
     @property
     def taken(self) -> datetime:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from waystation.errors import Corrupt
 from waystation.log import batch as batches
 from waystation.log.log import Log
@@ -17,8 +19,16 @@ from waystation.queues import commands
 from waystation.queues.commands import Enqueue, Forward
 
 READ_BYTES = 256 * 1024
+NEAR = 500
+"""Offsets by which two reads may be apart to be taken for one that goes on: other commands lie between messages."""
+READERS = 16
+"""How many backlogs may be read at the same time and each is known to go on."""
 OVERHEAD_BYTES = 300
 """Of a message in memory, beside its payload."""
+
+
+class Gone(Corrupt):
+    """The log does not reach back so far. Nothing that is alive is there: whoever asks has missed an end."""
 
 
 class Block(NamedTuple):
@@ -35,12 +45,13 @@ class Block(NamedTuple):
 class Bodies:
     """One shard's."""
 
-    __slots__ = ("_blocks", "_cost", "_log", "_room")
+    __slots__ = ("_blocks", "_cost", "_ends", "_log", "_room")
 
     def __init__(self, log: Log, room_bytes: int) -> None:
         self._log = log
         self._room = room_bytes
         self._cost = 0
+        self._ends: list[int] = []  # of what was read last
         self._blocks: dict[int, Block] = {}  # in the order of their last use
 
     def keep(self, offset: int, taken_ms: int | Sequence[int], messages: list[Message], size: int) -> None:
@@ -59,7 +70,7 @@ class Bodies:
             self._cost -= gone.cost
 
     def get(self, offset: int) -> Block:
-        """The block at `offset`; CorruptBatch or StorageFailed where the disk does not give it."""
+        """The block at `offset`; Corrupt or StorageFailed where the disk does not give it, Gone if it is freed."""
         block = self._blocks.get(offset)
         if block is None:
             self._read(offset)
@@ -68,8 +79,38 @@ class Bodies:
                 raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
         return block
 
+    def taken_ms(self, offset: int, index: int) -> int:
+        """When a message was taken in, without opening more than need be."""
+        block = self._blocks.get(offset)
+        if block is not None:
+            return block.taken(index)
+        for at, command in self._commands(offset, 1):
+            if at == offset:
+                return command.taken_ms if isinstance(command.taken_ms, int) else command.taken_ms[index]
+        raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+
     def _read(self, offset: int) -> None:
-        data = self._log.read(offset, READ_BYTES)
+        # Who works through a backlog asks for what lies behind the last that was read; who takes messages from here
+        # and there would throw away most of a stride.
+        last = next((end for end in self._ends if end - NEAR <= offset <= end + NEAR), None)
+        found = self._commands(offset, 1 if last is None else READ_BYTES)
+        self._ends.append(found[-1][0] + 1 if found else offset + 1)
+        if last is not None:
+            self._ends.remove(last)
+        elif len(self._ends) > READERS:
+            del self._ends[0]
+        for at, command in reversed(found):  # the one that is asked for is the latest used
+            try:
+                messages = commands.decode_messages(command.messages)
+            except msgspec.DecodeError as error:
+                raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
+            self.keep(at, command.taken_ms, messages, sum(len(message.payload) for message in messages))
+
+    def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | Forward]]:
+        """The blocks from `offset` on, to the end of its batch or so many bytes."""
+        if offset < self._log.start_offset:
+            raise Gone(f"{self._log.folder}: what was at offset {offset} has been freed")
+        data = self._log.read(offset, max_bytes)
         found: list[tuple[int, Enqueue | Forward]] = []
         for position, header in batches.scan(data):
             if header.control:
@@ -80,6 +121,4 @@ class Bodies:
                 command = commands.decode(record.value)
                 if isinstance(command, Enqueue | Forward):
                     found.append((record.offset, command))
-        for at, command in reversed(found):  # the one that is asked for is the latest used
-            messages = commands.decode_messages(command.messages)
-            self.keep(at, command.taken_ms, messages, sum(len(message.payload) for message in messages))
+        return found

@@ -117,3 +117,8 @@ def entries_of(runs: Iterable[Run]) -> Iterator[int]:
     """Every entry of some runs."""
     for first, count in runs:
         yield from range(first, first + count)
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    """How many entries some runs have."""
+    return sum(count for _, count in runs)

@@ -156,6 +156,8 @@ class Holds:
                 head = _head_of(chunk, start)
                 size, _, owner = self._by_first[base + head]
                 end = min(stop, head + size)
+                if end <= start:  # to go on would be to go round in circles
+                    raise LookupError(f"entry {base + start} is held, but by nobody")
                 if consumer is None or owner is consumer:
                     if base + start > known:
                         add_run(unknown, known, base + start - known)

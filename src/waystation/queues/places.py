@@ -64,6 +64,9 @@ class Places:
             if chunk is None:
                 chunk = self._chunks[number] = _Chunk(at)
             stop = min(end, (number + 1) * CHUNK)
+            missing = at - chunk.first - len(chunk.sizes)
+            if missing > 0:  # what a damaged batch of the log had said is not known
+                chunk.sizes.extend(array("I", [0]) * missing)
             chunk.starts.append(start)
             chunk.places.append(offset << _SKIP_BITS | at - first)
             chunk.sizes.extend(sizes[at - first : stop - first])
@@ -134,6 +137,10 @@ class Places:
         """Nothing in the chunk is alive."""
         self._chunks.pop(number, None)
 
+    def __contains__(self, number: int) -> bool:
+        """Whether something in that chunk is alive."""
+        return number in self._chunks
+
     def floor(self, number: int) -> int:
         """The lowest offset that the chunk refers to."""
         return min(self._chunks[number].places) >> _SKIP_BITS
@@ -141,13 +148,15 @@ class Places:
     def chunks(self) -> list[int]:
         return list(self._chunks)
 
-    def rewritten(self, number: int, runs: Sequence[tuple[int, int]]) -> None:
-        """Only these runs of the chunk are alive, and all of them were written forward: forget the other places."""
+    def keep_only(self, number: int, runs: Sequence[tuple[int, int]]) -> None:
+        """Only these runs of the chunk are alive: forgets the other places, so that they keep no segment."""
+        starts, places = array("H"), array("q")
+        for run in runs:
+            for first, _, offset, index in self.blocks(*run):
+                starts.append(first % CHUNK)
+                places.append(offset << _SKIP_BITS | index)
         chunk = self._chunks[number]
-        alive = {first % CHUNK for first, _ in runs}
-        keep = [i for i, start in enumerate(chunk.starts) if start in alive]
-        chunk.starts = array("H", [chunk.starts[i] for i in keep])
-        chunk.places = array("q", [chunk.places[i] for i in keep])
+        chunk.starts, chunk.places = starts, places
 
     def dump(self) -> list[ChunkState]:
         return [

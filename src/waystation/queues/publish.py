@@ -1,16 +1,22 @@
-"""A publish to a queue, before it is written: checked against what messages may be, what the queue has seen, and how
-much it may hold; then cut into blocks. Pure: nothing changes here.
+"""A publish to a queue: checked against what messages may be, what the queue has seen, and how much it may hold; cut
+into blocks that are to be written; and what has to give way for it afterwards. Nothing is written here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from waystation.errors import Full, Invalid, TooLarge
 from waystation.message import Message, check_message
 from waystation.queues import commands
 from waystation.queues.commands import Enqueue
+from waystation.queues.open_transactions import Coming
 from waystation.queues.queue import Queue, pack_sizes
+from waystation.queues.runs import Run, add_run
+
+_NO_LIMIT = 1 << 62
 
 
 def check_all(messages: Sequence[Message], limit_bytes: int) -> list[int]:
@@ -30,30 +36,26 @@ def leave_out_seen(
     queue: Queue, messages: Sequence[Message], sizes: list[int], now_ms: int
 ) -> tuple[list[Message], list[int], list[int]]:
     """(messages, sizes, indexes left out): without those whose ids were used within the queue's window."""
-    if not queue.settings.dedup_window_ms:
-        return list(messages), sizes, []
-    queue.forget_old_ids(now_ms)
-    seen = queue.ids or {}
     fresh: set[str] = set()
     wanted: list[Message] = []
     kept: list[int] = []
     duplicates: list[int] = []
     for i, message in enumerate(messages):
-        if message.id is not None and (message.id in seen or message.id in fresh):
-            duplicates.append(i)
-            continue
         if message.id is not None:
+            if message.id in fresh or queue.id_used(message.id, now_ms):
+                duplicates.append(i)
+                continue
             fresh.add(message.id)
         wanted.append(message)
         kept.append(sizes[i])
     return wanted, kept, duplicates
 
 
-def check_room(queue: Queue, count: int, size: int) -> None:
-    """Raises Full if the queue cannot take so much and refuses what it cannot take."""
+def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
+    """Raises Full if the queue cannot take so much, with what is coming, and refuses what it cannot take."""
     settings = queue.settings
-    too_long = settings.max_length is not None and len(queue) + count > settings.max_length
-    too_big = settings.max_bytes is not None and queue.bytes + size > settings.max_bytes
+    too_long = settings.max_length is not None and len(queue) + coming.count + count > settings.max_length
+    too_big = settings.max_bytes is not None and queue.bytes + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):
         return
     if settings.overflow == "reject":
@@ -63,10 +65,36 @@ def check_room(queue: Queue, count: int, size: int) -> None:
         settings.max_bytes is not None and size > settings.max_bytes
     ):
         raise Full(f"queue {queue.name!r} can never hold {count} messages of {size} bytes at once")
+    if too_long and settings.max_length is not None and _parked(queue) + count > settings.max_length:
+        raise Full(f"queue {queue.name!r} is full (max_length {settings.max_length}): delayed messages do not give way")
+
+
+def _parked(queue: Queue) -> int:
+    return 0 if queue.ledger is None else queue.ledger.parked
+
+
+def drop_overflow(queue: Queue, waited: int) -> list[Run]:
+    """The oldest ready messages make room, where the queue says so; returns which. What is held does not count.
+
+    `waited`: how many were ready before the present publish. No more go than that: nothing that was just put.
+    """
+    ledger, places, settings = queue.open_ledger(), queue.places, queue.settings
+    length = settings.max_length if settings.max_length is not None else _NO_LIMIT
+    room = settings.max_bytes if settings.max_bytes is not None else _NO_LIMIT
+    size = queue.bytes - queue.dead_bytes
+    dropped: list[Run] = []
+    while waited > 0 and (ledger.ready + ledger.parked > length or size > room):
+        entry = ledger.drop_oldest()
+        if entry is None or places is None:
+            break
+        waited -= 1
+        size -= places.bytes_of(entry, 1)
+        add_run(dropped, entry, 1)
+    return dropped
 
 
 def make_blocks(
-    queue: Queue, messages: list[Message], sizes: list[int], first: int, now_ms: int
+    queue: Queue, messages: list[Message], sizes: list[int], first: int, now_ms: int, *, moved: bool = False
 ) -> list[tuple[Enqueue, list[Message]]]:
     """Messages as commands of bounded size."""
     blocks: list[tuple[Enqueue, list[Message]]] = []
@@ -79,7 +107,7 @@ def make_blocks(
                 break
             stop += 1
         part = messages if stop - start == len(messages) else messages[start:stop]
-        plain = queue.settings.ttl_ms is None and all(message.plain and message.id is None for message in part)
+        plain = all(message.plain and message.id is None for message in part)
         block = Enqueue(
             queue.id,
             first if first < 0 else first + start,
@@ -87,8 +115,16 @@ def make_blocks(
             now_ms,
             plain,
             pack_sizes(sizes[start:stop]),
-            commands.encode_messages(part),
+            _encoded(part),
+            moved,
         )
         blocks.append((block, part))
         start = stop
     return blocks
+
+
+def _encoded(messages: list[Message]) -> msgspec.Raw:
+    try:
+        return commands.encode_messages(messages)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"messages: something in them cannot be stored: {error}") from error

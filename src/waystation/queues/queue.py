@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.message import Message
 from waystation.queues.commands import Enqueue, Run, decode_messages
 from waystation.queues.ledger import Ledger
-from waystation.queues.places import Places, trace_of
+from waystation.queues.places import Places
 from waystation.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ class Queue:
     """Constructed by its shard."""
 
     __slots__ = (
-        "acked", "armed_ms", "bytes", "dead", "deaths", "delivered", "feeds", "gone_chunks", "id", "ids", "ledger",
-        "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms", "waiting_room",
+        "acked", "armed_ms", "bytes", "dead", "dead_bytes", "deaths", "delivered", "feeds", "gone_chunks", "id", "ids",
+        "ledger", "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms", "waiting_room",
     )  # fmt: skip
 
     def __init__(self, queue_id: int, name: str, settings: QueueSettings) -> None:
@@ -48,9 +50,10 @@ class Queue:
         self.deaths: dict[int, Death] | None = None
         self.feeds: list[QueueFeed] | None = None
         self.gone_chunks: list[int] | None = None
-        self.waiting_room: list[asyncio.Future[None]] | None = None  # publishers that wait until there is room
+        self.waiting_room: deque[asyncio.Future[None]] | None = None  # publishers that wait until there is room
         self.owner: str | None = None
         self.bytes = 0
+        self.dead_bytes = 0  # of what waits to be moved
         self.stamp = -1  # commands below this offset are in the snapshot that the queue came from
         self.armed_ms: int | None = None
         self.used_ms = 0
@@ -82,6 +85,8 @@ class Queue:
             self.ledger.max_deliveries = settings.max_deliveries
             self.ledger.single_active = settings.single_active
             self.ledger.keeps_dead = settings.dead_letter is not None
+        if not settings.dedup_window_ms:
+            self.ids = None
 
     @property
     def newest(self) -> int:
@@ -98,20 +103,41 @@ class Queue:
         sizes = block_sizes(block)
         ids: list[str | None] | None = None
         if block.plain:
-            ledger.admit_run(first, block.count)
+            ttl_ms = self.settings.ttl_ms
+            ledger.admit_run(first, block.count, expires_at_ms=None if ttl_ms is None else block.taken_ms + ttl_ms)
         else:
             if messages is None:
                 messages = decode_messages(block.messages)
-            ids = self._admit_each(ledger, messages, first, block.taken_ms)
+            ids = self._admit_each(ledger, messages, first, block)
         self.places.add(first, sizes, offset, ids)  # type: ignore[union-attr]  # comes with the ledger
         self.bytes += sum(sizes)
 
+    def admit_late(self, block: Enqueue, offset: int) -> int:
+        """Takes in a block of a transaction that has committed; returns how many of its messages are there now.
+
+        Their ids may have been used since they were sent. Then they are done at once: whether or not, all of them have
+        their numbers, so that what follows has the same ones whenever this is replayed.
+        """
+        first = self.newest + 1
+        if block.plain or block.moved or not self.settings.dedup_window_ms:
+            self.admit(block, first, offset)
+            return block.count
+        messages = decode_messages(block.messages)
+        used = [
+            (entry, 1)
+            for entry, message in enumerate(messages, first)
+            if message.id is not None and self.id_used(message.id, block.taken_ms)
+        ]
+        self.admit(block, first, offset, messages)
+        self.finish(used)
+        return block.count - len(used)
+
     def _admit_each(
-        self, ledger: Ledger, messages: Sequence[Message], first: int, taken_ms: int
+        self, ledger: Ledger, messages: Sequence[Message], first: int, block: Enqueue
     ) -> list[str | None] | None:
         ids: list[str | None] = []
-        limit_ms = self.settings.ttl_ms
-        window = self.settings.dedup_window_ms
+        taken_ms, limit_ms = block.taken_ms, self.settings.ttl_ms
+        remembers = self.settings.dedup_window_ms and not block.moved
         for entry, message in enumerate(messages, first):
             expires_ms = message.expires_at_ms(taken_ms)
             if limit_ms is not None:
@@ -124,7 +150,7 @@ class Queue:
                 max_deliveries=message.max_deliveries,
             )
             ids.append(message.id)
-            if window and message.id is not None:
+            if remembers and message.id is not None:
                 self.remember_id(message.id, taken_ms)
         return ids if any(message_id is not None for message_id in ids) else None
 
@@ -155,9 +181,7 @@ class Queue:
             return []
         done = self.ledger.finish(runs)
         if self.deaths:
-            for first, count in done:
-                for entry in range(first, first + count):
-                    self.deaths.pop(entry, None)
+            self._forget_deaths(self.deaths, done)
         self.finished(done)
         return done
 
@@ -166,53 +190,71 @@ class Queue:
         if self.deaths is None:
             self.deaths = {}
         for first, count in runs:
-            for entry in range(first, first + count):
-                self.deaths[entry] = death
+            self.dead_bytes += self.places.bytes_of(first, count)  # type: ignore[union-attr]
+            self.deaths.update(dict.fromkeys(range(first, first + count), death))
 
-    def dead_bytes(self) -> int:
-        """Of what waits to be moved."""
-        if not self.deaths or self.places is None:
-            return 0
-        return sum(self.places.bytes_of(entry, 1) for entry in self.deaths)
+    def _forget_deaths(self, deaths: dict[int, Death], runs: Iterable[Run]) -> None:
+        for first, count in runs:
+            entries = range(first, first + count)
+            for entry in entries if count <= len(deaths) else [entry for entry in deaths if entry in entries]:
+                if deaths.pop(entry, None) is not None:
+                    self.dead_bytes -= self.places.bytes_of(entry, 1)  # type: ignore[union-attr]
 
-    def room(self) -> asyncio.Future[None]:
-        """Something to wait for while the queue is full: the next time that it gets smaller."""
+    # -- publishers that wait -----------------------------------------------------------------------------------------
+
+    async def room(self, timeout_s: float, *, first: bool) -> None:
+        """Waits until the queue gets smaller, at most so long. `first`: who was woken for too little goes to the front.
+
+        One is woken at a time. Whoever waited here calls `wake_publishers` when it is through, whatever came of it.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.waiting_room is None:
-            self.waiting_room = []
-        self.waiting_room.append(future)
-        return future
+            self.waiting_room = deque()
+        if first:
+            self.waiting_room.appendleft(future)
+        else:
+            self.waiting_room.append(future)
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            if not future.done():
+                self.waiting_room.remove(future)
+                future.cancel()
 
     def wake_publishers(self) -> None:
-        waiting, self.waiting_room = self.waiting_room or [], None
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """There may be room now."""
+        if self.waiting_room:
+            self.waiting_room.popleft().set_result(None)
 
     # -- ids ----------------------------------------------------------------------------------------------------------
 
     def remember_id(self, message_id: str, taken_ms: int) -> None:
         if self.ids is None:
             self.ids = {}
-        self.ids[message_id] = taken_ms
+        self.ids[message_id] = max(taken_ms, self.ids.pop(message_id, 0))  # what is used last stands last
 
-    def forget_old_ids(self, now_ms: int) -> None:
-        """Lets go of ids that were used before the window; they are in the order of their use."""
+    def id_used(self, message_id: str, now_ms: int) -> bool:
+        """Whether the id was used within the window before this."""
+        used_ms = self.ids.get(message_id) if self.ids else None
+        return used_ms is not None and used_ms > now_ms - self.settings.dedup_window_ms
+
+    def forget_old_ids(self, now_ms: int, most: int) -> None:
+        """Lets go of some ids that were used before the window; they are more or less in the order of their use."""
         if not self.ids:
             return
-        before = now_ms - self.settings.dedup_window_ms
-        while self.ids:
-            message_id = next(iter(self.ids))
-            if self.ids[message_id] > before:
-                return
+        before_ms = now_ms - self.settings.dedup_window_ms
+        old = list(takewhile(lambda used: used[1] <= before_ms, islice(self.ids.items(), most)))
+        for message_id, _ in old:
             del self.ids[message_id]
+        if not self.ids:
+            self.ids = None
 
-    def entries_like(self, message_id: str) -> Iterator[int]:
-        """Living entries that may have this id of their own."""
+    def entries_like(self, trace: bytes) -> Iterator[int]:
+        """Living entries that may have the id with this trace."""
         ledger, places = self.ledger, self.places
         if ledger is None or places is None:
             return
-        for entry in list(places.with_trace(trace_of(message_id))):
+        for entry in list(places.with_trace(trace)):
             if ledger.state_of(entry):
                 yield entry
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
-from waystation.errors import Conflict, Corrupt, StorageFailed, WaystationError
+from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered
-from waystation.queues.commands import Run
+from waystation.queues.commands import Run, count_of
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger import Grant
 from waystation.queues.queue import Queue
+from waystation.queues.runs import add_run
 from waystation.queues.shard import Shard
+
+logger = logging.getLogger("waystation.queues")
 
 OnEnd = Callable[[WaystationError], None]
 
@@ -57,51 +62,63 @@ class QueueFeed:
     def credit(self, count: int) -> None:
         self._left += count
         if self._left > 0:
-            self.shard.wake(self.queue)
+            self.shard.pump.wake(self.queue)
 
-    def feed(self, share: int, now_ms: int) -> bool:
-        """Takes up to `share` messages; False if it took none. The queue calls it when its turn has come."""
+    def feed(self, share: int, now_ms: int) -> int:
+        """Takes up to `share` messages; returns how many it took. The queue calls it when its turn has come."""
         count = min(share, self._left)
         if count <= 0 or self.closed:
-            return False
+            return 0
         hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
         grants = self.shard.acquire(self.queue, self.consumer, count, now_ms, hold_ms)
         if not grants:
-            return False
+            return 0
         taken: list[Delivered] = []
         for grant in grants:
-            try:
-                self._open(grant, taken)
-            except (Corrupt, StorageFailed) as error:
-                self.shard.unreadable(self.queue, self.consumer, grant, error, now_ms)
+            self._open(grant, taken, now_ms)
         self._left -= len(taken)
-        if self.auto_ack and taken:
-            try:
-                self.settle(Verdict.ACK, [(grant.first, grant.count) for grant in grants])
-            except StorageFailed as error:
-                self.end(error)
-                return False
-        if taken:
-            self._deliver(taken)
-        return bool(taken)
+        if taken and (not self.auto_ack or self._write_off(taken)):
+            self._hand_out(taken)
+        return count_of((grant.first, grant.count) for grant in grants)
 
-    def _open(self, grant: Grant, taken: list[Delivered]) -> None:
-        """The grant's messages; all of them or none."""
+    def _open(self, grant: Grant, taken: list[Delivered], now_ms: int) -> None:
+        """The grant's messages; those that the disk does not give are put aside."""
         deliveries = grant.deliveries
-        opened: list[Delivered] = []
         for first, count, offset, index in self.queue.places.blocks(grant.first, grant.count):  # type: ignore[union-attr]
-            block = self.shard.bodies.get(offset)
+            try:
+                block = self.shard.bodies.get(offset)
+            except (Corrupt, StorageFailed) as error:
+                self.shard.unreadable(self.queue, self.consumer, (first, count), error, now_ms)
+                continue
             when = block.taken_ms
             if isinstance(when, int):
-                opened += [
+                taken += [
                     Delivered(tag, deliveries, when, message)
                     for tag, message in enumerate(block.messages[index : index + count], first)
                 ]
             else:
-                opened += [
+                taken += [
                     Delivered(first + i, deliveries, when[index + i], block.messages[index + i]) for i in range(count)
                 ]
-        taken += opened
+
+    def _write_off(self, taken: list[Delivered]) -> bool:
+        """Acknowledges what the consumer is about to get; False if the disk refuses, which ends the consumer."""
+        runs: list[Run] = []
+        for delivered in taken:
+            add_run(runs, delivered.tag, 1)
+        try:
+            self.shard.write_off(self.queue, self.consumer, runs)
+        except StorageFailed as error:
+            self.end(error)
+            return False
+        return True
+
+    def _hand_out(self, taken: list[Delivered]) -> None:
+        try:
+            self._deliver(taken)
+        except Exception:  # a mistake of ours with one consumer must not keep the others from theirs
+            logger.exception("a consumer could not be given its messages, and goes: queue=%r", self.queue.name)
+            self.end(Unavailable(f"queue {self.queue.name!r}: the broker failed to deliver; consume again"))
 
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
@@ -115,7 +132,7 @@ class QueueFeed:
             return list(runs)
         if hold_ms is None:
             hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        return self.queue.open_ledger().touch(self.consumer, runs, self.shard.world.clock.now_ms(), hold_ms)
+        return self.shard.renew(self.queue, self.consumer, runs, hold_ms)
 
     def close(self) -> None:
         if self.closed:
@@ -149,6 +166,8 @@ class Getter(QueueFeed):
 
     async def get(self, count: int, wait_ms: int) -> list[Delivered]:
         """At least one message, at most `count`; none if none came in time."""
+        if count < 1:
+            raise Invalid(f"count: {count} is below 1")
         if self.closed:
             raise Conflict(f"queue {self.queue.name!r} is gone, or this consumer was closed")
         future: asyncio.Future[list[Delivered]] = asyncio.get_running_loop().create_future()
@@ -156,7 +175,7 @@ class Getter(QueueFeed):
         self._waiters.append(waiter)
         self.shard.touch(self.queue)
         self._left += count
-        self.shard.pump_now(self.queue)
+        self.shard.pump.now(self.queue)
         try:
             if not future.done() and wait_ms > 0:
                 await asyncio.wait([future], timeout=wait_ms / 1000)
@@ -165,14 +184,24 @@ class Getter(QueueFeed):
             if future.done() and not future.cancelled() and future.exception() is None:
                 # They came in the moment in which whoever waited gave up: without this, only the end of the hold
                 # would bring them back.
-                self.settle(Verdict.RELEASE, [(delivered.tag, 1) for delivered in future.result()])
+                with contextlib.suppress(StorageFailed):
+                    self.settle(Verdict.RELEASE, [(delivered.tag, 1) for delivered in future.result()])
             raise
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
                 self._left -= count
-            if future.cancelled() is False and not future.done():
+            if not future.done():
                 future.cancel()
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Where only one consumer is active, one that neither waits nor holds anything goes to the end of the line."""
+        ledger = self.queue.open_ledger()
+        if ledger.single_active and not (self.closed or self._waiters or ledger.held_by(self.consumer)):
+            ledger.detach(self.consumer)
+            ledger.attach(self.consumer)
+            self.shard.pump.wake(self.queue)
 
     def _hand_over(self, messages: list[Delivered]) -> None:
         while messages and self._waiters:

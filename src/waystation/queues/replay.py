@@ -6,6 +6,8 @@ transaction, what counts is where its end is.
 
 from __future__ import annotations
 
+import logging
+
 from waystation.queues.commands import (
     Alter,
     Bury,
@@ -20,21 +22,22 @@ from waystation.queues.commands import (
 )
 from waystation.queues.queue import Death, Queue
 from waystation.queues.shard import Shard
-from waystation.queues.shard_log import Replayed
 from waystation.queues.states import State
+
+logger = logging.getLogger("waystation.queues")
 
 
 def replay(shard: Shard, offset: int) -> None:
     """Takes in the log from `offset` on. Blocks."""
     for batch in shard.log.replay(offset):
         if batch.outcome is not None:
-            _end_transaction(shard, batch)
+            shard.apply_transaction(batch.producer_id, batch.outcome, batch.offset)
             continue
         for at, command in batch.commands:
             if batch.producer_id < 0:
                 _apply(shard, command, at)
                 continue
-            shard.open.setdefault(batch.producer_id, []).append((at, command))
+            shard.open.add(batch.producer_id, at, command)
             if isinstance(command, Done):
                 _hide(shard, command, at)
     _free_leaving(shard)
@@ -48,17 +51,6 @@ def _hide(shard: Shard, command: Done, offset: int) -> None:
             queue.ledger.take_out(entry)
 
 
-def _end_transaction(shard: Shard, batch: Replayed) -> None:
-    """A queue that the snapshot took after this end knows of it already."""
-    written = shard.open.get(batch.producer_id, [])
-    shard.open[batch.producer_id] = [
-        (at, command)
-        for at, command in written
-        if (queue := shard.queues.get(command.queue)) is not None and batch.offset >= queue.stamp
-    ]
-    shard.apply_transaction(batch.producer_id, bool(batch.outcome))
-
-
 def _apply(shard: Shard, command: Command, offset: int) -> None:
     if isinstance(command, Declare):
         if command.queue not in shard.queues:
@@ -68,7 +60,7 @@ def _apply(shard: Shard, command: Command, offset: int) -> None:
     if queue is None or offset < queue.stamp:
         return
     if isinstance(command, Enqueue):
-        queue.admit(command, command.first, offset)
+        _admit(queue, command, offset)
     elif isinstance(command, Done):
         queue.finish(command.runs)
     elif isinstance(command, HandedOut):
@@ -86,6 +78,16 @@ def _apply(shard: Shard, command: Command, offset: int) -> None:
         del shard.queues[queue.id]
 
 
+def _admit(queue: Queue, command: Enqueue, offset: int) -> None:
+    first = max(command.first, queue.newest + 1)
+    if first != command.first:
+        # A damaged batch has hidden how a transaction ended. Which messages these are is not sure, but they are.
+        logger.error(
+            "messages are numbered anew after damage: queue=%r from=%d to=%d", queue.name, command.first, first
+        )
+    queue.admit(command, first, offset)
+
+
 def _bury(queue: Queue, command: Bury) -> None:
     ledger = queue.open_ledger()
     buried = [(entry, 1) for entry in entries_of(command.runs) if ledger.take_out(entry)]
@@ -99,11 +101,7 @@ def _move(queue: Queue, command: Forward, offset: int) -> None:
 
 def _free_leaving(shard: Shard) -> None:
     """What was on its way out when a snapshot was taken, with nothing in the log that says so, is ready again."""
-    taken: dict[int, set[int]] = {}
-    for written in shard.open.values():
-        for _, command in written:
-            if isinstance(command, Done):
-                taken.setdefault(command.queue, set()).update(entries_of(command.runs))
+    taken = shard.open.taken()
     for queue in shard.queues.values():
         if queue.ledger is None or not queue.ledger.leaving:
             continue

@@ -39,10 +39,10 @@ def tidy(runs: list[Run]) -> None:
 
 
 def apart(runs: Sequence[Run]) -> Sequence[Run]:
-    """The same entries in runs that ascend and do not overlap: mostly the very same runs."""
+    """The same entries in runs that ascend, do not overlap and are not empty: mostly the very same runs."""
     end = -1
     for first, count in runs:
-        if first < end:
+        if first < end or count < 1:  # a count below zero would hide an overlap from the runs behind it
             ordered = [(first, count) for first, count in runs if count > 0]
             tidy(ordered)
             return ordered

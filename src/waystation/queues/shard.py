@@ -15,23 +15,37 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from waystation.errors import Corrupt, StorageFailed
+from waystation.errors import Corrupt, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.queues.alarm import Alarm
-from waystation.queues.backoff import retry_at_ms
-from waystation.queues.bodies import Bodies
-from waystation.queues.commands import Alter, Bury, Command, Declare, Delete, Done, Enqueue, Park, Run, entries_of
+from waystation.queues.backoff import retries
+from waystation.queues.bodies import Bodies, Gone
+from waystation.queues.commands import (
+    Alter,
+    Bury,
+    Command,
+    Declare,
+    Delete,
+    Done,
+    Enqueue,
+    Park,
+    Run,
+    count_of,
+    entries_of,
+)
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant, Outcome
-from waystation.queues.publish import check_all, check_room, leave_out_seen, make_blocks
+from waystation.queues.open_transactions import OpenTransactions
+from waystation.queues.publish import check_all, check_room, drop_overflow, leave_out_seen, make_blocks
+from waystation.queues.pump import Pump
 from waystation.queues.queue import Death, Queue
-from waystation.queues.settings import QueueSettings
+from waystation.queues.runs import apart
+from waystation.queues.settings import QueueSettings, check_delay, check_hold
 from waystation.queues.shard_log import ShardLog
 from waystation.world import World
 
@@ -40,6 +54,10 @@ logger = logging.getLogger("waystation.queues")
 REJECTED, EXPIRED, DELIVERY_LIMIT, OVERFLOW = "rejected", "expired", "delivery-limit", "overflow"
 UNREADABLE_PARK_MS = 60_000
 """A message that the disk does not give is tried again after this long."""
+EXPIRE_AGAIN_MS = 10_000
+"""A queue that is to go, but the disk refuses to say so."""
+FORGET_IDS = 1_000
+"""Used ids that are let go of with each publish, beside twice as many as it brings: the work is spread."""
 
 Producer = tuple[int, int]
 
@@ -70,8 +88,9 @@ class Shard:
         self.world = world
         self.bodies = Bodies(shard_log.log, cache_bytes)
         self.queues: dict[int, Queue] = {}
-        self.open: dict[int, list[tuple[int, Command]]] = {}  # transactions: producer id → what they wrote, and where
-        self.alarm = Alarm(world.clock, self._ring)
+        self.open = OpenTransactions()
+        self.alarm = Alarm(world.clock, self.queues, self._ring)
+        self.pump = Pump(world.clock, self._let_pass, self._arm)
         self.max_message_bytes = 1024 * 1024
         self.on_idle: Callable[[Queue], None] = lambda queue: None  # a queue that nobody used for too long
         self._on_dead = on_dead
@@ -98,6 +117,7 @@ class Shard:
 
     def change(self, queue: Queue, settings: QueueSettings) -> None:
         queue.change(self._settings.setdefault(settings, settings))
+        queue.wake_publishers()
 
     def delete(self, queue: Queue) -> Receipt:
         written = self.log.write([Delete(queue.id)])
@@ -112,85 +132,63 @@ class Shard:
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def put(self, queue: Queue, messages: Sequence[Message], producer: Producer | None = None) -> PutResult:
-        """Writes messages to a queue. All of them (but duplicates), or none."""
+    def put(
+        self, queue: Queue, messages: Sequence[Message], producer: Producer | None = None, *, moved: bool = False
+    ) -> PutResult:
+        """Writes messages to a queue. All of them (but duplicates), or none. `moved`: by the broker, whatever ids."""
         now_ms = self.world.clock.now_ms()
         sizes = check_all(messages, self.max_message_bytes)
-        wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms)
-        if not wanted:
-            # They are kept when the first of their ids is, which may not be yet.
-            return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
-        check_room(queue, len(wanted), sum(sizes))
+        wanted: list[Message] = list(messages)
+        duplicates: list[int] = []
+        if queue.settings.dedup_window_ms and not moved:
+            self.forget_old_ids(queue, FORGET_IDS + 2 * len(wanted))
+            wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms)
+            if not wanted:
+                # They are kept when the first of their ids is, which may not be yet.
+                return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
+        check_room(queue, len(wanted), sum(sizes), self.open.coming(queue.id))
         first = -1 if producer is not None else queue.newest + 1
-        blocks = make_blocks(queue, wanted, sizes, first, now_ms)
+        blocks = make_blocks(queue, wanted, sizes, first, now_ms, moved=moved)
         written = self.log.write([block for block, _ in blocks], producer)
+        waited = queue.ledger.ready if queue.ledger is not None else 0
         offset = written.first
         for block, content in blocks:
             if producer is None:
                 queue.admit(block, block.first, offset, content)
                 self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)))
             else:
-                self.open.setdefault(producer[0], []).append((offset, block))
+                self.open.add(producer[0], offset, block)
             offset += 1
         if producer is None:
-            self._admitted(queue, len(wanted), now_ms)
+            queue.put += len(wanted)
+            self._admitted(queue, waited, now_ms)
         return PutResult(first, len(wanted), duplicates, written.receipt)
 
-    def _admitted(self, queue: Queue, count: int, now_ms: int) -> None:
-        queue.put += count
+    def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:
         settings = queue.settings
         if settings.max_length is not None or settings.max_bytes is not None:
-            self._drop_overflow(queue, now_ms)
+            self._drop_overflow(queue, waited, now_ms)
         self._arm(queue)
-        self.wake(queue)
+        self.pump.wake(queue)
 
-    def _drop_overflow(self, queue: Queue, now_ms: int) -> None:
+    def _drop_overflow(self, queue: Queue, waited: int, now_ms: int) -> None:
         """Old messages make room for new ones, where the queue says so."""
-        ledger, settings = queue.open_ledger(), queue.settings
-        count, size = len(ledger) - ledger.leaving, queue.bytes - queue.dead_bytes()
-        dropped: list[Run] = []
-        while (settings.max_length is not None and count > settings.max_length) or (
-            settings.max_bytes is not None and size > settings.max_bytes
-        ):
-            entry = ledger.drop_oldest()
-            if entry is None:
-                break
-            count -= 1
-            size -= queue.places.bytes_of(entry, 1)  # type: ignore[union-attr]
-            dropped.append((entry, 1))
+        overflow = queue.settings.overflow
+        dropped = drop_overflow(queue, waited) if overflow != "reject" else []
         if not dropped:
             return
-        if settings.overflow == "dead-letter":
+        if overflow == "dead-letter":
             self._write_quietly(self._buried(queue, dropped, OVERFLOW, None, now_ms))
         else:
-            ledger.finish(dropped)  # a queue with a dead-letter target keeps them until it is told
+            queue.open_ledger().finish(dropped)  # a queue with a dead-letter target keeps them until it is told
             self._write_quietly(self._done(queue, dropped))
 
+    def forget_old_ids(self, queue: Queue, most: int) -> None:
+        """Those that were used before the queue's window, and before anything that a transaction may yet put."""
+        now_ms = min(self.world.clock.now_ms(), self.open.coming(queue.id).since_ms)
+        queue.forget_old_ids(now_ms, most)
+
     # -- delivery -----------------------------------------------------------------------------------------------------
-
-    def wake(self, queue: Queue) -> None:
-        """There may be something to deliver."""
-        if queue.feeds and not queue.pumping and queue.ledger is not None and queue.ledger.ready:
-            queue.pumping = True
-            asyncio.get_running_loop().call_soon(self._pump, queue)
-
-    def _pump(self, queue: Queue) -> None:
-        queue.pumping = False
-        self.pump_now(queue)
-
-    def pump_now(self, queue: Queue) -> None:
-        """Hands out what is ready, in turn to everybody who can take something."""
-        ledger, feeds = queue.ledger, queue.feeds
-        if ledger is None or not feeds:
-            return
-        now_ms = self.world.clock.now_ms()
-        self._let_pass(queue, now_ms)
-        idle = 0
-        while ledger.ready and feeds and idle < len(feeds):
-            queue.turn = (queue.turn + 1) % len(feeds)
-            share = max(1, min(1024, ledger.ready // len(feeds)))
-            idle = 0 if feeds[queue.turn].feed(share, now_ms) else idle + 1
-        self._arm(queue)
 
     def acquire(self, queue: Queue, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
         """Entries for a consumer. Deliveries are noted."""
@@ -201,12 +199,22 @@ class Shard:
             queue.delivered += sum(grant.count for grant in grants)
         return grants
 
-    def unreadable(self, queue: Queue, consumer: str, grant: Grant, error: Exception, now_ms: int) -> None:
+    def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception, now_ms: int) -> None:
         """The disk does not give what is to be delivered: it is put aside, others go on."""
-        logger.error(
-            "a message cannot be read, trying again later: queue=%r entry=%d: %s", queue.name, grant.first, error
-        )
-        queue.open_ledger().release(consumer, [(grant.first, grant.count)], now_ms + UNREADABLE_PARK_MS)
+        if isinstance(error, Gone):
+            # Its end was not written, since the disk refused, and the snapshot that knew of it is lost.
+            logger.error("a message was found whose end was not noted: queue=%r run=%s: %s", queue.name, run, error)
+            self._write_quietly([Done(queue.id, queue.finish([run]))])
+            return
+        logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
+        queue.open_ledger().postpone(consumer, [run], now_ms + UNREADABLE_PARK_MS)
+
+    def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
+        """More time for what a consumer holds; returns what it does not hold."""
+        check_hold(hold_ms)
+        unknown = queue.open_ledger().touch(consumer, runs, self.world.clock.now_ms(), hold_ms)
+        self._arm(queue)
+        return unknown
 
     def _let_pass(self, queue: Queue, now_ms: int) -> None:
         ledger = queue.ledger
@@ -216,10 +224,12 @@ class Shard:
         if when is None or when > now_ms:
             return
         lapsed = ledger.lapse(now_ms)
-        self._write_quietly(
-            self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
-            + self._buried(queue, lapsed.exhausted, DELIVERY_LIMIT, None, now_ms)
-        )
+        if lapsed.expired or lapsed.exhausted:
+            self._write_quietly(
+                self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
+                + self._buried(queue, lapsed.exhausted, DELIVERY_LIMIT, None, now_ms)
+            )
+            queue.wake_publishers()
 
     def _arm(self, queue: Queue) -> None:
         when = queue.ledger.next_ms() if queue.ledger is not None else None
@@ -228,10 +238,8 @@ class Shard:
 
     def _ring(self, queue: Queue, now_ms: int) -> None:
         """A queue's time has come."""
-        if self.queues.get(queue.id) is not queue:
-            return
         self._let_pass(queue, now_ms)
-        self.wake(queue)
+        self.pump.wake(queue)
         self._arm(queue)
         expires_ms = queue.settings.expires_ms
         if expires_ms is not None:
@@ -239,6 +247,8 @@ class Shard:
                 queue.used_ms = now_ms
             if now_ms - queue.used_ms >= expires_ms:
                 self.on_idle(queue)
+                if queue.id in self.queues:
+                    self.alarm.arm(queue, now_ms + EXPIRE_AGAIN_MS)
             else:
                 self.alarm.arm(queue, queue.used_ms + expires_ms)
 
@@ -255,32 +265,36 @@ class Shard:
         error: str | None = None,
     ) -> Settled:
         """A consumer's verdict on what it holds."""
+        check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
         ledger = queue.open_ledger()
         wanted: list[Command] = []
         if verdict is Verdict.ACK:
             outcome = ledger.ack(consumer, runs)
             wanted += self._done(queue, outcome.done)
-            queue.acked += sum(count for _, count in outcome.done)
+            queue.acked += count_of(outcome.done)
         elif verdict is Verdict.KILL:
             outcome = ledger.reject(consumer, runs)
             wanted += self._buried(queue, outcome.done, REJECTED, error, now_ms)
-        elif verdict is Verdict.RELEASE or not queue.settings.retry_base_ms:
+        elif verdict is Verdict.RELEASE or delay_ms is not None or not queue.settings.retry_base_ms:
             until_ms = now_ms + delay_ms if delay_ms else None
             outcome = self._release(queue, consumer, runs, until_ms, error, now_ms, wanted)
         else:
-            outcome = Outcome()
-            for entry in entries_of(runs):
-                until_ms = now_ms + delay_ms if delay_ms is not None else self._retry_at(queue, entry, now_ms)
-                part = self._release(queue, consumer, [(entry, 1)], until_ms, error, now_ms, wanted)
-                outcome.unknown += part.unknown
+            runs = apart(runs)
+            outcome = Outcome(unknown=ledger.touch(consumer, runs, now_ms, 1))
+            for until_ms, failed in retries(ledger, runs, queue.settings, now_ms, self.world.random).items():
+                self._release(queue, consumer, failed, until_ms, error, now_ms, wanted)
         receipt = self.log.write(wanted).receipt if wanted else None
         self._settled(queue)
         return Settled(receipt, outcome.unknown)
 
-    def _retry_at(self, queue: Queue, entry: int, now_ms: int) -> int:
-        deliveries = queue.open_ledger().deliveries_of(entry)
-        return retry_at_ms(queue.settings, deliveries, now_ms, self.world.random)
+    def write_off(self, queue: Queue, consumer: str, runs: list[Run]) -> None:
+        """Acknowledges what nobody has seen yet. Written first: if the disk refuses, nothing has happened."""
+        self.log.write([Done(queue.id, runs)])
+        done = queue.open_ledger().ack(consumer, runs).done
+        queue.acked += count_of(done)
+        self._done(queue, done)
+        self._settled(queue)
 
     def _release(
         self,
@@ -312,15 +326,15 @@ class Shard:
         self._settled(queue)
 
     def end(self, queue: Queue, runs: Sequence[Run]) -> Receipt | None:
-        """Takes entries out for good, whatever their state: cancelled, purged, dropped."""
-        ended = queue.finish(runs)
-        receipt = self.log.write([Done(queue.id, ended)]).receipt if ended else None
+        """Takes living entries out for good, whatever their state: cancelled, purged."""
+        receipt = self.log.write([Done(queue.id, list(runs))]).receipt if runs else None
+        queue.finish(runs)
         self._settled(queue)
         return receipt
 
     def _settled(self, queue: Queue) -> None:
         self._arm(queue)
-        self.wake(queue)
+        self.pump.wake(queue)
         if queue.waiting_room:
             queue.wake_publishers()
 
@@ -353,23 +367,24 @@ class Shard:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def take(self, queue: Queue, consumer: str | None, runs: Sequence[Run], producer: Producer) -> list[Run]:
-        """Ends entries in a transaction: those that `consumer` holds, or (None) dead ones that are moved.
+        """Ends entries in a transaction: those that `consumer` holds, or (None) ones that the broker has taken out.
 
         Returns what the consumer does not hold; then nothing was done.
         """
         if consumer is not None:
-            outcome = queue.open_ledger().reserve(consumer, runs)
-            if outcome.unknown:
-                self.give_back(queue, outcome.done)
-                return outcome.unknown
+            ledger = queue.open_ledger()
+            unknown = ledger.touch(consumer, runs, self.world.clock.now_ms(), queue.settings.hold_ms)
+            if unknown:
+                return unknown
+            ledger.reserve(consumer, runs)
         command = Done(queue.id, list(runs))
         try:
             written = self.log.write([command], producer)
-        except StorageFailed:
+        except WaystationError:
             if consumer is not None:
                 self.give_back(queue, runs)
             raise
-        self.open.setdefault(producer[0], []).append((written.first, command))
+        self.open.add(producer[0], written.first, command)
         return []
 
     def give_back(self, queue: Queue, runs: Sequence[Run]) -> None:
@@ -384,25 +399,26 @@ class Shard:
     def on_marker(self, producer_id: int, commit: bool) -> None:
         """The end of a transaction has been written to the log."""
         now_ms = self.world.clock.now_ms()
-        touched = self.apply_transaction(producer_id, commit)
-        for queue in touched:
-            self._admitted(queue, 0, now_ms)
+        for queue in self.apply_transaction(producer_id, commit, self.log.log.end_offset):
+            self._admitted(queue, len(queue), now_ms)
             self._settled(queue)
 
-    def apply_transaction(self, producer_id: int, commit: bool) -> Iterable[Queue]:
+    def apply_transaction(self, producer_id: int, commit: bool, ended: int) -> Iterable[Queue]:
+        """`ended`: the offset of the marker, or anything behind it. Returns the queues that it meant something to."""
         touched: dict[int, Queue] = {}
-        for offset, command in self.open.pop(producer_id, ()):
+        for offset, command in self.open.end(producer_id):
             queue = self.queues.get(command.queue)
-            if queue is None:
-                continue  # deleted meanwhile
+            if queue is None or ended < queue.stamp:
+                continue  # deleted meanwhile, or from a snapshot that knew of the end already
             touched[queue.id] = queue
             if isinstance(command, Enqueue):
                 if commit:
-                    queue.admit(command, queue.newest + 1, offset)
-                    queue.put += command.count
+                    queue.put += queue.admit_late(command, offset)
             elif isinstance(command, Done):
                 if commit:
-                    queue.acked += sum(count for _, count in queue.finish(command.runs))
+                    died = len(queue.deaths or ())
+                    done = count_of(queue.finish(command.runs))
+                    queue.acked += done - (died - len(queue.deaths or ()))
                 else:
                     self.give_back(queue, command.runs)
         return touched.values()
@@ -424,7 +440,7 @@ class Shard:
                 self._on_dead(self, queue)
 
     def close(self) -> None:
-        self.alarm.cancel()
+        self.alarm.close()
         self.log.close()
 
     # -- looking at messages -------------------------------------------------------------------------------------------
@@ -436,6 +452,12 @@ class Shard:
         offset, index = queue.places.find(entry)
         block = self.bodies.get(offset)
         return block.taken(index), block.messages[index]
+
+    def taken_ms(self, queue: Queue, entry: int) -> int:
+        """When a living entry was taken in."""
+        if queue.places is None:
+            raise Corrupt(f"queue {queue.name!r} has no entry {entry}")
+        return self.bodies.taken_ms(*queue.places.find(entry))
 
 
 def _payload_size(message: Message) -> int:

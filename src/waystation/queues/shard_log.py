@@ -66,7 +66,11 @@ class ShardLog:
             producer_epoch=epoch,
             attributes=attributes,
         )
-        appended = self.log.append(batch, batches.read_header(batch))
+        try:
+            appended = self.log.append(batch, batches.read_header(batch))
+        except StorageFailed:
+            self._keep_notes(notes)
+            raise
         return Written(appended.base_offset + len(notes), Receipt(self.log, appended.last_offset + 1))
 
     def note(self, queue_id: int, runs: list[Run]) -> None:
@@ -78,32 +82,43 @@ class ShardLog:
         elif self._note_count > MAX_NOTES:
             self.flush()
 
-    def _take_notes(self) -> list[Command]:
+    def _take_notes(self) -> list[HandedOut]:
         if not self._notes:
             return []
-        notes: list[Command] = [HandedOut(queue_id, runs) for queue_id, runs in self._notes.items()]
+        notes = [HandedOut(queue_id, runs) for queue_id, runs in self._notes.items()]
         self._notes = {}
         self._note_count = 0
+        self._stop_timer()
+        return notes
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return notes
 
-    def flush(self) -> None:
-        """Writes what is noted."""
-        self._timer = None
-        if not self._notes:
-            return
-        try:
-            self.write([])
-        except StorageFailed as error:
-            # Only how often something was delivered is lost; what is to be kept is refused where it is asked for.
-            logger.warning("deliveries cannot be noted: %s", error)
+    def _keep_notes(self, notes: list[HandedOut]) -> None:
+        """The disk refused: they are tried again with the next command, unless they have become too many."""
+        self._note_count = sum(len(note.runs) for note in notes)
+        if self._note_count > MAX_NOTES:
+            logger.warning("how often messages were delivered cannot be noted: %d of them", self._note_count)
+            notes, self._note_count = [], 0
+        self._notes = {note.queue: note.runs for note in notes}
+
+    def flush(self) -> bool:
+        """Writes what is noted. False: the disk refused."""
+        self._stop_timer()
+        if self._notes:
+            try:
+                self.write([])
+            except StorageFailed as error:
+                # Nobody waits for it; what is to be kept is refused where it is asked for.
+                logger.warning("how often messages were delivered cannot be noted now: %s", error)
+                return False
+        return True
 
     def close(self) -> None:
         self.flush()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
 
     def replay(self, offset: int) -> Iterator[Replayed]:
         """Everything from `offset` on. A damaged batch is passed over, with a word in the log file."""

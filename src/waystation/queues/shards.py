@@ -85,6 +85,10 @@ class Shards(Sequence[Shard]):
                 await checkpointer.run(force=force)
             except (OSError, WaystationError) as error:
                 logger.warning("queues: no checkpoint now, will be tried again: %s", error)
+            except (
+                Exception
+            ):  # a mistake of ours must not end the checkpoints for ever, nor keep a broker from stopping
+                logger.exception("queues: a checkpoint failed")
 
     async def close(self) -> None:
         """Before the group commit stops; nothing is put or settled any more."""

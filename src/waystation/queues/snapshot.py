@@ -77,7 +77,10 @@ def parts(data: bytes) -> Iterator[Head | Piece | Tail]:
         body = view[position + _FRAME.size : position + _FRAME.size + length]
         if len(body) != length or crc32c(body) != crc:
             raise Damaged(f"it is damaged at position {position}")
-        part = _decoder.decode(body)
+        try:
+            part = _decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise Damaged(f"it is not understood at position {position}: {error}") from error
         position += _FRAME.size + length
         if isinstance(part, Tail):
             if part.queues != count:
@@ -118,4 +121,6 @@ def queue_of(piece: Piece) -> Queue:
             keeps_dead=piece.settings.dead_letter is not None,
         )
         queue.adopt(ledger, Places.load(piece.places))
+    if queue.deaths and queue.places is not None:
+        queue.dead_bytes = sum(queue.places.bytes_of(entry, 1) for entry in queue.deaths)
     return queue

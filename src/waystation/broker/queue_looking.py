@@ -1,0 +1,108 @@
+"""Looking at queues: what they are and what is in them, without taking anything out.
+
+What the disk does not give is left out: that a message cannot be read keeps nobody from seeing the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from waystation.broker.queue_names import Place
+from waystation.errors import Corrupt, StorageFailed
+from waystation.message import Delivered
+from waystation.protocol import Found, Peeked, QueueInfo
+from waystation.queues.places import trace_of
+from waystation.queues.queue import Queue
+from waystation.queues.shard import Shard
+from waystation.queues.states import State
+
+logger = logging.getLogger("waystation.queues")
+
+STATES = {State.READY: "ready", State.PARKED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
+SEARCHED = 10_000
+"""Among more parked messages, nobody looks for the time until which one is that was tried before."""
+MAX_TAG_DIGITS = 18
+
+
+def info_of(shard: Shard, queue: Queue) -> QueueInfo:
+    info = QueueInfo(queue.name, queue.settings, put=queue.put, delivered=queue.delivered, acked=queue.acked)
+    info.dead = queue.dead
+    info.consumers = len(queue.feeds or ())
+    ledger = queue.ledger
+    if ledger is not None:
+        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.parked, ledger.held, queue.bytes
+        for _, first, _ in ledger.alive_runs():
+            info.oldest_ms = _taken_ms(shard, queue, first)
+            break
+    return info
+
+
+def _taken_ms(shard: Shard, queue: Queue, entry: int) -> int | None:
+    try:
+        return shard.taken_ms(queue, entry)
+    except (Corrupt, StorageFailed):
+        return None
+
+
+def peek(shard: Shard, queue: Queue, count: int, after: int, state: str) -> list[Peeked]:
+    """Messages as they are, oldest first."""
+    found: list[Peeked] = []
+    if queue.ledger is None:
+        return found
+    for run_state, first, length in queue.ledger.alive_runs(after=after):
+        if state not in ("any", STATES[run_state]):
+            continue
+        for entry in range(max(first, after + 1), first + length):
+            if len(found) >= count:
+                return found
+            peeked = peeked_at(shard, queue, entry)
+            if peeked is not None:
+                found.append(peeked)
+    return found
+
+
+def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
+    """A living message; None if the disk does not give it."""
+    ledger = queue.open_ledger()
+    try:
+        taken_ms, message = shard.message_at(queue, entry)
+    except (Corrupt, StorageFailed) as error:
+        logger.error("a message cannot be read: queue=%r entry=%d: %s", queue.name, entry, error)
+        return None
+    state = ledger.state_of(entry)
+    ready_at_ms: int | None = None
+    if state is State.PARKED:
+        ready_at_ms = message.ready_at_ms(taken_ms)
+        if ready_at_ms is None or ready_at_ms <= shard.world.clock.now_ms():  # it was tried before, and waits again
+            ready_at_ms = ledger.ready_at(entry) if ledger.parked <= SEARCHED else None
+    delivered = Delivered(entry, ledger.deliveries_of(entry), taken_ms, message, queue.name)
+    return Peeked(STATES[state], ready_at_ms, delivered)
+
+
+def entries_with_id(places: Iterable[Place], message_id: str) -> Iterator[tuple[Shard, Queue, int]]:
+    """The living messages that have this id of their own."""
+    try:
+        trace = trace_of(message_id)
+    except UnicodeEncodeError:
+        return
+    for shard, queue in places:
+        if queue.places is None:
+            continue
+        for entry in queue.entries_like(trace):
+            try:
+                if shard.message_at(queue, entry)[1].id == message_id:
+                    yield shard, queue, entry
+            except (Corrupt, StorageFailed) as error:
+                logger.error("a message cannot be read: queue=%r entry=%d: %s", queue.name, entry, error)
+
+
+def split_tag(message_id: str) -> tuple[str, int] | None:
+    """(queue, entry) of an id of the form QUEUE#TAG."""
+    name, _, tag = message_id.rpartition("#")
+    return (name, int(tag)) if name and tag.isdecimal() and len(tag) <= MAX_TAG_DIGITS else None
+
+
+def found_at(shard: Shard, queue: Queue, entry: int) -> Found | None:
+    peeked = peeked_at(shard, queue, entry)
+    return None if peeked is None else Found(f"queue:{queue.name}", peeked.state, peeked.delivered, peeked.ready_at_ms)

@@ -1,0 +1,58 @@
+"""Hands out what is ready in a queue, in turn to everybody who can take something.
+
+Being woken is cheap and may come too often; the work is done once, in a turn of the loop of its own. In a turn only so
+many messages are handed out: a consumer that always wants more, of a deep queue, lets the rest of the broker live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from waystation.queues.queue import Queue
+from waystation.world.clock import Clock
+
+SHARE = 1024
+"""The most that one consumer gets before the next one has its turn."""
+AT_ONCE = 8192
+"""Messages in one turn of the loop: about ten milliseconds."""
+
+
+class Pump:
+    """One shard's. `let_pass` lets time pass in a queue, `arm` sets its alarm."""
+
+    def __init__(self, clock: Clock, let_pass: Callable[[Queue, int], None], arm: Callable[[Queue], None]) -> None:
+        self._clock = clock
+        self._let_pass = let_pass
+        self._arm = arm
+
+    def wake(self, queue: Queue) -> None:
+        """There may be something to deliver."""
+        if queue.feeds and not queue.pumping and queue.ledger is not None and queue.ledger.ready:
+            queue.pumping = True
+            asyncio.get_running_loop().call_soon(self._turn, queue)
+
+    def _turn(self, queue: Queue) -> None:
+        queue.pumping = False
+        self.now(queue)
+
+    def now(self, queue: Queue) -> None:
+        """Does it at once."""
+        ledger, feeds = queue.ledger, queue.feeds
+        if ledger is None or not feeds:
+            return
+        now_ms = self._clock.now_ms()
+        self._let_pass(queue, now_ms)
+        idle = 0
+        left = AT_ONCE
+        try:
+            while ledger.ready and feeds and idle < len(feeds) and left > 0:
+                queue.turn = (queue.turn + 1) % len(feeds)
+                share = max(1, min(SHARE, ledger.ready // len(feeds)))
+                taken = feeds[queue.turn].feed(share, now_ms)
+                left -= taken
+                idle = 0 if taken else idle + 1
+        finally:
+            self._arm(queue)  # whatever happened, holds that were begun have an end
+        if left <= 0:
+            self.wake(queue)

@@ -1,0 +1,168 @@
+"""Stragglers: messages that live on in an old segment of a shard's log, long after their neighbours.
+
+While one lives, its segment stays. When most of the log is dead, stragglers of its older half are written again at its
+end (*forward*), so that the old segments can go. Nothing changes but where they are. What is written forward is never
+more than a quarter of what else is written: if it turns out that what looked dead is alive, little is lost.
+
+The checkpoint calls this, in the background. The loop gets its turn after every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from waystation.errors import Corrupt, StorageFailed
+from waystation.message import Message
+from waystation.queues import commands
+from waystation.queues.commands import Forward, Run
+from waystation.queues.queue import Queue
+from waystation.queues.runs import add_run
+from waystation.queues.shard import Shard
+from waystation.queues.states import CHUNK
+
+logger = logging.getLogger("waystation.queues")
+
+FORWARD_BYTES = 16 * 1024 * 1024
+"""The most that is written forward in one go."""
+NEW_BYTES_FOR_EACH = 4
+STEP_QUEUES = 4096
+STEP_CHUNKS = 64
+
+
+class Stragglers:
+    """One shard's."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._log = shard.log.log
+        self._again_at = 0  # appended by then: time to look again
+
+    async def oldest_living(self, limit: int) -> int:
+        """A lower bound of the offsets at which living messages are. It only goes up while we look."""
+        lowest = limit
+        async for queue, number in self._chunks():
+            lowest = min(lowest, self._floor(queue, number, limit))
+        return lowest
+
+    async def write_forward(self) -> None:
+        """Moves stragglers out of the oldest segments when most of the log is dead."""
+        log = self._log
+        if len(log.segments) < 3 or log.appended_bytes < self._again_at:
+            return
+        if log.size_bytes < 4 * await self._living_bytes() + 2 * log.settings.segment_bytes:
+            return
+        boundary = log.segments[len(log.segments) // 2].base_offset
+        written = 0
+        try:
+            async for queue, number in self._chunks():
+                if self._floor(queue, number, boundary) < boundary:
+                    written += await self._move_chunk(queue, number)
+                if written >= FORWARD_BYTES:
+                    break
+        finally:
+            self._again_at = log.appended_bytes + NEW_BYTES_FOR_EACH * written
+        if written:
+            logger.info("stragglers written forward: %s bytes=%d", log.folder, written)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def _queues(self) -> AsyncIterator[Queue]:
+        """All queues; the loop gets its turn now and then."""
+        for i, queue in enumerate(list(self._shard.queues.values())):
+            if i % STEP_QUEUES == STEP_QUEUES - 1:
+                await asyncio.sleep(0)
+            if queue.places is not None and self._shard.queues.get(queue.id) is queue:
+                yield queue
+
+    async def _chunks(self) -> AsyncIterator[tuple[Queue, int]]:
+        """Every chunk of every queue, at a moment when it is there."""
+        i = 0
+        async for queue in self._queues():
+            for number in queue.places.chunks() if queue.places is not None else ():
+                i += 1
+                if i % STEP_CHUNKS == 0:
+                    await asyncio.sleep(0)
+                if queue.places is not None and number in queue.places:
+                    yield queue, number
+
+    async def _living_bytes(self) -> int:
+        total = 0
+        async for queue in self._queues():
+            total += queue.bytes
+        return total
+
+    def _floor(self, queue: Queue, number: int, limit: int) -> int:
+        places = queue.places
+        if places is None:
+            return limit
+        floor = places.floor(number)
+        if floor >= self._log.start_offset:
+            return floor
+        # Places of what is dead may point to what is gone already; look at the living alone.
+        return min((block[2] for run in _alive(queue, number) for block in places.blocks(*run)), default=limit)
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    async def _move_chunk(self, queue: Queue, number: int) -> int:
+        """Writes what lives in a chunk again, a part at a time; returns how many bytes that took."""
+        written = 0
+        after = number * CHUNK - 1
+        while queue.places is not None and number in queue.places and self._shard.queues.get(queue.id) is queue:
+            runs = _some(queue, number, after)
+            if not runs:
+                queue.places.keep_only(number, _alive(queue, number))
+                break
+            try:
+                written += self._move(queue, runs)
+            except (Corrupt, StorageFailed) as error:
+                if self._log.failure is not None:
+                    raise
+                logger.error("messages cannot be written forward, their segment stays: queue=%r: %s", queue.name, error)
+                break
+            after = sum(runs[-1]) - 1
+            await asyncio.sleep(0)
+        return written
+
+    def _move(self, queue: Queue, runs: list[Run]) -> int:
+        wanted: list[Forward] = []
+        size = 0
+        for first, count in runs:
+            taken: list[int] = []
+            messages: list[Message] = []
+            for entry in range(first, first + count):
+                when, message = self._shard.message_at(queue, entry)
+                taken.append(when)
+                messages.append(message)
+            forward = Forward(queue.id, first, taken, commands.encode_messages(messages))
+            size += len(forward.messages)
+            wanted.append(forward)
+        written = self._shard.log.write(wanted)
+        for i, (first, count) in enumerate(runs):
+            queue.places.move(first, count, written.first + i)  # type: ignore[union-attr]  # the caller has looked
+        return size
+
+
+def _alive(queue: Queue, number: int, after: int = -1) -> list[Run]:
+    """The living entries of a chunk, as runs."""
+    runs: list[Run] = []
+    end = (number + 1) * CHUNK
+    if queue.ledger is not None:
+        for _, first, count in queue.ledger.alive_runs(after=max(after, number * CHUNK - 1)):
+            if first >= end:
+                break
+            add_run(runs, first, min(first + count, end) - first)
+    return runs
+
+
+def _some(queue: Queue, number: int, after: int) -> list[Run]:
+    """The next living entries of a chunk: not more than one command should hold."""
+    runs: list[Run] = []
+    size = 0
+    for entry in commands.entries_of(_alive(queue, number, after)):
+        size += queue.places.bytes_of(entry, 1)  # type: ignore[union-attr]  # the caller has looked
+        if size > commands.MAX_BLOCK_BYTES and runs:
+            break
+        add_run(runs, entry, 1)
+    return runs
