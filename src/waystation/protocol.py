@@ -118,7 +118,7 @@ class Peek(Command, tag="peek"):
 
 
 class Find(Command, tag="find"):
-    """→ Found or None. `queue` None: everywhere (queues and topics that know ids)."""
+    """→ Found or None. Neither queue nor topic: all queues, and topics by TOPIC-PARTITION@OFFSET."""
 
     message_id: str
     queue: str | None = None
@@ -221,7 +221,7 @@ class Cease(Command, tag="cease"):
 
 
 class Publish(Command, tag="publish_messages"):
-    """→ PublishAnswer. To a topic, or through an exchange by `routing_key`. acks: 0 no answer, 1 written, all durable."""
+    """→ PublishAnswer. To a topic, or through an exchange by `routing_key`."""
 
     messages: list[Message]
     topic: str | None = None

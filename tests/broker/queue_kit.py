@@ -33,7 +33,7 @@ class Machine:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.catalog = MemoryCatalog(simulation.world.random)
+        self.catalog = MemoryCatalog()
         self.settings: dict[str, str] = {}
         self.broker: Broker
 
@@ -60,7 +60,7 @@ class Machine:
         """A broker with other settings, on an empty disk."""
         await self.broker.stop()
         self.settings = {f"waystation.queue.{name.replace('_', '.')}": text for name, text in settings.items()}
-        self.catalog = MemoryCatalog(self.simulation.world.random)
+        self.catalog = MemoryCatalog()
         self.disk.remove_tree(ROOT)
         return await self.start()
 

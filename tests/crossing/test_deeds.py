@@ -13,7 +13,7 @@ import pytest
 
 from tests.clients.share_kit import share_consumer, take
 from tests.crossing import page
-from tests.crossing.samples import HOUR_MS, Sample, number, text
+from tests.crossing.samples import HOUR_MS, LONG_AGO_MS, Sample, number, text
 from tests.crossing.ways import MODES, FramesWay, HttpWay, KafkaWay, LinesWay, Mode, Seen, Way, now_ms
 from tests.support.names import unique
 from tests.support.server import Server
@@ -363,6 +363,44 @@ def test_what_the_broker_does_with_what_has_expired(cell: tuple[str, str], doors
 
 
 # -- and more about it -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", page.QUEUE_WAYS)
+def test_a_time_to_live_counts_from_when_the_broker_took_the_message_in(way: str, doors: Doors) -> None:
+    topic, begin_ms = unique("old-news"), now_ms()
+    message = {"payload": "x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
+    doors.lines.lines.ask("publish_messages", topic=topic, message=message)
+    for mode in MODES:
+        (seen,) = doors.ways[way].read([topic], 1, mode)
+        assert seen.fields == {"payload": b"x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
+        assert begin_ms <= taken_of(seen) <= now_ms()
+    (record,) = doors.kafka.read([topic], 1)
+    assert record.fields["timestamp_ms"] == LONG_AGO_MS
+    assert begin_ms <= int(record.fields["headers"]["x-taken-at"]) <= now_ms()
+
+
+def taken_of(one: Seen) -> int:
+    if isinstance(one.raw, list):
+        return int(one.raw[2])
+    return int(one.raw["taken_ms"] if isinstance(one.raw, dict) else one.raw.delivered.taken_ms)
+
+
+@pytest.mark.parametrize("way", page.QUEUE_WAYS)
+def test_a_dead_letter_in_a_topic_does_not_wait_and_does_not_expire_again(way: str, doors: Doors) -> None:
+    topic, dead, lines = unique("dying"), unique("dead"), doors.lines.lines
+    lines.ask("create_topic", topic=dead)
+    doors.kafka.publish(topic, [number("ttl_ms", "gone", SHORT_MS), number("delay_ms", "past", 1)])
+    past(now_ms() + SHORT_MS)
+    target = f"topic:{dead}"
+    consumer = doors.lines.subscribe([topic], mode="shared", group=unique("g"), start="earliest", dead_letter=target)
+    (message,) = lines.delivered(1)
+    lines.ask("settle", consumer=consumer, tags=[message["tag"]], verdict="kill")
+    past(now_ms() + SHORT_MS)
+    for mode in MODES:
+        letters = doors.ways[way].read([dead], 2, mode)
+        assert payloads(letters) == ["ttl_ms: gone", "delay_ms: past"]
+        assert not any(one.fields.keys() & {"ttl_ms", "delay_ms"} for one in letters)
+    lines.ask("cease", consumer=consumer)
 
 
 def test_a_live_subscriber_that_was_slow_does_not_get_what_has_expired_meanwhile(doors: Doors) -> None:

@@ -180,9 +180,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.model.back_by_other_ways(entry)
             return
         if verb in ("release", "later"):
-            until = self.now + data.draw(DELAYS) if verb == "later" else None
-            outcome = self.ledger.release(consumer, runs, until)
-            self._check_came(outcome, self.model.come_back(held, until))
+            back_at = self.now + data.draw(DELAYS) if verb == "later" else None
+            outcome = self.ledger.release(consumer, runs, back_at)
+            self._check_came(outcome, self.model.come_back(held, back_at))
             assert outcome.done == []
         else:
             outcome = getattr(self.ledger, verb)(consumer, runs)

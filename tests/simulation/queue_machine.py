@@ -1,112 +1,46 @@
-"""Queues of a whole broker on a simulated disk, and clients that remember what they were told.
+"""Queues of a whole broker on a simulated disk, and clients that put, consume, purge, move and complain.
 
-Every message has a number in its payload, so that each can be followed wherever it goes: into another queue by
-death, into a topic, or out by a transaction. The clients note what they *asked* before the broker sees it and what
-they were *told* when it answers with the power still on. `check` looks at everything that a recovered broker has, and
-compares: what was told is so, what was never asked is not, and no message is in two places.
+`queue_promises.py` has what the clients remember, and the check. A machine is one life of the broker: it starts, is
+checked, works, and ends by itself or because the power goes. In a life with `faults`, the disk refuses now and then;
+then any answer may be an error, and what was asked may have happened or not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.promises import expect
+from tests.simulation.queue_promises import LATE_TOPIC, QUEUES, VARIANTS, QueueClients, Sent, Transfer, number_of
+from tests.simulation.queue_trouble import Trouble
 from waystation.broker.broker import Broker
 from waystation.broker.dead_letters import story_of
 from waystation.broker.delayed import QUEUE as WAITING
 from waystation.catalog import Catalog
-from waystation.config import BrokerSettings
-from waystation.errors import Conflict, NotFound
+from waystation.errors import Conflict, Full, NotFound, WaystationError
 from waystation.message import Delivered, Message
-from waystation.queues.feed import Verdict
-from waystation.queues.settings import QueueSettings
+from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.queue_feed import QueueFeed
 from waystation.world import World
 
 ROOT = "/data"
-DEAD_TOPIC = "dead.letters"
-LATE_TOPIC = "later"
-WINDOW_MS = 3_600_000
-QUEUES = {
-    "plain": QueueSettings(hold_ms=300),
-    "work": QueueSettings(hold_ms=300, max_deliveries=3, retry_base_ms=20, retry_jitter=0.5, dead_letter="dead"),
-    "aired": QueueSettings(max_deliveries=2, retry_base_ms=5, dead_letter=f"topic:{DEAD_TOPIC}"),
-    "once": QueueSettings(dedup_window_ms=WINDOW_MS),
-    "small": QueueSettings(max_length=6, overflow="dead-letter", dead_letter="dead"),
-    "out": QueueSettings(),
-    "dead": QueueSettings(),
-}
 QUIET_S = 3.0
 """In virtual time: by then everything that is dead has been moved."""
-
-
-@dataclass
-class Sent:
-    """One message as its senders and receivers know it."""
-
-    number: int
-    queue: str
-    stored: bool = False  # told that it is kept
-    may_go: bool = False  # an ack, a kill without target, a cancellation was asked for; or it may expire without target
-    gone: bool = False  # told that it is done
-    not_before_ms: int = 0
-    id: str | None = None
-    pair: Transfer | None = None  # the transaction that it takes part in
-
-
-@dataclass
-class Transfer:
-    """A transaction that takes one message and puts another."""
-
-    taken: Sent
-    put: Sent
-    asked: bool | None = None
-    told: bool = False
-
-
-class QueueClients:
-    """Everything that is remembered outside the broker."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.numbers = itertools.count(1)
-        self.sent: dict[int, Sent] = {}
-        self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
-        self.transfers: list[Transfer] = []
-        self.acknowledged = 0
-        self.delivered = 0
-
-    def settings(self) -> BrokerSettings:
-        return BrokerSettings(
-            {
-                "waystation.checkpoint.interval.ms": self.rng.choice(("100", "300")),
-                "waystation.queue.segment.bytes": "3000",
-                "waystation.queue.shards": "2",
-                "waystation.queue.cache.bytes": self.rng.choice(("0", "2000", "1000000")),
-                "offsets.topic.num.partitions": "1",
-                "transaction.state.log.num.partitions": "1",
-            }
-        )
-
-    def new(self, queue: str) -> Sent:
-        sent = Sent(next(self.numbers), queue)
-        self.sent[sent.number] = sent
-        return sent
 
 
 class QueueMachine:
     """One life."""
 
-    def __init__(self, world: World, disk: SimDisk, catalog: Catalog, clients: QueueClients) -> None:
+    def __init__(
+        self, world: World, disk: SimDisk, catalog: Catalog, clients: QueueClients, *, faults: bool = False
+    ) -> None:
         self.world = world
         self.disk = disk
         self.clients = clients
         self.rng = clients.rng
+        self.trouble = Trouble(disk, clients.rng) if faults else None
+        self._counts: dict[tuple[int, int], int] = {}  # how often each was delivered in this life
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
 
@@ -116,64 +50,12 @@ class QueueMachine:
         """Recovers the broker, ends what clients left open, and checks every promise."""
         await self.broker.start()
         for name, settings in QUEUES.items():
-            await self.broker.queues.declare(name, settings)
+            await self.broker.queues.declare(name, settings, alter=name == "altered")
         for number in range(2):  # fences transactions that were left open: they are undone
             await self.broker.transacting.begin(f"mover-{number}")
+            await self.broker.transacting.begin(f"once-{number}")
         await asyncio.sleep(QUIET_S)
-        self.check()
-
-    def check(self) -> None:
-        found = self._everything()
-        for number, count in found.items():
-            expect(number in self.clients.sent, f"message {number} was never sent")
-            expect(count == 1, f"message {number} is there {count} times: {self.clients.sent[number]}")
-        for sent in self.clients.sent.values():
-            self._check_one(sent, sent.number in found)
-        for transfer in self.clients.transfers:
-            self._check_transfer(transfer, found)
-
-    def _everything(self) -> Counter[int]:
-        """Every message that is anywhere."""
-        found: Counter[int] = Counter()
-        for name in QUEUES:
-            for peeked in self.broker.queues.peek(name, 1_000_000):
-                number = _number(peeked.delivered.message)
-                found[number] += 1
-                expect(peeked.state != "leaving", f"{name}: message {number} is stuck on its way out")
-        for peeked in self.broker.queues.peek(WAITING, 1_000_000) if WAITING in self.broker.queues else ():
-            found[_number(peeked.delivered.message)] += 1
-        for topic in (DEAD_TOPIC, LATE_TOPIC):
-            for delivered in self.broker.messages.history(topic, 10_000) if topic in self.broker.topics else ():
-                sent = self.clients.sent[_number(delivered.message)]
-                found[sent.number] += 1
-                expect(topic != DEAD_TOPIC or bool(story_of(delivered.message)), "a dead letter without its story")
-                early_ms = sent.not_before_ms - delivered.taken_ms
-                expect(topic != LATE_TOPIC or early_ms <= 0, f"published {early_ms} ms early: {sent}")
-        return found
-
-    def _check_one(self, sent: Sent, there: bool) -> None:
-        if sent.pair is not None and sent.pair.asked is not False and not sent.pair.told:
-            return  # its transaction decides
-        expect(not (sent.gone and there), f"done, but there again: {sent}")
-        expect(there or sent.may_go or sent.gone or not sent.stored, f"lost: {sent}")
-
-    def _check_transfer(self, transfer: Transfer, found: Counter[int]) -> None:
-        taken, put = transfer.taken.number in found, transfer.put.number in found
-        what = f"{transfer}: taken is {taken and 'there' or 'gone'}, put is {put and 'there' or 'gone'}"
-        if transfer.told and transfer.asked:
-            expect(not taken, f"committed, but what was taken is back: {what}")
-            expect(put or transfer.put.may_go, f"committed, but what was put is lost: {what}")
-        elif transfer.told or transfer.asked is None:
-            expect(not put, f"undone, but what was put is there: {what}")
-        else:
-            expect(not (taken and put), f"torn: {what}")
-        if not transfer.told and transfer.asked is not None:
-            # What is there now stays so: consumers may have seen it.
-            transfer.told = True
-            transfer.asked = put or transfer.put.may_go
-            transfer.taken.gone = transfer.asked
-            transfer.put.stored = transfer.asked
-            transfer.taken.pair = transfer.put.pair = None
+        self.clients.check(self.broker)
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
@@ -182,14 +64,17 @@ class QueueMachine:
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.put,
             self.put,
-            self.put_once,
-            self.consume,
-            self.consume,
-            self.consume,
+            lambda: self.put_once(0),
+            lambda: self.put_once(1),
+            *[self.consume] * 5,
+            self.consume_auto,
             self.cancel,
             self.checkpoint,
             self.redrive,
             self.publish_late,
+            self.purge,
+            self.delete,
+            self.alter,
             lambda: self.transfer(0),
             lambda: self.transfer(1),
         ]
@@ -197,10 +82,17 @@ class QueueMachine:
         async with asyncio.TaskGroup() as tasks:
             for kind in kinds:
                 tasks.create_task(self._repeat(kind, until))
+            if self.trouble is not None:
+                tasks.create_task(self._repeat(self.trouble.make, until))
 
     async def _repeat(self, kind: Callable[[], Awaitable[None]], until: float) -> None:
         while self.world.clock.monotonic() < until:
-            await kind()
+            try:
+                await kind()
+            except WaystationError as error:
+                if self.trouble is None or isinstance(error, Conflict):
+                    raise
+                self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
 
     def message(self, sent: Sent) -> Message:
@@ -214,7 +106,7 @@ class QueueMachine:
         if rng.random() < 0.15:
             fields["ttl_ms"] = rng.choice((1, 50, 2_000))
             # Where there is a target it is moved there; a message that is dead letter already has no expiry.
-            sent.may_go = sent.may_go or QUEUES[sent.queue].dead_letter is None
+            sent.fragile = sent.fragile or QUEUES[sent.queue].dead_letter is None
         if sent.id is not None or rng.random() < 0.2:
             sent.id = fields["id"] = sent.id or f"id-{sent.number}"  # type: ignore[assignment]
         filler = rng.choice((b"", bytes(50), bytes(600), rng.randbytes(rng.choice((20, 900)))))
@@ -226,17 +118,25 @@ class QueueMachine:
         return self.disk.powered
 
     async def put(self) -> None:
-        queue = self.rng.choice(("plain", "work", "aired", "small"))
+        queue = self.rng.choice([name for name in QUEUES if name not in ("once", "out", "dead")])
         sent = [self.clients.new(queue) for _ in range(self.rng.choice((1, 1, 3, 20)))]
-        if queue == "small":
-            del sent[4:]
-        await self.broker.queues.put_durable(queue, [self.message(one) for one in sent])
+        if queue in ("small", "tight"):
+            del sent[self.rng.choice((1, 4)) :]
+        for one in sent:
+            one.fragile = queue in ("altered", "auto")
+        wait_ms = self.rng.choice((0, 30))
+        try:
+            await self.broker.queues.put_durable(queue, [self.message(one) for one in sent], wait_ms=wait_ms)
+        except (Full, NotFound):
+            for one in sent:
+                one.refused = self.disk.powered
+            return
         if self.told():
             for one in sent:
                 one.stored = True
 
-    async def put_once(self) -> None:
-        """As a client that sends again until it is told."""
+    async def put_once(self, number: int) -> None:
+        """As a client that sends again until it is told, in a transaction or without."""
         if self.clients.retries and self.rng.random() < 0.6:
             sent = self.clients.retries[0]
         else:
@@ -244,118 +144,229 @@ class QueueMachine:
             sent.id = f"once-{sent.number}"
             self.clients.retries.append(sent)
         message = Message(b"%d:" % sent.number, id=sent.id)
-        await self.broker.queues.put_durable("once", [message])
+        if self.rng.random() < 0.5:
+            await self.broker.queues.put_durable("once", [message])
+        else:
+            tx = await self.broker.transacting.begin(f"once-{number}")
+            await tx.put("once", [message])
+            await asyncio.sleep(self.rng.choice((0, 0.02)))
+            commits = self.rng.random() < 0.7
+            await tx.end(commits)
+            if not commits:
+                return
         if self.told():
             sent.stored = True
             if sent in self.clients.retries:
                 self.clients.retries.remove(sent)
 
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
     async def consume(self) -> None:
         """A consumer that works for a moment, not always well, and goes."""
-        queue = self.rng.choice(("plain", "work", "aired", "once", "small", "out", "dead"))
+        queue = self.rng.choice(tuple(QUEUES))
+        if queue in ("wiped", "auto"):
+            return
         got: list[Delivered] = []
-        feed = self.broker.queues.open_feed(
-            queue, "consumer", lambda messages: self._note(messages, got), on_end=lambda error: None,
-            prefetch=self.rng.choice((0, 1, 5)),
-        )  # fmt: skip
-        feed.credit(self.rng.choice((1, 4, 30)))
-        await asyncio.sleep(self.rng.choice((0, 0.01, 0.4)))
-        for delivered in got:
-            sent = self.clients.sent[_number(delivered.message)]
-            verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
-            if verdict is None or sent.pair is not None:
-                continue
-            final = verdict is Verdict.ACK or (verdict is Verdict.KILL and QUEUES[queue].dead_letter is None)
-            before = sent.may_go
-            sent.may_go = sent.may_go or final
-            settled = feed.settle(verdict, [(delivered.tag, 1)], error="no")
-            if settled.unknown:
-                sent.may_go = before
-                continue
-            await self.broker.kept(settled.receipt)
-            if self.told() and final:
-                sent.gone = True
-        feed.close()
+        feed = self._open(queue, got, prefetch=self.rng.choice((0, 1, 5)))
+        if feed is None:
+            return
+        try:
+            feed.credit(self.rng.choice((1, 4, 30)))
+            await asyncio.sleep(self.rng.choice((0, 0.01, 0.4)))
+            if self.rng.random() < 0.3:
+                feed.touch([(one.tag, 1) for one in got], self.rng.choice((None, 5, 1_000)))
+                await asyncio.sleep(0.2)
+            if self.rng.random() < 0.5:
+                await self._settle_one_by_one(feed, got)
+            else:
+                await self._settle_together(feed, got)
+        finally:
+            feed.close()
 
-    def _note(self, messages: list[Delivered], got: list[Delivered]) -> None:
+    def _open(self, queue: str, got: list[Delivered], **options: int) -> QueueFeed | None:
+        try:
+            return self.broker.queues.open_feed(
+                queue,
+                "consumer",
+                lambda messages: self._note(queue, messages, got),
+                on_end=lambda error: None,
+                **options,  # type: ignore[arg-type]
+            )
+        except NotFound:  # deleted
+            return None
+
+    async def _settle_one_by_one(self, feed: QueueFeed, got: list[Delivered]) -> None:
+        for delivered in got:
+            verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
+            if verdict is not None:
+                await self._settle(feed, verdict, [delivered])
+
+    async def _settle_together(self, feed: QueueFeed, got: list[Delivered]) -> None:
+        """Everything in one go, in runs that may span what is not held."""
+        verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL))
+        await self._settle(feed, verdict, got)
+
+    async def _settle(self, feed: QueueFeed, verdict: Verdict, messages: list[Delivered]) -> None:
+        ours = [one for one in messages if self.clients.of(one.message).pair is None]
+        sent = {one.tag: self.clients.of(one.message) for one in ours}
+        final = verdict is Verdict.ACK or (verdict is Verdict.KILL and feed.queue.settings.dead_letter is None)
+        before = {tag: one.may_go for tag, one in sent.items()}
+        for one in sent.values():
+            one.may_go = one.may_go or final
+        settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
+        unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
+        for tag in unknown & set(sent):
+            sent[tag].may_go = before[tag]
+        await self.broker.kept(settled.receipt)
+        if self.told() and final:
+            for tag in set(sent) - unknown:
+                sent[tag].gone = True
+
+    async def consume_auto(self) -> None:
+        """A consumer whose messages are acknowledged before it has them."""
+        got: list[Delivered] = []
+        feed = self._open("auto", got, auto_ack=True)
+        if feed is None:
+            return
+        feed.credit(self.rng.choice((1, 4)))
+        await asyncio.sleep(0.01)
+        feed.close()
+        sent = [self.clients.of(one.message) for one in got]
+        log = feed.shard.log.log
+        for one in sent:
+            one.may_go = True
+        await self.broker.kept(Receipt(log, log.end_offset))
+        if self.told():
+            for one in sent:
+                one.gone = one.gone or one.pair is None
+        await asyncio.sleep(0.1)
+
+    def _note(self, queue: str, messages: list[Delivered], got: list[Delivered]) -> None:
+        known = self.broker.queues.get(queue)[1]
         for delivered in messages:
-            number = _number(delivered.message)
-            sent = self.clients.sent[number]
+            sent = self.clients.of(delivered.message)
             expect(not sent.gone, f"delivered after it was done: {sent}")
+            expect(not sent.refused, f"delivered though it was refused: {sent}")
             died = bool(story_of(delivered.message))
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")
+            before = self._counts.get((known.id, delivered.tag), 0)
+            expect(delivered.deliveries > before, f"delivery {delivered.deliveries} after {before}: {sent}")
+            self._counts[known.id, delivered.tag] = delivered.deliveries
+            most = known.settings.max_deliveries
+            expect(
+                not most or queue == "altered" or delivered.deliveries <= most, f"{delivered.deliveries} times: {sent}"
+            )
             self.clients.delivered += 1
         got += messages
 
+    # -- whoever else comes by ----------------------------------------------------------------------------------------
+
     async def cancel(self) -> None:
-        candidates = [sent for sent in list(self.clients.sent.values())[-40:] if sent.id and sent.pair is None]
+        candidates = [sent for sent in list(self.clients.sent.values())[-60:] if sent.id and sent.pair is None]
         if not candidates:
             return
         sent = self.rng.choice(candidates)
+        queue = WAITING if sent.queue == LATE_TOPIC else sent.queue
+        if queue not in self.broker.queues:
+            return
         before, sent.may_go = sent.may_go, True
-        done = await self.broker.queues.cancel(sent.queue, sent.id or "")
-        if done and self.told():
-            sent.gone = True
-        elif not done:
+        if await self.broker.queues.cancel(queue, sent.id or ""):
+            sent.gone = sent.gone or self.told()
+        else:
             sent.may_go = before
         await asyncio.sleep(0.02)
 
+    async def purge(self) -> None:
+        """What waits in a queue that nobody consumes from is gone afterwards."""
+        await asyncio.sleep(self.rng.choice((0.05, 0.2)))
+        sent = [self.clients.of(one.delivered.message) for one in self.broker.queues.peek("wiped", 10_000)]
+        self._may_go("wiped", sent)
+        await self.broker.queues.purge("wiped")
+        if self.told():
+            for one in sent:
+                one.gone = True
+
+    def _may_go(self, queue: str, seen: list[Sent]) -> None:
+        """What is in the queue, as far as the disk lets us see it; else everything that may be."""
+        for one in seen if self.trouble is None else self.clients.sent.values():
+            one.may_go = one.may_go or one.queue == queue
+
+    async def delete(self) -> None:
+        """A queue goes with what is in it, but for the dead who may be on their way; and comes again."""
+        await asyncio.sleep(self.rng.choice((0.05, 0.3)))
+        if "fleeting" in self.broker.queues:
+            peeked = self.broker.queues.peek("fleeting", 10_000)
+            sent = [self.clients.of(one.delivered.message) for one in peeked]
+            self._may_go("fleeting", sent)
+            await self.broker.queues.delete("fleeting")
+            if self.told():
+                for one, seen in zip(sent, peeked, strict=True):
+                    one.gone = one.gone or seen.state != "leaving"
+        await asyncio.sleep(self.rng.choice((0, 0.05)))
+        await self.broker.queues.declare("fleeting", QUEUES["fleeting"])
+
+    async def alter(self) -> None:
+        await asyncio.sleep(self.rng.choice((0.02, 0.1)))
+        await self.broker.queues.declare("altered", self.rng.choice(VARIANTS), alter=True)
+
     async def checkpoint(self) -> None:
         for checkpointer in self.broker.shards.checkpointers:
-            await checkpointer.run(force=True, forward=True)
+            try:
+                await checkpointer.run(force=True, forward=True)
+            except OSError:
+                if self.trouble is None:
+                    raise
         await asyncio.sleep(0.05)
 
     async def redrive(self) -> None:
         """Sends some of the dead back; where each is found afterwards does not matter, only that it is there once."""
-        target = self.rng.choice(("work", "plain", None))
-        await self.broker.queues.redrive("dead", to=target, limit=self.rng.choice((1, 5)))
+        target = self.rng.choice(("work", "plain", "tight", None))
+        try:
+            await self.broker.queues.redrive("dead", to=target, limit=self.rng.choice((1, 5)))
+        except (Full, NotFound):
+            self.clients.refused += 1
         await asyncio.sleep(0.1)
 
     async def publish_late(self) -> None:
         """A message for a topic that is not to be there before its time."""
         sent = self.clients.new(LATE_TOPIC)
+        sent.id = f"late-{sent.number}"
         delay_ms = self.rng.choice((1, 30, 500, 60_000))
         sent.not_before_ms = self.world.clock.now_ms() + delay_ms
         await self.broker.messages.ensure(LATE_TOPIC)
-        published = self.broker.messages.publish(LATE_TOPIC, [Message(b"%d:" % sent.number, delay_ms=delay_ms)])
+        message = Message(b"%d:" % sent.number, id=sent.id, delay_ms=delay_ms, max_deliveries=1)
+        published = self.broker.messages.publish(LATE_TOPIC, [message])
         await self.broker.kept(*published.receipts)
         if self.told():
             sent.stored = True
 
     async def transfer(self, number: int) -> None:
-        """Takes one message of "plain" and puts another to "out", in one transaction."""
+        """Takes one message of "plain" and puts another to a queue, in one transaction."""
         getter = self.broker.queues.getter("plain", "mover")
         try:
             messages = await getter.get(1, 20)
-            if not messages:
+            taken = self.clients.of(messages[0].message) if messages else None
+            if taken is None or taken.pair is not None:
                 return
-            taken = self.clients.sent[_number(messages[0].message)]
-            put = self.clients.new("out")
+            put = self.clients.new(self.rng.choice(("out", "tight")))
             transfer = taken.pair = put.pair = Transfer(taken, put)
             self.clients.transfers.append(transfer)
             tx = await self.broker.transacting.begin(f"mover-{number}", 5_000)
             try:
                 await tx.settle(getter, [(messages[0].tag, 1)])
-                await tx.put("out", [Message(b"%d:" % put.number)])
+                await tx.put(put.queue, [Message(b"%d:" % put.number)])
                 await asyncio.sleep(self.rng.choice((0, 0.01, 0.5)))
                 transfer.asked = self.rng.random() < 0.7
                 await tx.end(transfer.asked)
-            except (Conflict, NotFound):  # the hold ran out before
-                transfer.asked = None
+            except (Conflict, NotFound, Full):  # the hold ran out before, or there is no room
+                if transfer.asked is not None:
+                    raise
                 await tx.end(False)
-            self._transferred(transfer)
+            if self.told():
+                self.clients.transferred(transfer, committed=bool(transfer.asked))
         finally:
             getter.close()
 
-    def _transferred(self, transfer: Transfer) -> None:
-        if not self.told():
-            return
-        transfer.told = True
-        transfer.asked = bool(transfer.asked)
-        transfer.taken.gone = transfer.put.stored = transfer.asked
-        transfer.taken.pair = transfer.put.pair = None
 
-
-def _number(message: Message) -> int:
-    return int(message.payload.partition(b":")[0])
+__all__ = ["QueueClients", "QueueMachine", "number_of"]

@@ -1,4 +1,4 @@
-"""Thousands of power cuts under queues: puts, delays, acks, dead letters, ids and transactions are kept as acknowledged.
+"""Thousands of power cuts under queues: puts, delays, acks, dead letters, ids and transactions are kept as told.
 
 The same frame as `test_crash_broker.py`. To repeat a failure: `run_seed(SEED)`.
 """
@@ -14,7 +14,9 @@ import pytest
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
-from tests.simulation.queue_machine import QueueClients, QueueMachine
+from tests.simulation.queue_machine import QueueMachine
+from tests.simulation.queue_promises import QueueClients
+from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import Simulation
 from waystation.catalog import Catalog
 from waystation.catalog.memory import MemoryCatalog
@@ -25,14 +27,14 @@ from waystation.queues import checkpoint
 from waystation.queues.commands import Bury, Command, Done, Park
 from waystation.queues.shard_log import ShardLog, Written
 
-SEEDS = 80
+SEEDS = 40
 SOAK_SEEDS = 5_000
 GROUPS = 10
 LIFE_LONGEST_S = 600.0
 """In virtual time. Who waits longer than this for an answer waits for ever."""
 
 
-def run_seed(seed: int) -> QueueClients:
+def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
     """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
     clients = QueueClients(rng)
@@ -41,27 +43,46 @@ def run_seed(seed: int) -> QueueClients:
     time = VirtualTime()
     for life in range(rng.randint(2, 5)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 3_000)) * rng.random()))
+        kind = 0.5
+        lasting = False
         try:
-            run_life(seed, life, disk, time, catalog, clients)
-            disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
+            lasting = run_life(seed, life, disk, time, catalog, clients, faults=faults and rng.random() < 0.7)
         except PowerCut:
-            disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+            kind, lasting = 0.3, faults
+        disk = disk.process_crash() if rng.random() < kind and not lasting else disk.power_cut(rng)
+        disk.leave_room(None)
+        if rng.random() < 0.3:
+            rot_newest_snapshot(disk, rng)
     run_life(seed, 98, disk, time, catalog, clients)
     run_life(seed, 99, disk.process_crash(), time, catalog, clients)
     return clients
 
 
-def run_life(seed: int, life: int, disk: SimDisk, time: VirtualTime, catalog: Catalog, clients: QueueClients) -> None:
+def run_life(
+    seed: int,
+    life: int,
+    disk: SimDisk,
+    time: VirtualTime,
+    catalog: Catalog,
+    clients: QueueClients,
+    *,
+    faults: bool = False,
+) -> bool:
+    """True if a sync has failed: then only what a power cut leaves is to be believed."""
     simulation = Simulation(seed * 100 + life, disk, time=time)
+    trouble: list[Trouble] = []
 
     async def main() -> None:
-        machine = QueueMachine(simulation.world, disk, catalog, clients)
+        machine = QueueMachine(simulation.world, disk, catalog, clients, faults=faults)
         await machine.start()
+        if machine.trouble is not None:
+            trouble.append(machine.trouble)
         await machine.work(clients.rng.choice((0.1, 0.6)))
         await machine.broker.stop()
         expect(not disk.open_files, f"still open after a clean stop: {[*disk.open_files.values()]}")
 
     simulation.run(asyncio.wait_for(main(), LIFE_LONGEST_S))
+    return any(one.lasting for one in trouble)
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +105,22 @@ def test_queues_keep_what_was_acknowledged_thousands_of_times(group: int) -> Non
         _run_named(seed)
 
 
-def _run_named(seed: int) -> None:
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_queues_keep_what_was_acknowledged_on_a_disk_that_makes_trouble(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        _run_named(seed, faults=True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_queues_keep_what_was_acknowledged_on_a_disk_that_makes_trouble_thousands_of_times(group: int) -> None:
+    for seed in range(SEEDS + group, SOAK_SEEDS, GROUPS):
+        _run_named(seed, faults=True)
+
+
+def _run_named(seed: int, *, faults: bool = False) -> None:
     try:
-        run_seed(seed)
+        run_seed(seed, faults=faults)
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise

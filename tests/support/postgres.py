@@ -52,14 +52,21 @@ class Postgres:
         if user is not None:
             os.chown(self.folder, user.pw_uid, user.pw_gid)
         data = self.folder / "data"
-        run_as = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
-        subprocess.run(
-            [self._programs / "initdb", "-D", data, "-U", "test", "--auth=trust", "--no-sync"],
-            check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **run_as,
-        )  # fmt: skip
-        command = [self._programs / "postgres", "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-F"]
+        uid, gid = (None, None) if user is None else (user.pw_uid, user.pw_gid)
+        make = [str(self._programs / "initdb"), "-D", str(data), "-U", "test", "--auth=trust", "--no-sync"]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, user=uid, group=gid)
+        command = [
+            str(self._programs / "postgres"),
+            "-D",
+            str(data),
+            "-k",
+            str(self.folder),
+            "-c",
+            "listen_addresses=",
+            "-F",
+        ]
         with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **run_as)  # type: ignore[call-overload]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, user=uid, group=gid)
         wait_for(self._answers, "PostgreSQL to answer")
         return self
 

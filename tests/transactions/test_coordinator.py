@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from tests.transactions.kit import OFFSETS, Broker, Marker, run
-from waystation.errors import Invalid, ProducerEpochStale, Unavailable
-from waystation.errors import InvalidPattern
+from waystation.errors import Invalid, InvalidPattern, ProducerEpochStale, Unavailable
 from waystation.transactions.errors import (
     ConcurrentTransactions,
     InvalidProducerMapping,

@@ -21,7 +21,7 @@ import msgspec
 
 from waystation.errors import Invalid, InvalidRecord
 from waystation.log.batch import LOG_APPEND_TIME, Header, read_varint, write_varint
-from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS, Delivered, Message, check_message
+from waystation.message import HIGHEST_PRIORITY, LATEST_MS, MAX_HORIZON_MS, Delivered, Message, check_message
 
 TOMBSTONE = "tombstone"
 """The type of a message that stands for a record without a value: on a compacted topic it deletes its key."""
@@ -65,11 +65,17 @@ TEXT_FIELDS = {
 NUMBER_FIELDS = {
     "x-priority": ("priority", 0, HIGHEST_PRIORITY),
     "x-delay": ("delay_ms", 0, MAX_HORIZON_MS),
-    "x-deliver-at": ("deliver_at_ms", 0, 2**62),
+    "x-deliver-at": ("deliver_at_ms", 0, LATEST_MS),
     "x-ttl": ("ttl_ms", 1, MAX_HORIZON_MS),
     "x-max-deliveries": ("max_deliveries", 0, 2**31 - 1),
 }
 """Header → (field, lowest, highest). A number outside of that is no field: it stays the header it was."""
+
+TAKEN_AT = "x-taken-at"
+"""Epoch ms, written by the broker into a record that has a time to live and a timestamp of its sender's own: its time
+to live is counted from when it was taken in. For receivers it is `taken_ms`, no header."""
+OF_TIME = frozenset(("x-delay", "x-deliver-at", "x-ttl", TAKEN_AT))
+"""What a dead letter loses: it is not to wait, and not to expire again."""
 
 MAX_ID_CHARACTERS = 255
 MAX_TIMESTAMP_MS = 2**63
@@ -105,6 +111,13 @@ def headers_of(message: Message) -> list[HeaderPair]:
         fields = [name for name, _ in pairs]
         pairs += [(name, header_value(name, value)) for name, value in message.headers.items() if name not in fields]
     return pairs
+
+
+def taken_in(message: Message, now_ms: int) -> Message:
+    """The message as it is written, if it is taken in now."""
+    if message.ttl_ms is None or message.timestamp_ms in (None, now_ms):
+        return message
+    return msgspec.structs.replace(message, headers={**message.headers, TAKEN_AT: now_ms})
 
 
 def header_value(name: str, value: Any) -> bytes | None:
@@ -340,22 +353,34 @@ def delivered_of(body: bytes, header: Header, topic: str, partition: int, first:
             if size >= 0:
                 value = body[position : position + size]
                 position += size
+            taken = stamp or 0
             if position + 1 == end and not body[position] and value is not None:
                 position = end
                 message = Message(value, None, key, {}, 0, 0, None, None, None, None, None, None, 0, stamp)
             else:
                 pairs, position = _pairs(body, position, end)
                 message = message_of(key, value, pairs, stamp)
+                if message.ttl_ms is not None:
+                    taken = _taken_at(message.headers) or taken
             if position != end:
                 raise InvalidRecord("a record's length does not match its content")
             offset = base_offset + delta
             if offset >= first:
-                out.append(Delivered(offset, 1, stamp or 0, message, topic, partition, offset))
+                out.append(Delivered(offset, 1, taken, message, topic, partition, offset))
     except (IndexError, UnicodeDecodeError) as error:
         raise InvalidRecord("a record ends in the middle or has a header name that is not text") from error
     if position != room:
         raise InvalidRecord("the batch has bytes after its last record")
     return out
+
+
+def _taken_at(headers: dict[str, Any]) -> int:
+    """Takes the time out of a message's headers; 0 if they have none."""
+    found = headers.get(TAKEN_AT)
+    if not isinstance(found, str) or not (found.isdecimal() and found.isascii() and len(found) < 17):
+        return 0
+    del headers[TAKEN_AT]
+    return int(found)
 
 
 def _pairs(body: bytes, position: int, end: int) -> tuple[list[HeaderPair], int]:

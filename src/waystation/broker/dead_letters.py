@@ -123,7 +123,8 @@ class DeadLetters:
             if target is not None and not _cycles(message, target, deaths[entry].reason):
                 moved.append(_with_story(message, queue, entry, deaths[entry]))
         if moved and target is not None:
-            await _send(self._broker, tx, target, moved)
+            await _ensure(self._broker, target)
+            await _send(tx, target, moved)
         await tx.take(shard, queue, None, runs_of(entries))
         await tx.end(commit=True)
 
@@ -206,7 +207,7 @@ class DeadLetters:
         runs = runs_of(taken)
         try:
             for target, messages in targets.items():
-                await _send(self._broker, tx, target, messages)
+                await _send(tx, target, messages)
             await tx.take(shard, queue, None, runs)
         except BaseException:
             shard.give_back(queue, runs)  # the transaction does not know of them yet
@@ -217,15 +218,19 @@ class DeadLetters:
         return len(taken)
 
 
-async def _send(broker: Broker, tx: Tx, target: str, messages: list[Message]) -> None:
+async def _ensure(broker: Broker, target: str) -> None:
+    """A dead-letter target comes into being with its first dead; a topic if the broker's settings allow it."""
     if target.startswith(TOPIC_TARGET):
-        topic = target.removeprefix(TOPIC_TARGET)
-        await broker.messages.ensure(topic)
-        await tx.publish(topic, messages)
-        return
-    if target not in broker.queues:
-        await broker.queues.declare(target)  # a dead-letter queue comes into being with its first dead
-    await tx.put(target, messages, moved=True)
+        await broker.messages.ensure(target.removeprefix(TOPIC_TARGET))
+    elif target not in broker.queues:
+        await broker.queues.declare(target)
+
+
+async def _send(tx: Tx, target: str, messages: list[Message]) -> None:
+    if target.startswith(TOPIC_TARGET):
+        await tx.publish(target.removeprefix(TOPIC_TARGET), messages)
+    else:
+        await tx.put(target, messages, moved=True)
 
 
 def _check_target(broker: Broker, queue: Queue, to: str) -> None:

@@ -290,7 +290,10 @@ def build_batches(
     size, count = HEADER_SIZE, 0
     record_parts = crossing.record_parts
     for message in messages:
-        delta = (message.timestamp_ms if message.timestamp_ms is not None else now_ms) - base
+        delta = now_ms - base
+        if message.timestamp_ms is not None:
+            delta = message.timestamp_ms - base
+            message = crossing.taken_in(message, now_ms)
         mark = len(parts)
         added = record_parts(message, count, delta, parts)
         if size + added > limit_bytes and count:

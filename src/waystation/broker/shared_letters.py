@@ -4,8 +4,8 @@ The letter is written before the group's state says that the record is done, and
 dead record is never lost on the way. (A crash between the two writes the letter again.) A target that cannot take it
 now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for it.
 
-To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191); to a queue the
-message that the record is.
+To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191), and without a
+delay and a time to live; to a queue the message that the record is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from waystation.broker.crossing import message_of
+from waystation.broker.crossing import OF_TIME, TAKEN_AT, message_of
 from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, story_of, with_death
 from waystation.broker.publishing import Publishing
 from waystation.broker.shared_group import SharedGroup
@@ -162,7 +162,7 @@ class SharedLetters:
         moved = msgspec.structs.replace(
             message,
             id=message.id if message.id is not None else f"{one.topic}-{one.partition.index}@{record.offset}",
-            headers={**message.headers, X_DEATH: story},
+            headers={name: value for name, value in message.headers.items() if name != TAKEN_AT} | {X_DEATH: story},
             delay_ms=0,
             deliver_at_ms=None,
             ttl_ms=None,
@@ -173,7 +173,8 @@ class SharedLetters:
 def _headers(
     record: Record, story: list[Any], one: SharedPartition, death: Death, error: str | None
 ) -> tuple[HeaderPair, ...]:
-    own = tuple(pair for pair in record.headers if pair[0] != X_DEATH and not pair[0].startswith(KAFKA_HEADER))
+    lost = {X_DEATH, *OF_TIME}
+    own = tuple(pair for pair in record.headers if pair[0] not in lost and not pair[0].startswith(KAFKA_HEADER))
     told = {
         "topic": one.topic,
         "partition": str(one.partition.index),
