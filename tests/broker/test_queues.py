@@ -306,6 +306,32 @@ async def test_a_failing_message_is_retried_with_backoff_and_then_dead_with_its_
 
 
 @on_a_machine
+async def test_what_is_given_back_without_fault_counts_towards_no_limit(machine: Machine) -> None:
+    settings = QueueSettings(max_deliveries=2, retry_base_ms=1, dead_letter="dead")
+    await machine.broker.queues.declare("jobs", settings)
+    await put(machine.broker, "jobs", b"one", b"two")
+    broker = machine.broker
+    for turn in range(6):
+        inbox = Inbox(broker, "jobs", credit=2)
+        await asyncio.sleep(0.01)
+        assert [(one.message.payload, one.deliveries) for one in inbox.got] == [(b"one", turn + 1), (b"two", turn + 1)]
+        if turn % 2:
+            inbox.feed.leave()  # a consumer that goes as it should
+        else:
+            await inbox.settle(Verdict.RELEASE, *inbox.got)
+            inbox.feed.leave()
+        if turn == 3:
+            broker = await machine.again()
+    for _ in range(2):
+        inbox = Inbox(broker, "jobs", credit=2)
+        await asyncio.sleep(0.01)
+        assert len(inbox.got) == 2
+        inbox.feed.close()  # a consumer that died: perhaps of this
+    await asyncio.sleep(1)
+    assert len(broker.queues.peek("dead", 5)) == 2
+
+
+@on_a_machine
 async def test_each_way_to_die_has_its_reason(machine: Machine) -> None:
     broker = machine.broker
     await broker.queues.declare("a", QueueSettings(dead_letter="dead"))

@@ -298,7 +298,8 @@ class QueueMachine:
         if "fleeting" in self.broker.queues:
             peeked = self.broker.queues.peek("fleeting", 10_000)
             sent = [self.clients.of(one.delivered.message) for one in peeked]
-            self._may_go("fleeting", sent)
+            on_their_way = self.broker.queues.peek("dead", 10_000, state="leaving")  # a redrive is bringing them back
+            self._may_go("fleeting", [*sent, *(self.clients.of(one.delivered.message) for one in on_their_way)])
             await self.broker.queues.delete("fleeting")
             if self.told():
                 for one, seen in zip(sent, peeked, strict=True):

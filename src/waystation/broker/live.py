@@ -81,6 +81,9 @@ class LiveFeed(Follower["_LivePlace"]):
         """Nothing is held, so nothing can run out."""
         return []
 
+    def leave(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """The subscriber goes; fine if it is gone."""
         if self._closed:

@@ -184,6 +184,9 @@ class SharedFeed:
             unknown += _tags_of(lost, mine)
         return sorted(unknown)
 
+    def leave(self) -> None:
+        self.close()
+
     def close(self) -> None:
         if self.closed:
             return

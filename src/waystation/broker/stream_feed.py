@@ -108,6 +108,9 @@ class StreamFeed(Follower[Share]):
             pass
         return unknown
 
+    def leave(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Leaves the group; others go on from what was committed."""
         if self._closed:

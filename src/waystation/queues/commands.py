@@ -90,7 +90,14 @@ class Bury(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
     error: str | None = None
 
 
-Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Park | Bury
+class Forgive(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
+    """Given back without fault: one delivery more than the limit says."""
+
+    queue: int
+    runs: list[Run]
+
+
+Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Park | Bury | Forgive
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

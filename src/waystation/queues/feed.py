@@ -23,7 +23,7 @@ class Verdict(Enum):
 
     ACK = "ack"  # done
     REJECT = "reject"  # failed: tried again as the retry policy says, until it is dead
-    RELEASE = "release"  # given back, to be delivered again at once or after a delay; no fault of the message
+    RELEASE = "release"  # given back, to be delivered again at once or after a delay; counts towards no limit
     KILL = "kill"  # dead now: no retry
 
 
@@ -45,7 +45,7 @@ class Feed(Protocol):
     """All calls are for the loop's thread."""
 
     def credit(self, count: int) -> None:
-        """The consumer can take this many more messages."""
+        """The consumer can take this many more messages; below zero takes back what was not used."""
 
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
@@ -55,5 +55,8 @@ class Feed(Protocol):
     def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
         """More time for held messages; returns what is not held."""
 
+    def leave(self) -> None:
+        """The consumer goes as it should; what it holds is delivered to others and counts as no failure."""
+
     def close(self) -> None:
-        """The consumer goes; what it holds is delivered to others."""
+        """The consumer is gone; what it holds is delivered to others, and perhaps it was what the consumer died of."""

@@ -145,12 +145,14 @@ class Ledger:
         else:
             known.prefetch = prefetch
 
-    def detach(self, consumer: str) -> Lapsed:
-        """A consumer goes; what it held comes back."""
+    def detach(self, consumer: str, *, forgiven: bool = False) -> Lapsed:
+        """A consumer goes; what it held comes back. `forgiven`: it was no failure, and counts towards no limit."""
         lapsed = Lapsed()
         gone = self._holds.consumers.pop(consumer, None)
         if gone is not None:
             for first, count in self._holds.end_all(gone):
+                if forgiven:
+                    lapsed.forgiven += self.forgive([(first, count)])
                 self._come_back(first, count, lapsed)
             self._rest()
         return lapsed
@@ -265,12 +267,33 @@ class Ledger:
             add_run(outcome.done, first, count)
         return outcome
 
-    def release(self, consumer: str, runs: Sequence[Run], until_ms: int | None = None) -> Outcome:
-        """The consumer gives them back: ready at once, or parked until a time (a retry that backs off)."""
+    def release(
+        self, consumer: str, runs: Sequence[Run], until_ms: int | None = None, *, forgiven: bool = False
+    ) -> Outcome:
+        """The consumer gives them back: ready at once, or parked until a time (a retry that backs off). `forgiven`: it
+        was no failure, and counts towards no limit."""
         outcome = Outcome()
         for first, count in self._end_holds(consumer, runs, outcome.unknown):
+            if forgiven:
+                outcome.forgiven += self.forgive([(first, count)])
             self._come_back(first, count, outcome, until_ms)
         return outcome
+
+    def forgive(self, runs: Sequence[Run]) -> list[Run]:
+        """These may be handed out once more than their limits say. Returns those that have a limit."""
+        limits = self._states.limits
+        if not self.max_deliveries and limits is None:
+            return []
+        if limits is None:
+            limits = self._states.limits = Tallies()
+        forgiven: list[Run] = []
+        for first, count in runs:
+            for entry in range(first, first + count):
+                limit = limits.get(entry) or self.max_deliveries
+                if limit and self._states.state_of(entry):
+                    limits.put(entry, limit + 1)
+                    add_run(forgiven, entry, 1)
+        return forgiven
 
     def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> list[Run]:
         """They were acquired before their time, which was not known then: parked until it comes, and the acquisition

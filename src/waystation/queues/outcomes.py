@@ -26,11 +26,13 @@ class Returned(msgspec.Struct, gc=False):
     returned: list[Run] = []  # ready again, or parked if so asked
     expired: list[Run] = []
     exhausted: list[Run] = []  # came back once too often
+    forgiven: list[Run] = []  # this delivery does not count towards the limit that they have
 
     def tidy(self) -> None:
         tidy(self.returned)
         tidy(self.expired)
         tidy(self.exhausted)
+        tidy(self.forgiven)
 
 
 class Lapsed(Returned, gc=False):

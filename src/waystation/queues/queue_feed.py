@@ -134,14 +134,20 @@ class QueueFeed:
             hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
         return self.shard.renew(self.queue, self.consumer, runs, hold_ms)
 
+    def leave(self) -> None:
+        self._go(forgiven=True)
+
     def close(self) -> None:
+        self._go(forgiven=False)
+
+    def _go(self, *, forgiven: bool) -> None:
         if self.closed:
             return
         self.closed = True
         self._left = 0
         if self.queue.feeds is not None and self in self.queue.feeds:
             self.queue.feeds.remove(self)
-        self.shard.detach(self.queue, self.consumer)
+        self.shard.detach(self.queue, self.consumer, forgiven=forgiven)
         self.shard.touch(self.queue)
         if self.on_closed is not None:
             self.on_closed(self)

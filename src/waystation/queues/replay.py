@@ -15,6 +15,7 @@ from waystation.queues.commands import (
     Declare,
     Done,
     Enqueue,
+    Forgive,
     Forward,
     HandedOut,
     Park,
@@ -65,6 +66,8 @@ def _apply(shard: Shard, command: Command, offset: int) -> None:
         queue.finish(command.runs)
     elif isinstance(command, HandedOut):
         queue.open_ledger().note_delivered(command.runs)
+    elif isinstance(command, Forgive):
+        queue.open_ledger().forgive(command.runs)
     elif isinstance(command, Park):
         for entry in entries_of(command.runs):
             queue.open_ledger().park(entry, command.until_ms)

@@ -33,6 +33,7 @@ from waystation.queues.commands import (
     Delete,
     Done,
     Enqueue,
+    Forgive,
     Park,
     Run,
     count_of,
@@ -278,7 +279,8 @@ class Shard:
             wanted += self._buried(queue, outcome.done, REJECTED, error, now_ms)
         elif verdict is Verdict.RELEASE or delay_ms is not None or not queue.settings.retry_base_ms:
             until_ms = now_ms + delay_ms if delay_ms else None
-            outcome = self._release(queue, consumer, runs, until_ms, error, now_ms, wanted)
+            forgiven = verdict is Verdict.RELEASE
+            outcome = self._release(queue, consumer, runs, until_ms, error, now_ms, wanted, forgiven=forgiven)
         else:
             runs = apart(runs)
             outcome = Outcome(unknown=ledger.touch(consumer, runs, now_ms, 1))
@@ -305,22 +307,28 @@ class Shard:
         error: str | None,
         now_ms: int,
         wanted: list[Command],
+        *,
+        forgiven: bool = False,
     ) -> Outcome:
-        outcome = queue.open_ledger().release(consumer, runs, until_ms)
+        outcome = queue.open_ledger().release(consumer, runs, until_ms, forgiven=forgiven)
+        if outcome.forgiven:
+            wanted.append(Forgive(queue.id, outcome.forgiven))
         if until_ms is not None and outcome.returned:
             wanted.append(Park(queue.id, until_ms, outcome.returned))
         wanted += self._buried(queue, outcome.expired, EXPIRED, error, now_ms)
         wanted += self._buried(queue, outcome.exhausted, DELIVERY_LIMIT, error, now_ms)
         return outcome
 
-    def detach(self, queue: Queue, consumer: str) -> None:
-        """A consumer goes; what it held is delivered to others."""
+    def detach(self, queue: Queue, consumer: str, *, forgiven: bool = False) -> None:
+        """A consumer goes; what it held is delivered to others. `forgiven`: that was no failure of theirs."""
         if queue.ledger is None:
             return
         now_ms = self.world.clock.now_ms()
-        lapsed = queue.ledger.detach(consumer)
+        lapsed = queue.ledger.detach(consumer, forgiven=forgiven)
+        given_back: list[Command] = [Forgive(queue.id, lapsed.forgiven)] if lapsed.forgiven else []
         self._write_quietly(
-            self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
+            given_back
+            + self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
             + self._buried(queue, lapsed.exhausted, DELIVERY_LIMIT, None, now_ms)
         )
         self._settled(queue)

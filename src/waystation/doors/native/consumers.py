@@ -74,11 +74,15 @@ class Consumer:
             self._portion = max(1, min(self._largest, PORTION_BYTES * len(messages) // size))
         return [messages] if size <= PIECE_BYTES else pieces(messages)
 
-    def end(self) -> None:
-        """It goes; what it holds is delivered to others."""
+    def end(self, *, politely: bool = False) -> None:
+        """It goes; what it holds is delivered to others. `politely`: the client said so, and was not just gone."""
         self.ceased = True
         self.pending = []
-        if self.feed is not None:
+        if self.feed is None:
+            return
+        if politely:
+            self.feed.leave()
+        else:
             self.feed.close()
 
 

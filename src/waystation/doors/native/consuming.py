@@ -113,7 +113,7 @@ def cease(session: Session, command: Cease) -> None:
     for key, getter in list(session.getters.items()):
         if getter is consumer:
             del session.getters[key]
-    consumer.end()
+    consumer.end(politely=True)
 
 
 def open_inbox(session: Session, command: OpenInbox) -> str:
@@ -147,6 +147,9 @@ class _Inbox:
 
     def touch(self, runs: Any, hold_ms: int | None = None) -> Any:
         raise Invalid("consumer: replies in an inbox are not held, so there is nothing to touch")
+
+    def leave(self) -> None:
+        self.close()
 
     def close(self) -> None:
         self._inboxes.close(self._name)
