@@ -151,6 +151,7 @@ def test_q4_retries_with_backoff_then_the_dead_letter_queue_with_the_story(mq: A
 
 def test_q5_dead_letters_are_looked_into_and_sent_back(mq: Any, name: str) -> None:
     queue = mq.queue(name, dead_letter=f"{name}.dead")
+    assert queue.dead_letters().peek(1) == []
     for n in range(4):
         queue.put({"n": n})
     for message in queue.get_many(4, timeout=10):

@@ -173,11 +173,11 @@ class Queue:
     # -- dead letters --------------------------------------------------------------------------------------------------
 
     def dead_letters(self) -> Queue:
-        """The queue where this one's dead messages go."""
+        """The queue where this one's dead messages go, made if nothing has died yet."""
         target = self.describe().settings.dead_letter
         if target is None or target.startswith("topic:"):
             raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'its dead messages are gone'})")
-        return Queue(self._client, target, self.guarantee)
+        return self._client.queue(target)
 
     def redrive(
         self,
