@@ -135,7 +135,7 @@ class QueueClients:
 
     def _check_transfer(self, transfer: Transfer, found: Counter[int]) -> None:
         taken, put = transfer.taken.number in found, transfer.put.number in found
-        what = f"{transfer}: taken is {taken and 'there' or 'gone'}, put is {put and 'there' or 'gone'}"
+        what = f"{transfer}: what was taken is there: {taken}, what was put is there: {put}"
         if transfer.told and transfer.asked:
             expect(not taken, f"committed, but what was taken is back: {what}")
             expect(put or transfer.put.may_go, f"committed, but what was put is lost: {what}")

@@ -1,4 +1,4 @@
-"""A disk that makes trouble under queues: no room, errors that pass, a sync that fails for good, a snapshot that rots."""
+"""A disk that makes trouble under queues: no room, errors that pass, a sync that fails, a snapshot that rots."""
 
 from __future__ import annotations
 
