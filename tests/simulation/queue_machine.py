@@ -108,7 +108,7 @@ class QueueMachine:
             # Where there is a target it is moved there; a message that is dead letter already has no expiry.
             sent.fragile = sent.fragile or QUEUES[sent.queue].dead_letter is None
         if sent.id is not None or rng.random() < 0.2:
-            sent.id = fields["id"] = sent.id or f"id-{sent.number}"  # type: ignore[assignment]
+            sent.id = fields["id"] = sent.id or f"id-{sent.number}"
         filler = rng.choice((b"", bytes(50), bytes(600), rng.randbytes(rng.choice((20, 900)))))
         return Message(b"%d:" % sent.number + filler, **fields)  # type: ignore[arg-type]
 

@@ -40,6 +40,9 @@ class FeedOf:
     def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
         return [(first, count) for first, count in runs if first not in self.held]
 
+    def leave(self) -> None:
+        self.close()
+
     def close(self) -> None:
         self.closed = True
 
