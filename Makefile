@@ -58,7 +58,7 @@ contracts: $(DEV)
 	$(VENV)/bin/lint-imports
 
 pytest: $(DEV)
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
 
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
+from tests.broker.queue_kit import ROOT, Inbox, Machine, consumer, on_a_machine, put
 from tests.simulation.faults import Fault
 from waystation.broker.broker import Broker
-from waystation.errors import StorageFailed
+from waystation.catalog.memory import MemoryCatalog
+from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
@@ -226,3 +227,30 @@ async def test_an_expired_queue_is_deleted_when_the_disk_has_room_again(machine:
     machine.allow(fault)
     await asyncio.sleep(120)
     assert "idle" not in machine.broker.queues
+
+
+@on_a_machine
+async def test_a_snapshot_that_a_power_cut_brought_back_is_not_believed(machine: Machine) -> None:
+    """Its removal was not durable, but the log that it goes on with is gone."""
+    broker = await machine.anew(shards="1", segment_bytes="1024")
+    await broker.queues.declare("jobs")
+    (checkpointer,) = broker.shards.checkpointers
+    kept: dict[str, bytes] = {}
+    for turn in range(6):
+        await put(broker, "jobs", bytes(800), b"%d" % turn)
+        async with consumer(broker, "jobs") as inbox:
+            await inbox.ack(*inbox.got)
+        await checkpointer.run(force=True)
+        kept |= {path: data for path, data in machine.disk.content().items() if path.endswith(".queues")}
+    await put(broker, "jobs", b"last")
+    await broker.stop()
+    assert broker.shards[0].log.log.start_offset > 0
+    for path in machine.disk.content():
+        if path.endswith(".queues"):
+            machine.disk.flip_bit(path, 10)
+    machine.disk.replace_file(min(kept), kept[min(kept)])
+    with pytest.raises(Corrupt, match="restore the folder"):
+        await machine.start()
+    machine.catalog = MemoryCatalog(machine.simulation.world.random)
+    machine.disk.remove_tree(ROOT)
+    await machine.start()

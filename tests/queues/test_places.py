@@ -68,3 +68,37 @@ def test_ids_leave_a_trace_that_leads_back_to_them() -> None:
     assert list(places.with_trace(trace_of("d"))) == []
     places.drop(0)
     assert list(places.with_trace(trace_of("b"))) == []
+
+
+@given(blocks, st.data())
+@settings(max_examples=100, deadline=None)
+def test_only_what_is_alive_keeps_its_place(sizes: list[int], data: st.DataObject) -> None:
+    """Whatever was moved before, and wherever the living begin and end."""
+    places, model = _filled(sizes)
+    number = data.draw(st.integers(0, (len(model) - 1) // CHUNK))
+    start, end = number * CHUNK, min(len(model), (number + 1) * CHUNK)
+    if data.draw(st.booleans()):
+        first = data.draw(st.integers(start, end - 1))
+        count = data.draw(st.integers(1, end - first))
+        places.move(first, count, 10_000)
+        model.update({first + index: (10_000, index) for index in range(count)})
+    cuts = sorted(data.draw(st.sets(st.integers(start, end), min_size=2, max_size=8)))
+    alive = [(first, after - first) for first, after in zip(cuts[::2], cuts[1::2], strict=False)]
+    places.keep_only(number, alive)
+    for first, count in alive:
+        for entry in {first, first + count // 2, first + count - 1}:
+            assert places.find(entry) == model[entry]
+        found = [(offset, index + i) for _, n, offset, index in places.blocks(first, count) for i in range(n)]
+        assert found == [model[entry] for entry in range(first, first + count)]
+    assert places.floor(number) == min(model[entry][0] for first, n in alive for entry in range(first, first + n))
+
+
+def test_sizes_are_right_behind_a_gap() -> None:
+    """What a damaged batch had said is not known; what comes behind it is counted as it should be."""
+    places = Places()
+    places.add(0, [5, 5], 1)
+    places.add(10, [7, 8], 2)
+    places.add(CHUNK + 3, [9], 3)
+    assert (places.bytes_of(0, 2), places.bytes_of(10, 2), places.bytes_of(11, 1)) == (10, 15, 8)
+    assert places.bytes_of(CHUNK + 3, 1) == 9
+    assert places.find(11) == (2, 1)

@@ -57,8 +57,8 @@ class Trouble:
         fault.times = 0
 
 
-def rot_newest_snapshot(disk: SimDisk, rng: random.Random) -> None:
-    """Flips a bit in the newest snapshot of a shard that has one before it."""
+def rot_newest_snapshot(disk: SimDisk, rng: random.Random) -> bool:
+    """Flips a bit in the newest snapshot of a shard that has one before it; False if none has."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(disk.content()):
         if path.endswith(".queues"):
@@ -67,3 +67,4 @@ def rot_newest_snapshot(disk: SimDisk, rng: random.Random) -> None:
     if candidates:
         path = rng.choice(candidates)
         disk.flip_bit(path, rng.randrange(len(disk.content()[path])), rng.randrange(8))
+    return bool(candidates)

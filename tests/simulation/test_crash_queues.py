@@ -41,6 +41,7 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
     catalog = MemoryCatalog()
     disk = SimDisk(seed)
     time = VirtualTime()
+    rotten = False  # two copies are kept: what rots twice is lost
     for life in range(rng.randint(2, 5)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 3_000)) * rng.random()))
         kind = 0.5
@@ -51,8 +52,8 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
             kind, lasting = 0.3, faults
         disk = disk.process_crash() if rng.random() < kind and not lasting else disk.power_cut(rng)
         disk.leave_room(None)
-        if rng.random() < 0.3:
-            rot_newest_snapshot(disk, rng)
+        if not rotten and rng.random() < 0.3:
+            rotten = rot_newest_snapshot(disk, rng)
     run_life(seed, 98, disk, time, catalog, clients)
     run_life(seed, 99, disk.process_crash(), time, catalog, clients)
     return clients

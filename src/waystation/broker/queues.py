@@ -31,7 +31,7 @@ from waystation.queues.states import State
 logger = logging.getLogger("waystation.queues")
 
 DEFAULTS = QueueSettings()
-PURGED_AT_ONCE = 16_384
+PURGED_AT_ONCE = 4_096
 """Messages that a purge takes out before the loop has its turn."""
 
 

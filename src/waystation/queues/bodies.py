@@ -1,11 +1,12 @@
 """Messages by their place in the shard's log, with the latest of them in memory.
 
-The cache is bounded in bytes, and what was used longest ago goes first. A consumer that keeps up finds everything in
-it; one that works through a backlog reads the log in strides, since what lies behind a message is usually next.
+The cache is bounded in bytes, and what came first goes first. A consumer that keeps up finds everything in it; one that
+works through a backlog reads the log in strides, since what lies behind a message is usually next.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,11 +19,12 @@ from waystation.message import Message
 from waystation.queues import commands
 from waystation.queues.commands import Enqueue, Forward
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
 NEAR = 500
 """Offsets by which two reads may be apart to be taken for one that goes on: other commands lie between messages."""
 READERS = 16
 """How many backlogs may be read at the same time and each is known to go on."""
+STALE = 1_000
 OVERHEAD_BYTES = 300
 """Of a message in memory, beside its payload."""
 
@@ -45,24 +47,31 @@ class Block(NamedTuple):
 class Bodies:
     """One shard's."""
 
-    __slots__ = ("_blocks", "_cost", "_ends", "_log", "_room")
+    __slots__ = ("_blocks", "_cost", "_ends", "_log", "_order", "_room")
 
     def __init__(self, log: Log, room_bytes: int) -> None:
         self._log = log
         self._room = room_bytes
         self._cost = 0
         self._ends: list[int] = []  # of what was read last
-        self._blocks: dict[int, Block] = {}  # in the order of their last use
+        self._blocks: dict[int, Block] = {}
+        # Who comes first goes first. Kept beside the dict, since to find the first key of a dict that loses its first
+        # keys takes longer and longer; some are gone already.
+        self._order: deque[int] = deque()
 
     def keep(self, offset: int, taken_ms: int | Sequence[int], messages: list[Message], size: int) -> None:
         """Remembers what was just written or read."""
         block = Block(taken_ms, messages, size + OVERHEAD_BYTES * len(messages))
-        old = self._blocks.pop(offset, None)
-        self._cost += block.cost - (old.cost if old is not None else 0)
+        self.forget(offset)
+        self._cost += block.cost
         self._blocks[offset] = block
+        self._order.append(offset)
         while self._cost > self._room and len(self._blocks) > 1:
-            oldest = next(iter(self._blocks))
-            self._cost -= self._blocks.pop(oldest).cost
+            oldest = self._order.popleft()
+            if oldest != offset:  # it may have been here before
+                self.forget(oldest)
+        if len(self._order) > 2 * len(self._blocks) + STALE:
+            self._order = deque(self._blocks)
 
     def forget(self, offset: int) -> None:
         gone = self._blocks.pop(offset, None)

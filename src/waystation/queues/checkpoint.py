@@ -19,7 +19,7 @@ from waystation.log import retention
 from waystation.log.log import Log
 from waystation.queues import snapshot
 from waystation.queues.shard import Shard
-from waystation.queues.snapshot import Damaged, Head, Piece, Tail
+from waystation.queues.snapshot import Damaged, Head, Part, Tail
 from waystation.queues.stragglers import Stragglers
 from waystation.world import World
 from waystation.world.disk import File
@@ -29,7 +29,7 @@ logger = logging.getLogger("waystation.queues")
 FIRST_BYTES = 8 * 1024 * 1024
 """New log before a snapshot is worth its while; for a shard with a large snapshot, as much as that has."""
 SLICE_QUEUES = 256
-SLICE_BYTES = 1024 * 1024
+SLICE_PARTS = 256
 FORGET_IDS = 100_000
 """Used ids of one queue that are let go of with each snapshot; where publishes come, they do it."""
 KEPT = 2
@@ -63,7 +63,6 @@ class Checkpointer:
                 begin = self._load_file(path)
             except (Damaged, OSError) as error:
                 logger.error("a snapshot of queues cannot be used, taking the one before it: %s: %s", path, error)
-                self._shard.queues.clear()
                 if isinstance(error, Damaged):
                     with contextlib.suppress(OSError):
                         disk.remove(path)
@@ -81,14 +80,13 @@ class Checkpointer:
 
     def _load_file(self, path: str) -> int:
         data = self._world.disk.read_file(path) or b""
-        begin = -1
-        for part in snapshot.parts(data):
-            if isinstance(part, Head):
-                begin = part.replay_from
-            elif isinstance(part, Piece):
-                self._shard.adopt(snapshot.queue_of(part))
+        begin, queues = snapshot.queues_of(data)
         if not 0 <= begin <= self._log.written_offset:
             raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._log.written_offset}")
+        if begin < self._log.start_offset:  # it was removed, and a power cut brought it back
+            raise Damaged(f"it goes on at offset {begin}, but the log begins at {self._log.start_offset}")
+        for queue in queues.values():
+            self._shard.adopt(queue)
         self._last_bytes = len(data)
         return begin
 
@@ -142,39 +140,34 @@ class Checkpointer:
         self._world.disk.sync_folder(self._log.folder)
 
     async def _write_pieces(self, file: File, replay_from: int) -> int:
-        """Writes all queues, some at a time, so that the loop goes on in between."""
-        position = 0
-        pending = [snapshot.MAGIC, snapshot.frame(Head(replay_from))]
+        """Writes all queues, some at a time, so that the loop goes on in between; returns how many bytes that is."""
+        position = await self._world.offload(_write, file, [Head(replay_from)], 0)
         count = 0
-        for part in self._slices():
-            count += len(part)
-            pending += part
-            size = sum(map(len, pending))
-            await self._world.offload(file.write, pending, position)
-            position += size
-            pending = []
-        pending.append(snapshot.frame(Tail(count)))
-        await self._world.offload(file.write, pending, position)
-        return position + sum(map(len, pending))
+        for queues, parts in self._slices():
+            count += queues
+            for at in range(0, len(parts), SLICE_PARTS):
+                position = await self._world.offload(_write, file, parts[at : at + SLICE_PARTS], position)
+        return await self._world.offload(_write, file, [Tail(count)], position)
 
-    def _slices(self) -> Iterator[list[bytes]]:
-        """Pieces, each true at the moment it is made: nothing may happen to a queue between its stamp and its dump."""
-        part: list[bytes] = []
-        size = 0
+    def _slices(self) -> Iterator[tuple[int, list[Part]]]:
+        """(how many queues, their parts), true at the moment they are made: nothing happens to a queue between its
+        stamp and its dump."""
+        parts: list[Part] = []
+        count = 0
         for queue in list(self._shard.queues.values()):
             # What is noted of deliveries is in the dump, so it must lie below the stamp.
-            if not part and not self._shard.log.flush():
+            if not parts and not self._shard.log.flush():
                 raise StorageFailed(f"{self._log.folder}: the log takes no more")
             if self._shard.queues.get(queue.id) is not queue:
                 continue
             self._shard.forget_old_ids(queue, FORGET_IDS)
-            part.append(snapshot.frame(snapshot.piece_of(queue, self._log.end_offset)))
-            size += len(part[-1])
-            if len(part) >= SLICE_QUEUES or size >= SLICE_BYTES:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part
+            parts += snapshot.parts_of(queue, self._log.end_offset)
+            count += 1
+            if len(parts) >= SLICE_QUEUES:
+                yield count, parts
+                parts, count = [], 0
+        if parts:
+            yield count, parts
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
@@ -186,3 +179,12 @@ class Checkpointer:
         floor = await self._stragglers.oldest_living(floor)
         if floor > self._log.start_offset:
             await retention.remove_before(self._log, floor)
+
+
+def _write(file: File, parts: list[Part], position: int) -> int:
+    """Runs on a thread; returns where it ends."""
+    frames = [snapshot.frame(part) for part in parts]
+    if position == 0:
+        frames.insert(0, snapshot.MAGIC)
+    file.write(frames, position)
+    return position + sum(map(len, frames))

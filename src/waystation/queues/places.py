@@ -159,6 +159,7 @@ class Places:
         chunk.starts, chunk.places = starts, places
 
     def dump(self) -> list[ChunkState]:
+        """For a snapshot."""
         return [
             ChunkState(
                 number,
@@ -173,13 +174,16 @@ class Places:
     @classmethod
     def load(cls, states: Sequence[ChunkState]) -> Places:
         places = cls()
+        places.add_loaded(states)
+        return places
+
+    def add_loaded(self, states: Sequence[ChunkState]) -> None:
         for state in states:
-            chunk = places._chunks[state.number] = _Chunk(int.from_bytes(state.sizes[:8], "big"))
+            chunk = self._chunks[state.number] = _Chunk(int.from_bytes(state.sizes[:8], "big"))
             chunk.starts.frombytes(state.starts)
             chunk.places.frombytes(state.places)
             chunk.sizes.frombytes(state.sizes[8:])
             chunk.traces = bytearray(state.traces)
-        return places
 
 
 def _note_traces(chunk: _Chunk, first: int, ids: Sequence[str | None]) -> None:

@@ -11,7 +11,6 @@ import asyncio
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.message import Message
@@ -19,6 +18,7 @@ from waystation.queues.commands import Enqueue, Run, decode_messages
 from waystation.queues.ledger import Ledger
 from waystation.queues.places import Places
 from waystation.queues.settings import QueueSettings
+from waystation.queues.used_ids import UsedIds
 
 if TYPE_CHECKING:
     from waystation.queues.queue_feed import QueueFeed
@@ -46,7 +46,7 @@ class Queue:
         self.settings = settings
         self.ledger: Ledger | None = None
         self.places: Places | None = None
-        self.ids: dict[str, int] | None = None  # used within the window, with the time when each was
+        self.ids: UsedIds | None = None
         self.deaths: dict[int, Death] | None = None
         self.feeds: list[QueueFeed] | None = None
         self.gone_chunks: list[int] | None = None
@@ -151,7 +151,7 @@ class Queue:
             )
             ids.append(message.id)
             if remembers and message.id is not None:
-                self.remember_id(message.id, taken_ms)
+                self.open_ids().add(message.id, taken_ms)
         return ids if any(message_id is not None for message_id in ids) else None
 
     def finished(self, runs: Iterable[Run]) -> list[int]:
@@ -228,26 +228,21 @@ class Queue:
 
     # -- ids ----------------------------------------------------------------------------------------------------------
 
-    def remember_id(self, message_id: str, taken_ms: int) -> None:
+    def open_ids(self) -> UsedIds:
         if self.ids is None:
-            self.ids = {}
-        self.ids[message_id] = max(taken_ms, self.ids.pop(message_id, 0))  # what is used last stands last
+            self.ids = UsedIds()
+        return self.ids
 
     def id_used(self, message_id: str, now_ms: int) -> bool:
         """Whether the id was used within the window before this."""
-        used_ms = self.ids.get(message_id) if self.ids else None
-        return used_ms is not None and used_ms > now_ms - self.settings.dedup_window_ms
+        return self.ids is not None and self.ids.used_since(message_id, now_ms - self.settings.dedup_window_ms)
 
     def forget_old_ids(self, now_ms: int, most: int) -> None:
-        """Lets go of some ids that were used before the window; they are more or less in the order of their use."""
-        if not self.ids:
-            return
-        before_ms = now_ms - self.settings.dedup_window_ms
-        old = list(takewhile(lambda used: used[1] <= before_ms, islice(self.ids.items(), most)))
-        for message_id, _ in old:
-            del self.ids[message_id]
-        if not self.ids:
-            self.ids = None
+        """Lets go of some ids that were used before the window."""
+        if self.ids is not None:
+            self.ids.forget(now_ms - self.settings.dedup_window_ms, most)
+            if not len(self.ids):
+                self.ids = None
 
     def entries_like(self, trace: bytes) -> Iterator[int]:
         """Living entries that may have the id with this trace."""

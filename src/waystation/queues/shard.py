@@ -3,7 +3,8 @@
 A change is written to the log and applied in memory in one go, on the loop's thread; whoever asked for it is answered
 when the log is durable up to there (the receipt). A publish is written first, so that a disk that refuses leaves
 nothing behind; a verdict is applied first, since it may only be written for what the consumer really holds. If it
-cannot be written, the consumer is told so, and after a restart the message may come again.
+cannot be written, the consumer is told so; it is tried again with the next command, but after a crash before that the
+message comes again.
 
 Invariants:
 - What memory says is what a replay of the log would say, but for holds (nobody holds anything after a restart) and the
@@ -286,8 +287,10 @@ class Shard:
             outcome = Outcome(unknown=ledger.touch(consumer, runs, now_ms, 1))
             for until_ms, failed in retries(ledger, runs, queue.settings, now_ms, self.world.random).items():
                 self._release(queue, consumer, failed, until_ms, error, now_ms, wanted)
-        receipt = self.log.write(wanted).receipt if wanted else None
-        self._settled(queue)
+        try:
+            receipt = self.log.write(wanted, done=True).receipt if wanted else None
+        finally:
+            self._settled(queue)
         return Settled(receipt, outcome.unknown)
 
     def write_off(self, queue: Queue, consumer: str, runs: list[Run]) -> None:
@@ -365,12 +368,12 @@ class Shard:
         return [Bury(queue.id, runs, reason, now_ms, error)]
 
     def _write_quietly(self, wanted: list[Command]) -> None:
-        """What time does is done again after a restart, so a disk that refuses loses nothing."""
+        """What time does: nobody waits for it, and it would be done again after a restart."""
         if wanted:
             try:
-                self.log.write(wanted)
+                self.log.write(wanted, done=True)
             except StorageFailed as error:
-                logger.warning("not written, to be done again after a restart: %s", error)
+                logger.warning("what happened in a queue cannot be written now: %s", error)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

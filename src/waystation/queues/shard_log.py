@@ -23,6 +23,7 @@ logger = logging.getLogger("waystation.queues")
 
 NOTES_AFTER_S = 0.1
 MAX_NOTES = 4096
+MAX_REFUSED = 10_000
 
 
 class Written(NamedTuple):
@@ -47,20 +48,27 @@ class ShardLog:
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
         self._clock = clock
+        self._refused: list[Command] = []  # done in memory, but the disk had no room
         self._notes: dict[int, list[Run]] = {}
         self._note_count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def write(self, wanted: Sequence[Command], producer: tuple[int, int] | None = None) -> Written:
-        """Appends the commands as one batch: all of them survive a crash, or none. Raises StorageFailed."""
+    def write(
+        self, wanted: Sequence[Command], producer: tuple[int, int] | None = None, *, done: bool = False
+    ) -> Written:
+        """Appends the commands as one batch: all of them survive a crash, or none. Raises StorageFailed.
+
+        `done`: it has happened in memory already. Whoever asked is told that the disk refused, but it is written with
+        the next command, so that the log says again what memory says.
+        """
         if producer is None:
-            notes = self._take_notes()
+            before = self._take_waiting()
             producer_id, epoch, attributes = -1, -1, 0
         else:
-            notes = []  # what is noted is true whatever becomes of the transaction
+            before = []  # what waits is true whatever becomes of the transaction
             producer_id, epoch, attributes = producer[0], producer[1], batches.TRANSACTIONAL
         batch = batches.build(
-            [(None, commands.encode(command), ()) for command in (*notes, *wanted)],
+            [(None, commands.encode(command), ()) for command in (*before, *wanted)],
             self._clock.now_ms(),
             producer_id=producer_id,
             producer_epoch=epoch,
@@ -69,9 +77,9 @@ class ShardLog:
         try:
             appended = self.log.append(batch, batches.read_header(batch))
         except StorageFailed:
-            self._keep_notes(notes)
+            self._keep_waiting([*before, *wanted] if done else before)
             raise
-        return Written(appended.base_offset + len(notes), Receipt(self.log, appended.last_offset + 1))
+        return Written(appended.base_offset + len(before), Receipt(self.log, appended.last_offset + 1))
 
     def note(self, queue_id: int, runs: list[Run]) -> None:
         """These were handed out; written before anything else is."""
@@ -82,37 +90,37 @@ class ShardLog:
         elif self._note_count > MAX_NOTES:
             self.flush()
 
-    def _take_notes(self) -> list[HandedOut]:
-        if not self._notes:
+    def _take_waiting(self) -> list[Command]:
+        """What is to be written before anything else."""
+        if not (self._notes or self._refused):
             return []
-        notes = [HandedOut(queue_id, runs) for queue_id, runs in self._notes.items()]
-        self._notes = {}
-        self._note_count = 0
+        waiting = [*self._refused, *[HandedOut(queue_id, runs) for queue_id, runs in self._notes.items()]]
+        self._refused, self._notes, self._note_count = [], {}, 0
         self._stop_timer()
-        return notes
+        return waiting
+
+    def _keep_waiting(self, waiting: list[Command]) -> None:
+        """The disk refused them: they are tried again, unless they have become too many."""
+        if len(waiting) > MAX_REFUSED:
+            # Memory knows them, and so will the next snapshot. Until then a crash undoes them.
+            logger.warning("too much is waiting for the disk, %d changes of queues are not noted", len(waiting))
+            waiting = []
+        self._refused = waiting
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _keep_notes(self, notes: list[HandedOut]) -> None:
-        """The disk refused: they are tried again with the next command, unless they have become too many."""
-        self._note_count = sum(len(note.runs) for note in notes)
-        if self._note_count > MAX_NOTES:
-            logger.warning("how often messages were delivered cannot be noted: %d of them", self._note_count)
-            notes, self._note_count = [], 0
-        self._notes = {note.queue: note.runs for note in notes}
-
     def flush(self) -> bool:
-        """Writes what is noted. False: the disk refused."""
+        """Writes what waits. False: the disk refused."""
         self._stop_timer()
-        if self._notes:
+        if self._notes or self._refused:
             try:
                 self.write([])
             except StorageFailed as error:
                 # Nobody waits for it; what is to be kept is refused where it is asked for.
-                logger.warning("how often messages were delivered cannot be noted now: %s", error)
+                logger.warning("what was done to queues cannot be noted now: %s", error)
                 return False
         return True
 

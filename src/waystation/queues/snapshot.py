@@ -1,10 +1,13 @@
 """Snapshots of a shard: all queues in one file, so that a start need not read the whole past.
 
-    magic "WSQ1" · pieces: u32 length, u32 CRC-32C, msgpack · an end piece with the count
+    magic "WSQ1" · pieces: u32 length, u32 CRC-32C, msgpack · an end piece with the count of queues
 
-A snapshot is taken while the shard works on, queue by queue; so each piece carries its *stamp*, the offset of the log
+A snapshot is taken while the shard works on, queue by queue; so each queue carries its *stamp*, the offset of the log
 at which it was true, and a replay skips a queue's commands below its stamp. `Head.replay_from` is where a replay
 begins: where the snapshot was begun, or where the oldest transaction that was open then had written first.
+
+What a queue is at its stamp is taken in one go (`parts_of`); to write it down, a part at a time, is a thread's work. So
+the places of a deep queue follow it in pieces of their own.
 
 A file is written beside, synced and renamed: it is there whole or not at all. Its name is the offset of its beginning.
 The one before it is kept, and so is the log from there on: if the newest turns out to be damaged, it will do.
@@ -22,9 +25,12 @@ from waystation.queues.ledger import Ledger, LedgerState
 from waystation.queues.places import ChunkState, Places
 from waystation.queues.queue import Death, Queue
 from waystation.queues.settings import QueueSettings
+from waystation.queues.used_ids import UsedIds
 
 MAGIC = b"WSQ1"
 SUFFIX = ".queues"
+CHUNKS_AT_ONCE = 64
+"""Of places, in one piece: about a megabyte, which takes a millisecond to encode."""
 _FRAME = struct.Struct(">II")
 
 
@@ -46,11 +52,20 @@ class Piece(msgspec.Struct, array_like=True, tag="queue"):
     bytes: int = 0
 
 
+class More(msgspec.Struct, array_like=True, tag="places"):
+    """More of a queue's places; the queue comes before them."""
+
+    queue: int
+    places: list[ChunkState]
+
+
 class Tail(msgspec.Struct, array_like=True, tag="tail"):
     queues: int
 
 
-_decoder: msgspec.msgpack.Decoder[Head | Piece | Tail] = msgspec.msgpack.Decoder(Head | Piece | Tail)
+Part = Head | Piece | More | Tail
+
+_decoder: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -58,12 +73,12 @@ class Damaged(Exception):
     """The file is not what was written."""
 
 
-def frame(part: Head | Piece | Tail) -> bytes:
+def frame(part: Part) -> bytes:
     body = _encoder.encode(part)
     return _FRAME.pack(len(body), crc32c(body)) + body
 
 
-def parts(data: bytes) -> Iterator[Head | Piece | Tail]:
+def parts(data: bytes) -> Iterator[Part]:
     """Everything in a file; Damaged where it is not whole."""
     if data[: len(MAGIC)] != MAGIC:
         raise Damaged("it does not begin as a snapshot does")
@@ -90,27 +105,31 @@ def parts(data: bytes) -> Iterator[Head | Piece | Tail]:
         yield part
 
 
-def piece_of(queue: Queue, stamp: int) -> Piece:
-    return Piece(
+def parts_of(queue: Queue, stamp: int) -> list[Part]:
+    """A queue as it is now: what happens to it afterwards does not change them."""
+    places = [] if queue.places is None else queue.places.dump()
+    piece = Piece(
         queue.id,
         queue.name,
         queue.settings,
         stamp,
         None if queue.ledger is None else queue.ledger.dump(),
-        [] if queue.places is None else queue.places.dump(),
-        queue.ids,
+        places[:CHUNKS_AT_ONCE],
+        None if queue.ids is None else queue.ids.copy(),
         None
         if not queue.deaths
         else {entry: (death.reason, death.at_ms, death.error) for entry, death in queue.deaths.items()},
         queue.bytes,
     )
+    more = range(CHUNKS_AT_ONCE, len(places), CHUNKS_AT_ONCE)
+    return [piece, *[More(queue.id, places[at : at + CHUNKS_AT_ONCE]) for at in more]]
 
 
 def queue_of(piece: Piece) -> Queue:
     queue = Queue(piece.id, piece.name, piece.settings)
     queue.stamp = piece.stamp
     queue.bytes = piece.bytes
-    queue.ids = piece.ids
+    queue.ids = UsedIds(piece.ids) if piece.ids else None
     if piece.deaths:
         queue.deaths = {entry: Death(*death) for entry, death in piece.deaths.items()}
     if piece.ledger is not None:
@@ -121,6 +140,23 @@ def queue_of(piece: Piece) -> Queue:
             keeps_dead=piece.settings.dead_letter is not None,
         )
         queue.adopt(ledger, Places.load(piece.places))
-    if queue.deaths and queue.places is not None:
-        queue.dead_bytes = sum(queue.places.bytes_of(entry, 1) for entry in queue.deaths)
     return queue
+
+
+def queues_of(data: bytes) -> tuple[int, dict[int, Queue]]:
+    """(where a replay begins, the queues by their numbers) of a file; Damaged where it is not whole."""
+    begin = -1
+    queues: dict[int, Queue] = {}
+    for part in parts(data):
+        if isinstance(part, Head):
+            begin = part.replay_from
+        elif isinstance(part, Piece):
+            queues[part.id] = queue_of(part)
+        elif isinstance(part, More):
+            places = queues[part.queue].places
+            if places is not None:
+                places.add_loaded(part.places)
+    for queue in queues.values():
+        if queue.deaths and queue.places is not None:
+            queue.dead_bytes = sum(queue.places.bytes_of(entry, 1) for entry in queue.deaths)
+    return begin, queues

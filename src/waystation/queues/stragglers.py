@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
@@ -42,8 +42,11 @@ class Stragglers:
     async def oldest_living(self, limit: int) -> int:
         """A lower bound of the offsets at which living messages are. It only goes up while we look."""
         lowest = limit
-        async for queue, number in self._chunks():
-            lowest = min(lowest, self._floor(queue, number, limit))
+        for place in self._chunks():
+            if place is None:
+                await asyncio.sleep(0)
+            else:
+                lowest = min(lowest, self._floor(*place, limit))
         return lowest
 
     async def write_forward(self) -> None:
@@ -55,42 +58,48 @@ class Stragglers:
             return
         boundary = log.segments[len(log.segments) // 2].base_offset
         written = 0
-        try:
-            async for queue, number in self._chunks():
-                if self._floor(queue, number, boundary) < boundary:
-                    written += await self._move_chunk(queue, number)
+        for place in self._chunks():
+            if place is None:
+                await asyncio.sleep(0)
+            elif self._floor(*place, boundary) < boundary:
+                written += await self._move_chunk(*place)
+                self._again_at = log.appended_bytes + NEW_BYTES_FOR_EACH * written
                 if written >= FORWARD_BYTES:
                     break
-        finally:
-            self._again_at = log.appended_bytes + NEW_BYTES_FOR_EACH * written
         if written:
             logger.info("stragglers written forward: %s bytes=%d", log.folder, written)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    async def _queues(self) -> AsyncIterator[Queue]:
-        """All queues; the loop gets its turn now and then."""
+    def _queues(self) -> Iterator[Queue | None]:
+        """All queues that have messages, and None now and then: time for the loop to have its turn."""
         for i, queue in enumerate(list(self._shard.queues.values())):
             if i % STEP_QUEUES == STEP_QUEUES - 1:
-                await asyncio.sleep(0)
+                yield None
             if queue.places is not None and self._shard.queues.get(queue.id) is queue:
                 yield queue
 
-    async def _chunks(self) -> AsyncIterator[tuple[Queue, int]]:
-        """Every chunk of every queue, at a moment when it is there."""
+    def _chunks(self) -> Iterator[tuple[Queue, int] | None]:
+        """Every chunk of every queue, at a moment when it is there; and None now and then."""
         i = 0
-        async for queue in self._queues():
+        for queue in self._queues():
+            if queue is None:
+                yield None
+                continue
             for number in queue.places.chunks() if queue.places is not None else ():
                 i += 1
                 if i % STEP_CHUNKS == 0:
-                    await asyncio.sleep(0)
+                    yield None
                 if queue.places is not None and number in queue.places:
                     yield queue, number
 
     async def _living_bytes(self) -> int:
         total = 0
-        async for queue in self._queues():
-            total += queue.bytes
+        for queue in self._queues():
+            if queue is None:
+                await asyncio.sleep(0)
+            else:
+                total += queue.bytes
         return total
 
     def _floor(self, queue: Queue, number: int, limit: int) -> int:
