@@ -251,6 +251,6 @@ async def test_a_snapshot_that_a_power_cut_brought_back_is_not_believed(machine:
     machine.disk.replace_file(min(kept), kept[min(kept)])
     with pytest.raises(Corrupt, match="restore the folder"):
         await machine.start()
-    machine.catalog = MemoryCatalog(machine.simulation.world.random)
+    machine.catalog = MemoryCatalog()
     machine.disk.remove_tree(ROOT)
     await machine.start()
