@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Invalid
-from waystation.message import Delivered, Message, check_message
+from waystation.message import LATEST_MS, Delivered, Message, check_message
 from waystation.message_json import FIELDS, from_json_object, id_of, to_json_object
 
 text = st.text(max_size=30).filter(lambda value: value.isprintable())
@@ -28,7 +28,7 @@ messages = st.builds(
     headers=st.dictionaries(text, json_values | st.binary(max_size=10), max_size=4),
     priority=st.integers(0, 9),
     delay_ms=st.integers(0, 10**9),
-    deliver_at_ms=st.none() | st.integers(0, 2**60),
+    deliver_at_ms=st.none() | st.integers(0, LATEST_MS),
     ttl_ms=st.none() | st.integers(1, 10**9),
     correlation_id=st.none() | text,
     reply_to=st.none() | text,

@@ -18,8 +18,8 @@ from waystation.errors import Invalid
 HIGHEST_PRIORITY = 9
 MAX_HORIZON_MS = 100 * 365 * 24 * 3600 * 1000
 """A delay or a time to live of more than a century is a mistake in the unit."""
-LATEST_MS = 2**53 - 1
-"""The last moment that there is: beyond it JSON has no exact numbers, and no calendar has years."""
+LATEST_MS = 2**60
+"""The last moment that there is: beyond it, times do not fit where they are stored."""
 
 
 class Priority(IntEnum):

@@ -15,7 +15,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
-from waystation.broker.transacting import QUEUES_TOPIC
+from waystation.broker.topics import QUEUES_TOPIC
 from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, turns
 from waystation.broker.delayed import QUEUE as WAITING
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, WaystationError
+from waystation.errors import Conflict, Full, Invalid, NotAllowed, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
@@ -49,6 +49,31 @@ async def test_the_brokers_own_queues_are_out_of_reach(machine: Machine) -> None
     assert await queues.cancel(WAITING, "x"), "a delayed message may be cancelled"
     await asyncio.sleep(100)
     assert broker.messages.history("later", 5) == []
+
+
+@on_a_machine
+async def test_retention_never_touches_queues(machine: Machine) -> None:
+    """Neither what somebody wants for the topic behind them, nor what goes for all topics."""
+    broker = await machine.anew(shards="1", segment_bytes="2000")
+    with pytest.raises(NotAllowed):
+        await broker.topics.alter("__queues", {"retention.ms": "1"})
+    await broker.alter_settings({"log.retention.bytes": "1", "log.retention.ms": "1"})
+    await broker.queues.declare("jobs")
+    for _ in range(20):
+        await put(broker, "jobs", bytes(500))
+    await asyncio.sleep(5)
+    await broker.housekeeping.retain()
+    assert len(broker.queues.peek("jobs", 100)) == 20
+
+
+@on_a_machine
+async def test_the_largest_message_is_what_the_broker_says(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs")
+    await broker.alter_settings({"message.max.bytes": "1000"})
+    await put(broker, "jobs", bytes(1000))
+    with pytest.raises(TooLarge, match="1000"):
+        await put(broker, "jobs", bytes(1001))
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -99,7 +124,7 @@ async def test_messages_that_cannot_be_stored_are_refused_and_the_next_snapshot_
     ):
         with pytest.raises(Invalid):
             broker.queues.put("jobs", [Message(b"good"), message])
-    await put(broker, "jobs", b"far", deliver_at_ms=(1 << 53) - 1)
+    await put(broker, "jobs", b"far", deliver_at_ms=1 << 60)
     await broker.shards.checkpoint(force=True)
     assert (await machine.again()).queues.describe("jobs").parked == 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 LONG_AGO_MS = 1_700_000_000_123
 HOUR_MS = 3_600_000
-SHORT_MS, SOON_MS = 40, 150
+SHORT_MS, SOON_MS = 40, 800
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def header(name: str, value: Any, record: bytes | None, behind: Any) -> Sample:
 
 
 def samples_at(now_ms: int) -> list[Sample]:
-    """The samples, for somebody who sends them now."""
-    return [*_SAMPLES, number("deliver_at_ms", "soon", now_ms + SOON_MS, waits=True)]
+    """The samples, for somebody who sends them now. First what must be sent before its time has come."""
+    return [number("deliver_at_ms", "soon", now_ms + SOON_MS, waits=True), *_SAMPLES]
 
 
 _SAMPLES = (

@@ -84,6 +84,7 @@ class QueueClients:
         self.sent: dict[int, Sent] = {}
         self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
         self.transfers: list[Transfer] = []
+        self.forgiven: Counter[tuple[int, int]] = Counter()  # (queue, entry): given back, which is no failure
         self.acknowledged = 0
         self.delivered = 0
         self.refused = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,17 @@ from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import Simulation
 from waystation.catalog import Catalog
 from waystation.catalog.memory import MemoryCatalog
+from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
-from waystation.queues import checkpoint
+from waystation.message import Message
+from waystation.queues import checkpoint, snapshot
 from waystation.queues.commands import Bury, Command, Done, Park
+from waystation.queues.queue import Queue
+from waystation.queues.shard import PutResult, Shard
 from waystation.queues.shard_log import ShardLog, Written
+from waystation.queues.stragglers import Stragglers
 
 SEEDS = 40
 SOAK_SEEDS = 5_000
@@ -132,7 +138,7 @@ def _caught(seeds: int) -> int:
     for seed in range(seeds):
         try:
             run_seed(seed)
-        except* Broken:
+        except* (Broken, WaystationError):
             caught += 1
     return caught
 
@@ -148,9 +154,41 @@ def test_a_broker_that_acknowledges_before_the_flush_is_caught(monkeypatch: pyte
 def test_a_shard_that_does_not_write_its_verdicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     write = ShardLog.write
 
-    def forgetful(self: ShardLog, wanted: Sequence[Command], producer: tuple[int, int] | None = None) -> Written:
+    def forgetful(
+        self: ShardLog, wanted: Sequence[Command], producer: tuple[int, int] | None = None, *, done: bool = False
+    ) -> Written:
         kept = [command for command in wanted if not isinstance(command, Done | Park | Bury)]
-        return write(self, kept, producer)  # the deliberate bug
+        return write(self, kept, producer, done=done)  # the deliberate bug
 
     monkeypatch.setattr(ShardLog, "write", forgetful)
     assert _caught(10) > 3
+
+
+def test_a_checkpoint_that_frees_what_is_alive_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def blind(self: Stragglers, limit: int) -> int:
+        return limit  # the deliberate bug
+
+    monkeypatch.setattr(Stragglers, "oldest_living", blind)
+    assert _caught(20) > 3
+
+
+def test_a_replay_that_does_again_what_the_snapshot_knows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts_of = snapshot.parts_of
+
+    def unstamped(queue: Queue, stamp: int) -> list[snapshot.Part]:
+        return parts_of(queue, 0)  # the deliberate bug
+
+    monkeypatch.setattr(snapshot, "parts_of", unstamped)
+    assert _caught(20) > 3
+
+
+def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Shard.put
+
+    def mistaken(
+        self: Shard, queue: Queue, messages: Sequence[Message], producer: Any = None, *, moved: bool = False
+    ) -> PutResult:
+        return put(self, queue, messages, producer)  # the deliberate bug
+
+    monkeypatch.setattr(Shard, "put", mistaken)
+    assert _caught(30) > 3

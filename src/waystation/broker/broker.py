@@ -24,8 +24,8 @@ from waystation.broker.shared_admin import SharedAdmin
 from waystation.broker.state_log import PartitionStateLog
 from waystation.broker.streams import Streams
 from waystation.broker.subscriptions import Subscriptions
-from waystation.broker.topics import OFFSETS_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
-from waystation.broker.transacting import QUEUES_TOPIC, Transacting
+from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
+from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
@@ -102,6 +102,7 @@ class Broker:
             {
                 "cleanup.policy": "delete",
                 "retention.ms": "-1",
+                "retention.bytes": "-1",
                 "segment.bytes": str(self.settings.integer("waystation.queue.segment.bytes")),
             },
         )
@@ -139,6 +140,7 @@ class Broker:
             on_dead=self.dead_letters.on_dead,
             durable=self.commit.durable,
         )
+        self.shards.limit_messages(self.settings.integer("message.max.bytes"))
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
@@ -227,6 +229,7 @@ class Broker:
                     self.settings.change(name, before.get(name))
             raise
         self._apply_flush()
+        self.shards.limit_messages(self.settings.integer("message.max.bytes"))
         self.groups.settings = GroupSettings.of(self.settings)
         self.shared.settings_changed()
         for topic in self.topics:

@@ -45,6 +45,7 @@ MAX_PARTITIONS = 10_000
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_TOPIC = "__share_group_state"
+QUEUES_TOPIC = "__queues"
 TIERS = {OFFSETS_TOPIC: 1, SHARE_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -364,6 +365,8 @@ class Topics:
 
     async def _alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
         topic = self.get(name)
+        if name == QUEUES_TOPIC:  # a retention time, say, would end messages that nobody has consumed
+            raise NotAllowed(f"topic {name!r} holds the queues; its settings are the broker's own")
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
         row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, overrides)

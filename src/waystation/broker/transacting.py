@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from waystation.broker.messages import Stamp
 from waystation.broker.stream_feed import StreamFeed
-from waystation.broker.topics import OFFSETS_TOPIC
+from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -27,7 +27,6 @@ from waystation.transactions.machine import Producer, State
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
 
-QUEUES_TOPIC = "__queues"
 OWN_PREFIX = "__waystation."
 """Of the transactional ids that the broker uses itself."""
 

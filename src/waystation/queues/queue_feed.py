@@ -179,6 +179,7 @@ class Getter(QueueFeed):
         future: asyncio.Future[list[Delivered]] = asyncio.get_running_loop().create_future()
         waiter = (count, future)
         self._waiters.append(waiter)
+        self.queue.open_ledger().attach(self.consumer)  # it may have given way
         self.shard.touch(self.queue)
         self._left += count
         self.shard.pump.now(self.queue)
@@ -202,11 +203,10 @@ class Getter(QueueFeed):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Where only one consumer is active, one that neither waits nor holds anything goes to the end of the line."""
+        """Where only one consumer is active, one that neither waits nor holds anything is not in the others' way."""
         ledger = self.queue.open_ledger()
         if ledger.single_active and not (self.closed or self._waiters or ledger.held_by(self.consumer)):
             ledger.detach(self.consumer)
-            ledger.attach(self.consumer)
             self.shard.pump.wake(self.queue)
 
     def _hand_over(self, messages: list[Delivered]) -> None:

@@ -63,6 +63,11 @@ class Shards(Sequence[Shard]):
             if collecting:
                 gc.enable()
 
+    def limit_messages(self, max_bytes: int) -> None:
+        """The largest payload that a queue takes."""
+        for shard in self._shards:
+            shard.max_message_bytes = max_bytes
+
     def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self._shards[partition].on_marker(producer_id, commit)
 

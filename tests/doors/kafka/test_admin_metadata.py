@@ -9,8 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.doors.kafka.admin_kit import Desk, MakeDesk, each_version
-from waystation.broker.topics import OFFSETS_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
-from waystation.broker.transacting import QUEUES_TOPIC
+from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 from waystation.doors.kafka import metadata
 from waystation.doors.kafka.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 

@@ -1,0 +1,187 @@
+"""What a shard does by itself: time passes in its queues, what dies is buried, what was done is written down.
+
+The verbs that doors ask for are in `shard.py`, which is this and they. Nobody else builds one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from waystation.errors import Corrupt, StorageFailed
+from waystation.message import Message
+from waystation.queues.alarm import Alarm
+from waystation.queues.bodies import Bodies, Gone
+from waystation.queues.commands import Bury, Command, Done, Run, count_of
+from waystation.queues.open_transactions import OpenTransactions
+from waystation.queues.pump import Pump
+from waystation.queues.queue import Death, Queue
+from waystation.queues.settings import QueueSettings
+from waystation.queues.shard_log import ShardLog
+from waystation.world import World
+
+logger = logging.getLogger("waystation.queues")
+
+REJECTED, EXPIRED, DELIVERY_LIMIT, OVERFLOW = "rejected", "expired", "delivery-limit", "overflow"
+UNREADABLE_PARK_MS = 60_000
+"""A message that the disk does not give is tried again after this long."""
+EXPIRE_AGAIN_MS = 10_000
+"""A queue that is to go, but the disk refuses to say so."""
+
+
+class Upkeep:
+    """Queues, the log, and what happens between them without anybody asking."""
+
+    def __init__(
+        self, index: int, shard_log: ShardLog, world: World, *, cache_bytes: int, on_dead: Callable[[int, Queue], None]
+    ) -> None:
+        self.index = index
+        self.log = shard_log
+        self.world = world
+        self.bodies = Bodies(shard_log.log, cache_bytes)
+        self.queues: dict[int, Queue] = {}
+        self.open = OpenTransactions()
+        self.alarm = Alarm(world.clock, self.queues, self._ring)
+        self.pump = Pump(world.clock, self._let_pass, self._arm)
+        self.max_message_bytes = 1024 * 1024
+        self.on_idle: Callable[[Queue], None] = lambda queue: None  # a queue that nobody used for too long
+        self._on_dead = on_dead
+        self._settings: dict[QueueSettings, QueueSettings] = {}  # queues that are alike share one
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def new_queue(self, queue_id: int, name: str, settings: QueueSettings) -> Queue:
+        queue = Queue(queue_id, name, self._settings.setdefault(settings, settings))
+        self.queues[queue_id] = queue
+        return queue
+
+    def change(self, queue: Queue, settings: QueueSettings) -> None:
+        queue.change(self._settings.setdefault(settings, settings))
+        queue.wake_publishers()
+
+    def touch(self, queue: Queue) -> None:
+        """Somebody uses the queue: one that expires starts to count anew."""
+        if queue.settings.expires_ms is not None:
+            queue.used_ms = self.world.clock.now_ms()
+            self.alarm.arm(queue, queue.used_ms + queue.settings.expires_ms)
+
+    def adopt(self, queue: Queue) -> None:
+        """A queue from a snapshot."""
+        queue.settings = self._settings.setdefault(queue.settings, queue.settings)
+        self.queues[queue.id] = queue
+
+    def start(self) -> None:
+        """Everything is replayed: time may go on."""
+        for queue in self.queues.values():
+            queue.stamp = -1
+            self._arm(queue)
+            self.touch(queue)
+            if queue.deaths:
+                self._on_dead(self.index, queue)
+
+    def close(self) -> None:
+        self.alarm.close()
+        self.log.close()
+
+    def forget_old_ids(self, queue: Queue, most: int) -> None:
+        """Those that were used before the queue's window, and before anything that a transaction may yet put."""
+        now_ms = min(self.world.clock.now_ms(), self.open.coming(queue.id).since_ms)
+        queue.forget_old_ids(now_ms, most)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _let_pass(self, queue: Queue, now_ms: int) -> None:
+        ledger = queue.ledger
+        if ledger is None:
+            return
+        when = ledger.next_ms()
+        if when is None or when > now_ms:
+            return
+        lapsed = ledger.lapse(now_ms)
+        if lapsed.expired or lapsed.exhausted:
+            self._write_quietly(
+                self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
+                + self._buried(queue, lapsed.exhausted, DELIVERY_LIMIT, None, now_ms)
+            )
+            queue.wake_publishers()
+
+    def _arm(self, queue: Queue) -> None:
+        when = queue.ledger.next_ms() if queue.ledger is not None else None
+        if when is not None:
+            self.alarm.arm(queue, when)
+
+    def _ring(self, queue: Queue, now_ms: int) -> None:
+        """A queue's time has come."""
+        self._let_pass(queue, now_ms)
+        self.pump.wake(queue)
+        self._arm(queue)
+        expires_ms = queue.settings.expires_ms
+        if expires_ms is not None:
+            if queue.feeds:
+                queue.used_ms = now_ms
+            if now_ms - queue.used_ms >= expires_ms:
+                self.on_idle(queue)
+                if queue.id in self.queues:
+                    self.alarm.arm(queue, now_ms + EXPIRE_AGAIN_MS)
+            else:
+                self.alarm.arm(queue, queue.used_ms + expires_ms)
+
+    # -- what becomes of messages -------------------------------------------------------------------------------------
+
+    def _settled(self, queue: Queue) -> None:
+        self._arm(queue)
+        self.pump.wake(queue)
+        if queue.waiting_room:
+            queue.wake_publishers()
+
+    def _done(self, queue: Queue, runs: list[Run]) -> list[Command]:
+        if not runs:
+            return []
+        for offset in queue.finished(runs):
+            self.bodies.forget(offset)
+        return [Done(queue.id, runs)]
+
+    def _buried(self, queue: Queue, runs: list[Run], reason: str, error: str | None, now_ms: int) -> list[Command]:
+        """What the ledger gave up: on its way to the dead-letter target, or gone."""
+        if not runs:
+            return []
+        queue.dead += count_of(runs)
+        if queue.settings.dead_letter is None:
+            return self._done(queue, runs)
+        queue.bury(runs, Death(reason, now_ms, error))
+        self._on_dead(self.index, queue)
+        return [Bury(queue.id, runs, reason, now_ms, error)]
+
+    def _write_quietly(self, wanted: list[Command]) -> None:
+        """What time does: nobody waits for it, and it would be done again after a restart."""
+        if wanted:
+            try:
+                self.log.write(wanted, done=True)
+            except StorageFailed as error:
+                logger.warning("what happened in a queue cannot be written now: %s", error)
+
+    def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception, now_ms: int) -> None:
+        """The disk does not give what is to be delivered: it is put aside, others go on."""
+        if isinstance(error, Gone):
+            # Its end was not written, since the disk refused, and the snapshot that knew of it is lost.
+            logger.error("a message was found whose end was not noted: queue=%r run=%s: %s", queue.name, run, error)
+            self._write_quietly([Done(queue.id, queue.finish([run]))])
+            return
+        logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
+        queue.open_ledger().postpone(consumer, [run], now_ms + UNREADABLE_PARK_MS)
+
+    # -- looking at messages -------------------------------------------------------------------------------------------
+
+    def message_at(self, queue: Queue, entry: int) -> tuple[int, Message]:
+        """(when it was taken in, the message) of a living entry."""
+        if queue.places is None:
+            raise Corrupt(f"queue {queue.name!r} has no entry {entry}")
+        offset, index = queue.places.find(entry)
+        block = self.bodies.get(offset)
+        return block.taken(index), block.messages[index]
+
+    def taken_ms(self, queue: Queue, entry: int) -> int:
+        """When a living entry was taken in."""
+        if queue.places is None:
+            raise Corrupt(f"queue {queue.name!r} has no entry {entry}")
+        return self.bodies.taken_ms(*queue.places.find(entry))
