@@ -1,4 +1,4 @@
-"""Messages for topics that wait in the broker until they are due: each comes once, never early, whatever is in its way."""
+"""Messages for topics that wait in the broker until they are due: each comes once, never early, whatever happens."""
 
 from __future__ import annotations
 

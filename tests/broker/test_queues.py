@@ -245,6 +245,17 @@ async def test_a_delayed_message_is_never_early_and_survives(machine: Machine) -
 
 
 @on_a_machine
+async def test_a_delayed_message_comes_soon_after_the_calendar_was_set_forward(machine: Machine) -> None:
+    """As after a machine has slept: the loop's own clock knows nothing of it."""
+    await machine.broker.queues.declare("jobs")
+    await put(machine.broker, "jobs", b"one", delay_ms=2 * HOUR_MS)
+    async with consumer(machine.broker, "jobs") as inbox:
+        machine.simulation.clock.jump_ms += 2 * HOUR_MS
+        await asyncio.sleep(11)
+        assert inbox.payloads == [b"one"]
+
+
+@on_a_machine
 async def test_a_delayed_message_is_found_and_cancelled_by_its_id(machine: Machine) -> None:
     await machine.broker.queues.declare("jobs")
     await put(machine.broker, "jobs", b"other", id="b", delay_ms=1000)

@@ -25,10 +25,12 @@ from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Conflict, Corrupt, Full, Invalid, StorageFailed, TooLarge, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
+from waystation.queues.bodies import Gone
 from waystation.queues.queue import Death, Queue
 from waystation.queues.runs import runs_of
-from waystation.queues.shard import REJECTED, Shard
+from waystation.queues.shard import Shard
 from waystation.queues.states import State
+from waystation.queues.upkeep import REJECTED
 from waystation.routing.filters import Filter, compile_filter
 
 if TYPE_CHECKING:
@@ -48,23 +50,21 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 30.0
 MAX_STORY = 20
 """Deaths that a message remembers."""
 
-Waiting = tuple[Shard, Queue]
-
 
 class DeadLetters:
     """One task moves everything; it sleeps while nobody is dead."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: dict[int, dict[int, Waiting]] = {}  # shard → queue → itself
+        self._waiting: dict[tuple[int, int], Queue] = {}  # by shard and number
         self._wake = asyncio.Event()
         self._tx: Tx | None = None
         self._redriving: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def on_dead(self, shard: Shard, queue: Queue) -> None:
-        """Something in the queue waits to be moved."""
-        self._waiting.setdefault(shard.index, {})[queue.id] = (shard, queue)
+    def on_dead(self, shard: int, queue: Queue) -> None:
+        """Something in a queue of that shard waits to be moved."""
+        self._waiting[shard, queue.id] = queue
         self._wake.set()
 
     def start(self) -> None:
@@ -82,9 +82,9 @@ class DeadLetters:
             await self._wake.wait()
             self._wake.clear()
             stuck = False
-            for shard, queue in [waiting for by_id in self._waiting.values() for waiting in by_id.values()]:
-                if await self._move_all(shard, queue):
-                    self._waiting[shard.index].pop(queue.id, None)
+            for place, queue in [*self._waiting.items()]:
+                if await self._move_all(self._broker.shards[place[0]], queue):
+                    self._waiting.pop(place, None)
                 else:
                     stuck = True
             if stuck:
@@ -108,6 +108,9 @@ class DeadLetters:
                     most = max(1, len(entries) // 4)  # perhaps it is one of them, or a few fit
                     continue
                 _tell(queue, error)
+                if isinstance(error, Gone):
+                    shard.end_quietly(queue, entries)
+                    continue
                 if not isinstance(error, TooLarge | Invalid | Corrupt):
                     return False
                 stuck.update(entries)  # the others need not wait for it

@@ -11,11 +11,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from waystation.broker.dead_letters import TOPIC_TARGET, DeadLetters
+from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.keeping import Keeping
+from waystation.broker.queue_checks import check_declaration, difference
 from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
-from waystation.broker.topics import check_name as check_topic_name
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
@@ -24,7 +24,7 @@ from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.runs import Run, add_run
-from waystation.queues.settings import QueueSettings, check_hold, check_queue_name, check_settings
+from waystation.queues.settings import QueueSettings, check_hold
 from waystation.queues.shard import PutResult, Shard
 from waystation.queues.states import State
 
@@ -117,13 +117,13 @@ class Queues:
         receipt = Receipt(shard.log.log, queue.id + 1)  # it may have come into being a moment ago
         if settings is not None and settings != queue.settings:
             if not alter:
-                raise Conflict(_difference(queue, settings))
+                raise Conflict(difference(queue, settings))
             receipt = self._alter(shard, queue, settings)
         await self._keeping.kept(receipt)
         return info_of(shard, queue)
 
     def _alter(self, shard: Shard, queue: Queue, settings: QueueSettings) -> Receipt:
-        _check(queue.name, settings)
+        check_declaration(queue.name, settings)
         if settings.exclusive != queue.settings.exclusive:
             raise Conflict(f"exclusive: queue {queue.name!r} cannot change whose it is; delete it and declare it anew")
         receipt = shard.alter(queue, settings)
@@ -137,8 +137,7 @@ class Queues:
         return self.get(name)
 
     def _create(self, name: str, settings: QueueSettings, owner: str | None) -> None:
-        check_queue_name(name)
-        _check(name, settings)
+        check_declaration(name, settings)
         shard = self._shard_of(name)
         queue, _ = shard.declare(name, settings)
         self._names.add(name, (shard, queue))
@@ -371,24 +370,6 @@ class Queues:
         )
 
 
-def _check(name: str, settings: QueueSettings) -> None:
-    """Raises, naming the field, unless a queue of this name can have these settings."""
-    check_settings(settings)
-    target = settings.dead_letter
-    if target == name:
-        raise Invalid(f"dead_letter: queue {name!r} cannot be its own")
-    if target is not None:
-        topic = target.removeprefix(TOPIC_TARGET)
-        check_not_internal(topic, "dead_letter")
-        if topic == target:
-            check_queue_name(target, "dead_letter")
-        else:
-            try:
-                check_topic_name(topic)
-            except Invalid as error:
-                raise Invalid(f"dead_letter: {error}") from error
-
-
 def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:
     """The next messages behind `seen` that nobody holds, and how far was looked."""
     runs: list[Run] = []
@@ -402,11 +383,3 @@ def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:
         if count_of(runs) >= PURGED_AT_ONCE:
             return runs, seen
     return runs, last
-
-
-def _difference(queue: Queue, settings: QueueSettings) -> str:
-    fields = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(queue.settings, name)]
-    shown = ", ".join(
-        f"{name} is {getattr(queue.settings, name)!r}, not {getattr(settings, name)!r}" for name in fields
-    )
-    return f"queue {queue.name!r} exists with other settings: {shown}; declare it alike, or alter it"

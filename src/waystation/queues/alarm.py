@@ -16,8 +16,8 @@ from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.queues")
 
-LONGEST_S = 3600.0
-"""The loop's clock and the calendar may drift apart, so a far moment is looked at again every hour."""
+LONGEST_S = 10.0
+"""The loop's clock knows nothing of a calendar that is set, or a machine that slept: so often moments are looked at."""
 RINGS = 128
 """Queues that are told in one turn of the loop: when a million are due at once, others get their turns in between."""
 RETRY_MS = 1_000

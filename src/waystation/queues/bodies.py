@@ -102,7 +102,7 @@ class Bodies:
         # Who works through a backlog asks for what lies behind the last that was read; who takes messages from here
         # and there would throw away most of a stride.
         last = next((end for end in self._ends if end - NEAR <= offset <= end + NEAR), None)
-        found = self._commands(offset, 1 if last is None else READ_BYTES)
+        found = _first_of(self._commands(offset, 1 if last is None else READ_BYTES))
         self._ends.append(found[-1][0] + 1 if found else offset + 1)
         if last is not None:
             self._ends.remove(last)
@@ -131,3 +131,13 @@ class Bodies:
                 if isinstance(command, Enqueue | Forward):
                     found.append((record.offset, command))
         return found
+
+
+def _first_of(found: list[tuple[int, Enqueue | Forward]]) -> list[tuple[int, Enqueue | Forward]]:
+    """Not more than a stride of them: a batch may hold many blocks, and one is asked for."""
+    size = 0
+    for i, (_, command) in enumerate(found):
+        size += len(command.messages)
+        if size >= READ_BYTES:
+            return found[: i + 1]
+    return found

@@ -25,6 +25,11 @@ class Pump:
         self._clock = clock
         self._let_pass = let_pass
         self._arm = arm
+        self._closed = False
+
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        self._closed = True
 
     def wake(self, queue: Queue) -> None:
         """There may be something to deliver."""
@@ -39,7 +44,7 @@ class Pump:
     def now(self, queue: Queue) -> None:
         """Does it at once."""
         ledger, feeds = queue.ledger, queue.feeds
-        if ledger is None or not feeds:
+        if ledger is None or not feeds or self._closed:
             return
         now_ms = self._clock.now_ms()
         self._let_pass(queue, now_ms)

@@ -156,7 +156,10 @@ class QueueFeed:
         """The broker ends it: the queue is gone, or cannot be used."""
         if not self.closed:
             self.close()
-            self._on_end(error)
+            try:
+                self._on_end(error)
+            except Exception:
+                logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
 
 
 class Getter(QueueFeed):

@@ -17,18 +17,15 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from waystation.errors import Corrupt, StorageFailed, WaystationError
+from waystation.errors import WaystationError
 from waystation.message import Message
-from waystation.queues.alarm import Alarm
 from waystation.queues.backoff import retries
-from waystation.queues.bodies import Bodies, Gone
 from waystation.queues.commands import (
     Alter,
-    Bury,
     Command,
     Declare,
     Delete,
@@ -42,10 +39,8 @@ from waystation.queues.commands import (
 )
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant, Outcome
-from waystation.queues.open_transactions import OpenTransactions
 from waystation.queues.publish import check_all, check_room, drop_overflow, leave_out_seen, make_blocks
-from waystation.queues.pump import Pump
-from waystation.queues.queue import Death, Queue
+from waystation.queues.queue import Queue
 from waystation.queues.runs import apart
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
 from waystation.queues.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
@@ -307,6 +302,7 @@ class Shard(Upkeep):
                 else:
                     self.give_back(queue, command.runs)
         return touched.values()
+
 
 def _payload_size(message: Message) -> int:
     return len(message.payload)

@@ -29,7 +29,7 @@ class Shards(Sequence[Shard]):
         world: World,
         *,
         cache_bytes: int,
-        on_dead: Callable[[Shard, Queue], None],
+        on_dead: Callable[[int, Queue], None],
         durable: Callable[[Log, int], Awaitable[object]],
     ) -> None:
         self._world = world

@@ -6,7 +6,7 @@ The verbs that doors ask for are in `shard.py`, which is this and they. Nobody e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
@@ -81,6 +81,7 @@ class Upkeep:
 
     def close(self) -> None:
         self.alarm.close()
+        self.pump.close()
         self.log.close()
 
     def forget_old_ids(self, queue: Queue, most: int) -> None:
@@ -160,12 +161,16 @@ class Upkeep:
             except StorageFailed as error:
                 logger.warning("what happened in a queue cannot be written now: %s", error)
 
+    def end_quietly(self, queue: Queue, entries: Iterable[int]) -> None:
+        """Entries that are known to be over."""
+        self._write_quietly([Done(queue.id, queue.finish([(entry, 1) for entry in entries]))])
+
     def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception, now_ms: int) -> None:
         """The disk does not give what is to be delivered: it is put aside, others go on."""
         if isinstance(error, Gone):
             # Its end was not written, since the disk refused, and the snapshot that knew of it is lost.
             logger.error("a message was found whose end was not noted: queue=%r run=%s: %s", queue.name, run, error)
-            self._write_quietly([Done(queue.id, queue.finish([run]))])
+            self.end_quietly(queue, range(run[0], sum(run)))
             return
         logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
         queue.open_ledger().postpone(consumer, [run], now_ms + UNREADABLE_PARK_MS)

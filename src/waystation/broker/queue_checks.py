@@ -1,0 +1,37 @@
+"""What may be declared: a queue of this name with these settings, and how it differs from one that is there."""
+
+from __future__ import annotations
+
+from waystation.broker.dead_letters import TOPIC_TARGET
+from waystation.broker.queue_names import check_not_internal
+from waystation.broker.topics import check_name as check_topic_name
+from waystation.errors import Invalid
+from waystation.queues.queue import Queue
+from waystation.queues.settings import QueueSettings, check_queue_name, check_settings
+
+
+def check_declaration(name: str, settings: QueueSettings) -> None:
+    """Raises, naming the field, unless a queue of this name can have these settings."""
+    check_queue_name(name)
+    check_settings(settings)
+    target = settings.dead_letter
+    if target == name:
+        raise Invalid(f"dead_letter: queue {name!r} cannot be its own")
+    if target is not None:
+        topic = target.removeprefix(TOPIC_TARGET)
+        check_not_internal(topic, "dead_letter")
+        if topic == target:
+            check_queue_name(target, "dead_letter")
+        else:
+            try:
+                check_topic_name(topic)
+            except Invalid as error:
+                raise Invalid(f"dead_letter: {error}") from error
+
+
+def difference(queue: Queue, settings: QueueSettings) -> str:
+    fields = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(queue.settings, name)]
+    shown = ", ".join(
+        f"{name} is {getattr(queue.settings, name)!r}, not {getattr(settings, name)!r}" for name in fields
+    )
+    return f"queue {queue.name!r} exists with other settings: {shown}; declare it alike, or alter it"
