@@ -255,3 +255,32 @@ async def test_a_snapshot_that_a_power_cut_brought_back_is_not_believed(machine:
     machine.catalog = MemoryCatalog()
     machine.disk.remove_tree(ROOT)
     await machine.start()
+
+
+@on_a_machine
+async def test_a_full_disk_keeps_nobody_from_starting_and_looking(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs", QueueSettings(dead_letter="dead", max_deliveries=5))
+    await broker.queues.declare("mine", QueueSettings(exclusive=True), owner="me")
+    await put(broker, "jobs", b"one", b"two")
+    await put(broker, "jobs", b"dead", ttl_ms=1000)
+    tx = await broker.transacting.begin("t", timeout_ms=5_000)
+    inbox = Inbox(broker, "jobs", credit=1)
+    await asyncio.sleep(0.01)
+    await tx.settle(inbox.feed, [(0, 1)])
+    await broker.stop()
+    machine.disk.leave_room(-(1 << 40))
+    broker = await machine.start()
+    inbox = Inbox(broker, "jobs", credit=10)
+    await asyncio.sleep(10)
+    assert b"two" in inbox.payloads
+    assert broker.queues.describe("jobs").held >= 1
+    machine.disk.leave_room(None)
+    await asyncio.sleep(60)
+    assert "mine" in broker.queues, "it goes with the next start"
+    assert b"one" in inbox.payloads, "its transaction was undone in the end"
+    assert [one.delivered.message.payload for one in broker.queues.peek("dead", 5)] == [b"dead"]
+    inbox.feed.close()
+    broker = await machine.again()
+    assert "mine" not in broker.queues
+    assert sorted(one.delivered.message.payload for one in broker.queues.peek("jobs", 5)) == [b"one", b"two"]

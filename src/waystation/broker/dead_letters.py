@@ -44,6 +44,8 @@ TOPIC_TARGET = "topic:"
 TRANSACTIONAL_ID = f"{OWN_PREFIX}dead-letters"
 REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
+ROUND = 10_000
+"""Dead that are looked up at once: to find the first of a dict that loses its first takes longer and longer."""
 LOOKED_AT = 500
 """Messages that a redrive looks at before the loop has its turn."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 30.0
@@ -94,30 +96,42 @@ class DeadLetters:
     async def _move_all(self, shard: Shard, queue: Queue) -> bool:
         """Moves all the dead of a queue that can be moved now; False if some are left."""
         stuck: set[int] = set()
-        most = BATCH
         while queue.deaths and shard.queues.get(queue.id) is queue:
-            entries = list(itertools.islice((entry for entry in queue.deaths if entry not in stuck), most))
+            entries = list(itertools.islice((entry for entry in queue.deaths if entry not in stuck), ROUND))
             if not entries:
                 break
+            if not await self._move_round(shard, queue, entries, stuck):
+                return False
+        return not stuck
+
+    async def _move_round(self, shard: Shard, queue: Queue, entries: list[int], stuck: set[int]) -> bool:
+        """Moves these, a batch at a time; those that cannot be are added to `stuck`. False: none can be now."""
+        most = BATCH
+        while entries and queue.deaths and shard.queues.get(queue.id) is queue:
+            batch = entries[:most]
             try:
                 self._tx = self._tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
-                await self._move(self._tx, shard, queue, entries)
+                # While an end that could not be told apart from a failure was awaited, some may have gone.
+                await self._move(self._tx, shard, queue, [entry for entry in batch if entry in queue.deaths])
             except Exception as error:
                 self._tx = None  # begun anew: what was half done is undone
-                if len(entries) > 1 and isinstance(error, Full | TooLarge | Invalid | Corrupt):
-                    most = max(1, len(entries) // 4)  # perhaps it is one of them, or a few fit
+                if len(batch) > 1 and isinstance(error, Full | TooLarge | Invalid | Corrupt):
+                    most = max(1, len(batch) // 4)  # perhaps it is one of them, or a few fit
                     continue
                 _tell(queue, error)
                 if isinstance(error, Gone):
-                    shard.end_quietly(queue, entries)
-                    continue
-                if not isinstance(error, TooLarge | Invalid | Corrupt):
+                    shard.end_quietly(queue, batch)
+                elif isinstance(error, TooLarge | Invalid | Corrupt):
+                    stuck.update(batch)  # the others need not wait for it
+                else:
                     return False
-                stuck.update(entries)  # the others need not wait for it
-        return not stuck
+            del entries[: len(batch)]
+        return True
 
     async def _move(self, tx: Tx, shard: Shard, queue: Queue, entries: list[int]) -> None:
         """Moves some of a queue's dead, in one transaction."""
+        if not entries:
+            return
         deaths = queue.deaths or {}
         target = queue.settings.dead_letter
         moved: list[Message] = []

@@ -48,7 +48,7 @@ class Piece(msgspec.Struct, array_like=True, tag="queue"):
     ledger: LedgerState | None = None
     places: list[ChunkState] = []
     ids: dict[str, int] | None = None
-    deaths: dict[int, tuple[str, int, str | None]] | None = None
+    deaths: dict[int, Death] | None = None
     bytes: int = 0
 
 
@@ -116,9 +116,7 @@ def parts_of(queue: Queue, stamp: int) -> list[Part]:
         None if queue.ledger is None else queue.ledger.dump(),
         places[:CHUNKS_AT_ONCE],
         None if queue.ids is None else queue.ids.copy(),
-        None
-        if not queue.deaths
-        else {entry: (death.reason, death.at_ms, death.error) for entry, death in queue.deaths.items()},
+        queue.deaths.copy() if queue.deaths else None,
         queue.bytes,
     )
     more = range(CHUNKS_AT_ONCE, len(places), CHUNKS_AT_ONCE)
@@ -130,8 +128,7 @@ def queue_of(piece: Piece) -> Queue:
     queue.stamp = piece.stamp
     queue.bytes = piece.bytes
     queue.ids = UsedIds(piece.ids) if piece.ids else None
-    if piece.deaths:
-        queue.deaths = {entry: Death(*death) for entry, death in piece.deaths.items()}
+    queue.deaths = piece.deaths
     if piece.ledger is not None:
         ledger = Ledger.load(
             piece.ledger,
