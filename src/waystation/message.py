@@ -48,6 +48,12 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
     type: str | None = None  # text, json, binary, command, event, or the sender's own
     max_deliveries: int = 0  # 0: the queue's
     timestamp_ms: int | None = None  # when it happened, if the sender says so
+    exchange: str | None = None  # what it was published to, if to an exchange
+    routing_key: str | None = None
+    content_encoding: str | None = None
+    delivery_mode: int = 0  # 1: need not survive a restart; 2: must; 0: not said
+    user_id: str | None = None
+    app_id: str | None = None
 
     @property
     def plain(self) -> bool:

@@ -15,6 +15,7 @@ from waystation.broker.keeping import Keeping
 from waystation.broker.live import LiveFeeds
 from waystation.broker.markers import Markers
 from waystation.broker.messages import Messages
+from waystation.broker.presence import Presence
 from waystation.broker.publishing import Publishing
 from waystation.broker.queues import Queues
 from waystation.broker.reading import Readers
@@ -66,6 +67,7 @@ class Broker:
         self.when_kept = self.keeping.when_kept
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
+        self.presence = Presence()
         self.readers = Readers()
         self.streams: Streams
         self.subscriptions: Subscriptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,7 +13,7 @@ from waystation.message import MAX_HORIZON_MS
 DEFAULT_HOLD_MS = 30_000
 MAX_NAME_BYTES = 255
 
-Overflow = Literal["reject", "drop-oldest", "dead-letter"]
+Overflow = Literal["reject", "drop-oldest", "dead-letter", "reject-dead-letter"]
 
 
 class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -35,6 +35,18 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     expires_ms: int | None = None  # the queue goes when nobody used it for so long
     auto_delete: bool = False  # the queue goes with its last consumer
     exclusive: bool = False  # the queue is one connection's and goes with it
+    durable: bool = True  # False: the queue goes when the broker stops
+    max_priority: int = 9  # messages of higher ones are all alike; 0: priorities mean nothing here
+    dead_letter_exchange: str | None = None  # instead of `dead_letter`: the dead are published there
+    dead_letter_key: str | None = None  # with this routing key, instead of their own
+    queue_type: str | None = None  # what an AMQP client declared it as: classic, quorum; None: another door did
+    policy: str | None = None  # the policy in force
+    own: dict[str, Any] | None = None  # what was declared where the policy says something else
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether the dead go somewhere."""
+        return self.dead_letter is not None or self.dead_letter_exchange is not None
 
 
 def check_settings(settings: QueueSettings) -> QueueSettings:
