@@ -21,6 +21,8 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from benchmarks import figures, jobs, profiling
+from benchmarks.amqp_peers import AmqpPeer, Rabbit, WaystationAmqp
+from benchmarks.amqp_scenarios import Amqp
 from benchmarks.kafka import Kafka
 from benchmarks.large_scenarios import Large
 from benchmarks.peers import MockCluster, Peer, QueuePeer, Unavailable, Waystation
@@ -37,8 +39,13 @@ OURS: dict[str, Callable[[], Waystation]] = {
 }
 TOPIC_PEERS: dict[str, Callable[[], Peer]] = {**OURS, "kafka": lambda: Kafka(CACHE), "mock": MockCluster}
 QUEUE_PEERS: dict[str, Callable[[], QueuePeer]] = {**OURS, "nats": Nats, "redis": Redis}
-NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS})
-PARTS = ("topics", "restart", "queues", "large")
+AMQP_PEERS: dict[str, Callable[[], AmqpPeer]] = {  # all of them fsync: ours needs no second column
+    "waystation": WaystationAmqp,
+    "rabbitmq-quorum": lambda: Rabbit("quorum", "amqp-quorum"),
+    "rabbitmq-classic": lambda: Rabbit("classic", "amqp-classic"),
+}
+NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS, **AMQP_PEERS})
+PARTS = ("topics", "restart", "queues", "large", "amqp")
 
 
 def say(text: str) -> None:
@@ -49,12 +56,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Waystation beside its peers, one table.")
     parser.add_argument("--only", default=",".join(NAMES), help="comma-separated peers (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated: topics, the restart of a large log, "
-                        "queues, large queues (default: %(default)s)")  # fmt: skip
+                        "queues, large queues, AMQP (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a smoke run: one round, small counts")
     parser.add_argument("--rounds", type=int, help="rounds to take medians of (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply message counts and durations by this")
     parser.add_argument("--queues", type=int, help="how many queues the large part declares (default 1,000,000)")
     parser.add_argument("--large", type=int, help="how many ready, and parked, messages it takes (default 10,000,000)")
+    parser.add_argument("--connections", type=int, help="how many idle ones the AMQP part opens (default 10,000)")
     parser.add_argument("--out", type=Path, help="write everything measured to this file, as JSON")
     parser.add_argument("--work", type=Path, help="where brokers keep their data (default: the cache folder)")
     parser.add_argument("--profile", choices=("cprofile", "perf"), nargs="?", const="cprofile",
@@ -77,7 +85,13 @@ def plan_of(options: argparse.Namespace) -> Plan:
         queues=options.queues or plan.queues,
         ready=large or plan.ready,
         parked=large or plan.parked,
+        connections=options.connections or plan.connections,
     )
+
+
+def profiled_part(parts: str) -> figures.Part:
+    """The one that was asked for; topics where several were."""
+    return figures.AMQP if parts == "amqp" else figures.QUEUES if parts == "queues" else figures.TOPICS
 
 
 def is_full(plan: Plan) -> bool:
@@ -157,6 +171,12 @@ class Run:
                 self._attempt("ready messages put singly", peer, bench.single_messages)
                 self._attempt("many parked messages", peer, bench.many_parked)
 
+    def amqp(self) -> None:
+        bench, peers = Amqp(self._plan, self._work, self._report), choose(self._names, AMQP_PEERS, self._report)
+        self._rounds("AMQP", peers, bench.round)
+        for peer in peers:
+            self._attempt("idle connections", peer, bench.connections)
+
     def _rounds(self, part: str, peers: Sequence[P], step: Callable[[P], None]) -> None:
         for number in range(self._report.rounds):
             for peer in peers if number % 2 == 0 else reversed(peers):
@@ -189,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     try:
         if options.profile:
-            print(profiling.profile(options.profile, plan, work, queues=options.parts == "queues"))
+            print(profiling.profile(options.profile, plan, work, profiled_part(options.parts)))
             return 0
         report = figures.Report(machine(work), plan.rounds, full=is_full(plan))
         run, parts = Run(plan, work, options.only.split(","), report), options.parts.split(",")
@@ -198,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ("restart", run.restart),
             ("queues", run.queues),
             ("large", run.large),
+            ("amqp", run.amqp),
         ):
             if name in parts:
                 part()

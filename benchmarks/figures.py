@@ -12,15 +12,17 @@ from typing import Literal, NamedTuple
 import msgspec
 
 OURS = "waystation"
-Part = Literal["topics", "queues", "large"]
+Part = Literal["topics", "queues", "large", "amqp"]
 TOPICS: Part = "topics"
 QUEUES: Part = "queues"
 LARGE: Part = "large"
-REFERENCE: dict[Part, str] = {TOPICS: "kafka", QUEUES: "nats", LARGE: "nats"}
+AMQP: Part = "amqp"
+REFERENCE: dict[Part, str] = {TOPICS: "kafka", QUEUES: "nats", LARGE: "nats", AMQP: "rabbitmq-quorum"}
 TITLES: dict[Part, str] = {
     TOPICS: "Topics, by Kafka's protocol",
     QUEUES: "Queues",
     LARGE: "Queues, large",
+    AMQP: "AMQP 0-9-1",
 }
 
 
@@ -69,6 +71,10 @@ AIMS = {
     Figure("memory per ready message, put singly", BYTES, LARGE): Aim(32),
     Figure("memory per idle queue", BYTES, LARGE): Aim(1024),
     Figure("memory with 10,000,000 parked messages", MEMORY, LARGE): Aim(953),  # 1 GB
+    Figure("publish 100 B", CPU, AMQP): Aim(16),
+    Figure("consume 100 B, acks of 50", CPU, AMQP): Aim(9),
+    Figure("consume 100 B, single acks", CPU, AMQP): Aim(9),
+    Figure("memory with 10,000 idle connections", MEMORY, AMQP): Aim(477),  # 500 MB
 }
 
 

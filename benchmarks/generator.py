@@ -1,13 +1,10 @@
 """The load generator of the queue figures: requests made beforehand, one socket, no client library.
 
 Run as `python -m benchmarks.generator JOB`, one job a process. The same loop loads every broker; only the wire differs.
-Payloads are random letters, so that no broker gains from repetition and no payload looks like an answer.
 """
 
-import base64
 import os
 import random
-import socket
 import sys
 import threading
 import time
@@ -16,53 +13,13 @@ from itertools import count as count_from
 
 import msgspec
 
-from benchmarks import jobs
+from benchmarks import crowd, jobs
 from benchmarks.latency import STAMP, Pace, summary
-from benchmarks.native_wire import NativeWire
-from benchmarks.nats_wire import NatsWire
-from benchmarks.redis_wire import RedisWire
+from benchmarks.line import DISTINCT_PAYLOADS, STALL_LIMIT_S, Failed, Line, made_beforehand, payloads
 from benchmarks.wires import Refused, Wire
 
-WIRES: dict[str, Callable[[], Wire]] = {"native": NativeWire, "nats": NatsWire, "redis": RedisWire}
-DISTINCT_PAYLOADS = 1024
-STALL_LIMIT_S = 120.0
-RECEIVE_BYTES = 1 << 20
 KNOCK_PAUSE_S = 0.005
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 24 * 3_600_000
-
-
-class Failed(Exception):
-    """The broker did not do what the job needs."""
-
-
-def payloads(size: int) -> list[bytes]:
-    source = random.Random(size)
-    return [base64.b64encode(source.randbytes(size))[:size] for _ in range(DISTINCT_PAYLOADS)]
-
-
-class Line:
-    """A connection: a socket and the wire that is spoken on it."""
-
-    def __init__(self, wire: jobs.WireName, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.wire: Wire = WIRES[wire]()
-        self.socket = socket.create_connection((host, int(port)), STALL_LIMIT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.ask(self.wire.hello(), self.wire.hello_answers)
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def receive(self) -> bytes:
-        data = self.socket.recv(RECEIVE_BYTES)
-        if not data:
-            raise Failed("the broker closed the connection")
-        return data
-
-    def ask(self, request: bytes, answers: int = 1) -> None:
-        self.send(request)
-        while answers > 0:
-            answers -= self.wire.answers(self.receive())
 
 
 def pump(line: Line, requests: Iterator[bytes], count: int, answers_each: int, in_flight: int) -> float:
@@ -81,20 +38,13 @@ def pump(line: Line, requests: Iterator[bytes], count: int, answers_each: int, i
 def put(job: jobs.Put) -> jobs.Transfer:
     if job.count % job.batch:
         raise Failed(f"{job.count} messages are no whole number of batches of {job.batch}")
+    if job.queues > 1:
+        return crowd.put(job)
     line = Line(job.wire, job.address)
-    requests = _delayed(line.wire, job) if job.delay else _made_beforehand(line.wire, job)
+    requests = _delayed(line.wire, job) if job.delay else made_beforehand(line.wire, job.queue, job.size, job.batch)
     batches, window = job.count // job.batch, max(1, job.in_flight // job.batch)
     seconds = pump(line, requests, batches, line.wire.answers_to(job.batch), window)
     return jobs.Transfer(job.count, seconds, time.process_time())
-
-
-def _made_beforehand(wire: Wire, job: jobs.Put) -> Iterator[bytes]:
-    bodies, last = payloads(job.size), DISTINCT_PAYLOADS - 1
-    kinds = max(8, DISTINCT_PAYLOADS // job.batch)
-    made = [
-        wire.put(n, job.queue, [bodies[(n * job.batch + i) & last] for i in range(job.batch)]) for n in range(kinds)
-    ]
-    return (made[n % kinds] for n in count_from())
 
 
 def _delayed(wire: Wire, job: jobs.Put) -> Iterator[bytes]:
@@ -106,6 +56,8 @@ def _delayed(wire: Wire, job: jobs.Put) -> Iterator[bytes]:
 
 
 def take(job: jobs.Take) -> jobs.Transfer:
+    if job.queues > 1:
+        return crowd.take(job)
     line, got = Line(job.wire, job.address), 0
     start = time.monotonic()
     line.send(line.wire.subscribe(job.queue, job.batch, job.in_flight))
@@ -116,15 +68,9 @@ def take(job: jobs.Take) -> jobs.Transfer:
                 raise Failed(f"a message of {len(payload)} bytes came, {job.size} were sent")
         got += len(taken.payloads)
         line.send(taken.reply)
-    _await_acknowledged(line)
-    return jobs.Transfer(got, time.monotonic() - start, time.process_time())
-
-
-def _await_acknowledged(line: Line) -> None:
     line.send(line.wire.leave())
-    data = b""
-    while not line.wire.left(data):
-        data = line.receive()
+    line.await_left()
+    return jobs.Transfer(got, time.monotonic() - start, time.process_time())
 
 
 def paced_put(job: jobs.PacedPut) -> jobs.Latencies:
@@ -170,7 +116,8 @@ def paced_take(job: jobs.PacedTake) -> jobs.Latencies:
                 latencies.append(now - stamp)
         got += len(taken.payloads)
         line.send(taken.reply)
-    _await_acknowledged(line)
+    line.send(line.wire.leave())
+    line.await_left()
     return summary(latencies)
 
 
@@ -228,6 +175,7 @@ def main() -> None:
         jobs.Declare: declare,
         jobs.Scatter: scatter,
         jobs.Count: count,
+        jobs.Idle: crowd.idle,
         jobs.Knock: knock,
     }
     result = do[type(job)](job)

@@ -77,14 +77,15 @@ class Mock(msgspec.Struct, frozen=True, tag=True):
 
 KafkaJob = Produce | Consume | PacedProduce | PacedConsume | Probe | Mock
 
-WireName = Literal["native", "nats", "redis"]
-LibraryName = Literal["waystation", "nats-py", "redis-py"]
+WireName = Literal["native", "nats", "redis", "amqp", "amqp-quorum", "amqp-classic"]
+LibraryName = Literal["waystation", "nats-py", "redis-py", "pika", "aio-pika"]
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
     """Put `count` messages into a queue, `batch` a request, at most `in_flight` of them unanswered.
 
-    With `delay`, each comes due at a time of its own, between an hour and a year from now.
+    With `delay`, each comes due at a time of its own, between an hour and a year from now. With several `queues`, all
+    numbers are divided among them: a connection each, named as `Declare` names them, all at work at the same time.
     """
 
     wire: WireName
@@ -95,10 +96,14 @@ class Put(msgspec.Struct, frozen=True, tag=True):
     batch: int
     in_flight: int
     delay: bool = False
+    queues: int = 1
 
 
 class Take(msgspec.Struct, frozen=True, tag=True):
-    """Consume `count` messages of a queue and acknowledge them, `batch` an acknowledgement."""
+    """Consume `count` messages of a queue and acknowledge them, `batch` an acknowledgement.
+
+    With several `queues`, they and the messages are divided among as many connections; `in_flight` is that of each.
+    """
 
     wire: WireName
     address: str
@@ -107,6 +112,7 @@ class Take(msgspec.Struct, frozen=True, tag=True):
     size: int
     batch: int
     in_flight: int
+    queues: int = 1
 
 
 class PacedPut(msgspec.Struct, frozen=True, tag=True):
@@ -165,6 +171,18 @@ class Count(msgspec.Struct, frozen=True, tag=True):
     queues: tuple[str, ...]
 
 
+class Idle(msgspec.Struct, frozen=True, tag=True):
+    """Open `connections`, each with a consumer on one of `queues` queues that `Declare` made (READY once all consume),
+    and keep them open until a line comes on stdin."""
+
+    wire: WireName
+    address: str
+    queue: str
+    connections: int
+    queues: int
+    in_flight: int
+
+
 class Knock(msgspec.Struct, frozen=True, tag=True):
     """Wait (READY) for the broker's address on stdin, then knock until a put into `queue` is acknowledged."""
 
@@ -173,7 +191,7 @@ class Knock(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float = 300.0
 
 
-WireJob = Put | Take | PacedPut | PacedTake | Declare | Scatter | Count | Knock
+WireJob = Put | Take | PacedPut | PacedTake | Declare | Scatter | Count | Idle | Knock
 
 
 class LibraryPut(msgspec.Struct, frozen=True, tag=True):

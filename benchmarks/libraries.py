@@ -2,6 +2,7 @@
 
 Run as `python -m benchmarks.libraries JOB`, one job a process. Batched: as many as `batch` at a time by whatever the
 library has for it (`put_many`, a pipeline, gathered futures). One by one: send, wait for the answer, send the next.
+Those of AMQP are in `benchmarks.amqp_libraries`.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import jobs
-from benchmarks.generator import payloads
+from benchmarks import amqp_libraries, jobs
+from benchmarks.line import payloads
 from benchmarks.wires import GROUP
 
 WAIT_S = 60.0
@@ -133,11 +134,15 @@ PUT: dict[str, Callable[[jobs.LibraryPut], jobs.Transfer]] = {
     "waystation": waystation_put,
     "nats-py": nats_put,
     "redis-py": redis_put,
+    "pika": amqp_libraries.pika_put,
+    "aio-pika": amqp_libraries.aio_pika_put,
 }
 TAKE: dict[str, Callable[[jobs.LibraryTake], jobs.Transfer]] = {
     "waystation": waystation_take,
     "nats-py": nats_take,
     "redis-py": redis_take,
+    "pika": amqp_libraries.pika_take,
+    "aio-pika": amqp_libraries.aio_pika_take,
 }
 
 

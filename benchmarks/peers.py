@@ -4,10 +4,12 @@ A peer is a recipe; a `Running` is a live broker on an empty loopback port with 
 started here are ever signalled, by their own pid. Called by the scenarios.
 """
 
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -92,11 +94,24 @@ class QueuePeer(Peer, Protocol):
     """More than these are left out of the run; None: as many as asked for."""
 
 
-def spawn(command: list[str], folder: Path, port: int) -> Running:
+def program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise Unavailable(f"no `{name}` on this machine (Debian's package of that name has it)")
+    return found
+
+
+def spawn(command: list[str], folder: Path, port: int, environment: Mapping[str, str] | None = None) -> Running:
     """A broker process of its own session (so that Ctrl-C reaches us first), logging into its folder."""
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env=environment,
         )
     return Running(process, f"127.0.0.1:{port}")
 
@@ -130,9 +145,12 @@ class Waystation:
             raise Unavailable(f"`waystation {' '.join(arguments)}` does not run: {last_line}")
         return answer.stdout.strip()
 
+    def doors(self, port: int) -> list[str]:
+        return ["--kafka", f"127.0.0.1:{port}", "--amqp", "off", "--http", "off"]
+
     def spawn(self, folder: Path, port: int) -> Running:
         profiler = ["-m", "cProfile", "-o", str(self.profile)] if self.profile else []
-        serve = ["serve", "--data", str(folder / "data"), "--kafka", f"127.0.0.1:{port}", "--http", "off"]
+        serve = ["serve", "--data", str(folder / "data"), *self.doors(port)]
         flush = ["--set", f"waystation.flush={self.flush}"] if self.flush != "commit" else []
         return spawn([sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush], folder, port)
 

@@ -6,6 +6,9 @@ Pure data. Called by `benchmarks.cli` and the scenarios.
 
 import msgspec
 
+AMQP_BATCH = 50  # publishes in one write, messages in one acknowledgement
+AMQP_QUEUES = 8
+
 
 class Plan(msgspec.Struct, frozen=True):
     rounds: int
@@ -36,6 +39,13 @@ class Plan(msgspec.Struct, frozen=True):
     ready: int
     parked: int
 
+    # AMQP
+    amqp_messages: int
+    """Per publish or consume sample of 100 B; larger messages in half the number."""
+    amqp_library_messages: int
+    """The same by a Python client; a fifth of it where every publish is waited for."""
+    connections: int
+
     def scaled(self, scale: float) -> "Plan":
         def times(count: int, multiple: int = 1) -> int:
             return max(multiple, int(count * scale) // multiple * multiple)
@@ -54,6 +64,9 @@ class Plan(msgspec.Struct, frozen=True):
             queues=times(self.queues, 100),
             ready=times(self.ready, whole),
             parked=times(self.parked, whole),
+            amqp_messages=times(self.amqp_messages, 2 * AMQP_QUEUES * AMQP_BATCH),
+            amqp_library_messages=times(self.amqp_library_messages, 500),
+            connections=times(self.connections, 100),
         )
 
 
@@ -75,6 +88,9 @@ FULL = Plan(
     queues=1_000_000,
     ready=10_000_000,
     parked=10_000_000,
+    amqp_messages=200_000,
+    amqp_library_messages=20_000,
+    connections=10_000,
 )
 QUICK = Plan(
     rounds=1,
@@ -94,4 +110,7 @@ QUICK = Plan(
     queues=2_000,
     ready=50_000,
     parked=50_000,
+    amqp_messages=8_000,
+    amqp_library_messages=1_000,
+    connections=200,
 )

@@ -1,4 +1,4 @@
-"""Where our broker spends its time under the produce and consume load: cProfile by function, or perf by symbol.
+"""Where our broker spends its time under load of topics, of queues or by AMQP: cProfile by function, perf by symbol.
 
 The figures of a profiled broker are worthless, so none are printed. cProfile sees the event loop's thread only; perf
 sees all threads and the kernel, but shows the interpreter instead of Python functions. Called by `benchmarks.cli`.
@@ -12,7 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from benchmarks import jobs
+from benchmarks import amqp_scenarios, figures, jobs
+from benchmarks.amqp_peers import WaystationAmqp
 from benchmarks.peers import Running, Unavailable, Waystation, start
 from benchmarks.plan import Plan
 from benchmarks.queue_scenarios import IN_FLIGHT, declare
@@ -21,12 +22,14 @@ from benchmarks.scenarios import create_topic
 LINES = 40
 
 
-def profile(tool: Literal["cprofile", "perf"], plan: Plan, work: Path, *, queues: bool) -> str:
-    """The report of one produce and one consume of the plan's 100 B messages; or put and take, batched, of a queue."""
-    load = _queue_load if queues else _topic_load
+def profile(tool: Literal["cprofile", "perf"], plan: Plan, work: Path, part: figures.Part) -> str:
+    """The report of one produce and one consume of 100 B messages by the part's protocol, as many as the plan says."""
     output = work / "profile"
-    peer = Waystation(profile=output if tool == "cprofile" else None)
-    broker, _, _ = start(peer, work, jobs.Probe("first"))
+    written = output if tool == "cprofile" else None
+    peer = WaystationAmqp(profile=written) if part == figures.AMQP else Waystation(profile=written)
+    knock = jobs.Knock(peer.wire, "first") if part == figures.AMQP else jobs.Probe("first")
+    load = {figures.AMQP: _amqp_load, figures.QUEUES: _queue_load}.get(part, _topic_load)
+    broker, _, _ = start(peer, work, knock)
     try:
         if tool == "perf":
             with _Perf(broker.pid, output):
@@ -50,6 +53,12 @@ def _queue_load(peer: Waystation, broker: Running, plan: Plan) -> None:
     order = (peer.wire, broker.bootstrap, "profile", plan.queue_messages, 100, plan.batch, IN_FLIGHT["batched"])
     jobs.run(jobs.Put(*order), jobs.Transfer)
     jobs.run(jobs.Take(*order), jobs.Transfer)
+
+
+def _amqp_load(peer: Waystation, broker: Running, plan: Plan) -> None:
+    amqp_scenarios.declare(peer, broker, "profile")
+    jobs.run(amqp_scenarios.publish(peer, broker, "profile", plan.amqp_messages, 100), jobs.Transfer)
+    jobs.run(amqp_scenarios.consume(peer, broker, "profile", plan.amqp_messages, 100, 1), jobs.Transfer)
 
 
 def _cprofile_report(output: Path) -> str:

@@ -4,20 +4,12 @@ Both run with the settings that their manuals give for a queue that survives a r
 acknowledges, which the table's foot says. Called by `benchmarks.cli`.
 """
 
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import jobs
-from benchmarks.peers import Running, Unavailable, spawn
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        raise Unavailable(f"no `{name}` on this machine (Debian's package of that name has it)")
-    return found
+from benchmarks.peers import Running, program, spawn
 
 
 def _version(*command: str) -> str:
@@ -39,14 +31,14 @@ class Nats:
     most_queues: int | None = field(default=5_000, init=False)
 
     def version(self) -> str:
-        return f"NATS JetStream {_version(_program('nats-server'), '-v').removeprefix('nats-server: v')}, file storage"
+        return f"NATS JetStream {_version(program('nats-server'), '-v').removeprefix('nats-server: v')}, file storage"
 
     def prepare(self, folder: Path) -> None:
         pass
 
     def spawn(self, folder: Path, port: int) -> Running:
         where = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder / "data")]
-        return spawn([_program("nats-server"), *where], folder, port)
+        return spawn([program("nats-server"), *where], folder, port)
 
 
 @dataclass
@@ -63,7 +55,7 @@ class Redis:
     most_queues: int | None = field(default=None, init=False)
 
     def version(self) -> str:
-        words = dict(word.split("=") for word in _version(_program("redis-server"), "-v").split() if "=" in word)
+        words = dict(word.split("=") for word in _version(program("redis-server"), "-v").split() if "=" in word)
         return f"Redis {words['v']}, appendonly, appendfsync everysec"
 
     def prepare(self, folder: Path) -> None:
@@ -72,4 +64,4 @@ class Redis:
     def spawn(self, folder: Path, port: int) -> Running:
         where = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder / "data")]
         keep = ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
-        return spawn([_program("redis-server"), *where, *keep], folder, port)
+        return spawn([program("redis-server"), *where, *keep], folder, port)

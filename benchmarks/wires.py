@@ -1,5 +1,5 @@
-"""What the load generator says to a broker, byte for byte: the shape that our native protocol, NATS JetStream and Redis
-Streams have in common.
+"""What the load generator says to a broker, byte for byte: the shape that our native protocol, NATS JetStream, Redis
+Streams and AMQP have in common.
 
 A wire is sans-I/O: it makes requests and takes what came back apart; the generator owns the socket. Requests can be
 made beforehand, and answers are taken apart many at a time, so that the generator is not what is measured. The peers'

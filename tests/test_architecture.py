@@ -155,6 +155,7 @@ HEAVY = (
     "httptools",
     "hypothesis",
     "kio",
+    "pamqp",
     "pytest",
     "requests",
     "ssl",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -26,7 +28,7 @@ messages = st.builds(
     id=st.none() | st.text(min_size=1, max_size=255),
     key=st.none() | st.binary(max_size=20) | text.map(str.encode),
     headers=st.dictionaries(text, json_values | st.binary(max_size=10), max_size=4),
-    priority=st.integers(0, 9),
+    priority=st.integers(0, 255),
     delay_ms=st.integers(0, 10**9),
     deliver_at_ms=st.none() | st.integers(0, LATEST_MS),
     ttl_ms=st.none() | st.integers(1, 10**9),
@@ -36,6 +38,12 @@ messages = st.builds(
     type=st.none() | text,
     max_deliveries=st.integers(0, 100),
     timestamp_ms=st.none() | st.integers(-(10**15), 10**15),
+    exchange=st.none() | text,
+    routing_key=st.none() | text,
+    content_encoding=st.none() | text,
+    delivery_mode=st.integers(0, 255),
+    user_id=st.none() | text,
+    app_id=st.none() | text,
 )
 
 
@@ -104,7 +112,7 @@ def test_null_says_nothing() -> None:
         ({"payload": "x", "id": ""}, "id"),
         ({"payload": "x", "priority": "9"}, "priority"),
         ({"payload": "x", "priority": True}, "priority"),
-        ({"payload": "x", "priority": 10}, "priority"),
+        ({"payload": "x", "priority": 256}, "priority"),
         ({"payload": "x", "delay_ms": 0.5}, "delay_ms"),
         ({"payload": "x", "delay_ms": math.inf}, "delay_ms"),
         ({"payload": "x", "delay_ms": math.nan}, "delay_ms"),
@@ -112,6 +120,8 @@ def test_null_says_nothing() -> None:
         ({"payload": "x", "ttl_ms": 1e300}, "ttl_ms"),
         ({"payload": "x", "deliver_at_ms": -1}, "deliver_at_ms"),
         ({"payload": "x", "max_deliveries": -1}, "max_deliveries"),
+        ({"payload": "x", "delivery_mode": 256}, "delivery_mode"),
+        ({"payload": "x", "exchange": 5}, "exchange"),
         ({"payload": "x", "priorty": 5}, "priorty"),
     ],
 )
@@ -133,3 +143,15 @@ def test_anything_becomes_a_message_or_an_error(value: Any) -> None:
     except Invalid as error:
         text = str(error)
         assert ":" in text
+
+
+def test_what_json_does_not_have_is_text_in_headers() -> None:
+    """json.dumps can write it, whoever sent it: AMQP's timestamps, bytes in lists, msgpack's extensions."""
+    moment = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
+    headers = {"at": moment, "list": [b"\xff", moment], "map": {"at": moment}, "ext": msgspec.msgpack.Ext(7, b"\xff")}
+    assert json.loads(json.dumps(to_json_object(Message(b"", headers=headers))))["headers"] == {
+        "at": "2024-05-06T12:00:00Z",
+        "list": ["/w==", "2024-05-06T12:00:00Z"],
+        "map": {"at": "2024-05-06T12:00:00Z"},
+        "ext": "/w==",
+    }

@@ -118,6 +118,7 @@ def open(
     settings: Mapping[str, str] | None = None,
     kafka: str = "127.0.0.1:0",
     http: str = "off",
+    amqp: str = "off",
     guarantee: Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = 64 * 1024 * 1024,
@@ -127,8 +128,8 @@ def open(
     `path` is the folder of its data, made if it is not there; only one broker at a time may have it (`DataInUse`).
     `":memory:"` is for tests: for now it is a temporary folder that is removed on close. `settings` are the broker's,
     by their dotted names. `kafka` is where its Kafka door listens (native clients use the same port), on this machine:
-    port 0 takes a free one, `"off"` leaves it closed; `http` the same for its HTTP door. The other options are those of
-    `connect`. What goes wrong at the start is raised here.
+    port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for its HTTP and AMQP doors. The other
+    options are those of `connect`. What goes wrong at the start is raised here.
 
         with waystation.open("./data", settings={"num.partitions": "4"}) as mq:
             mq.publish("orders", {"id": 7})
@@ -137,5 +138,5 @@ def open(
     from waystation.inprocess import EmbeddedBroker
 
     return EmbeddedBroker(
-        path, settings, kafka, http, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
+        path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
     )

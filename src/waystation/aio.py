@@ -70,6 +70,7 @@ def open(
     settings: _Mapping[str, str] | None = None,
     kafka: str = "127.0.0.1:0",
     http: str = "off",
+    amqp: str = "off",
     guarantee: _Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = _IN_FLIGHT,
@@ -81,5 +82,7 @@ def open(
     from waystation.inprocess import open_async
 
     return _Opening(
-        open_async(path, settings, kafka, http, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight)
+        open_async(
+            path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
+        )
     )

@@ -292,6 +292,13 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             high=30 * _DAY_MS,
             broker_name=None,
         ),
+        Setting(
+            "waystation.stream",
+            "bool",
+            False,
+            "An AMQP client declared the topic as a stream: for AMQP clients, no queue can have its name.",
+            broker_name=None,
+        ),
     )
 }
 
@@ -317,6 +324,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = 1024 * _MIB
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * _DAY_MS
+    stream: bool = False
 
     @property
     def compacts(self) -> bool:
@@ -563,6 +571,14 @@ BROKER_SETTINGS: dict[str, Setting] = {
             dynamic=False,
         ),
         Setting(
+            "waystation.queue.message.max.bytes",
+            "int",
+            16 * 1024 * 1024,
+            "The largest payload of a message that is put to a queue. Topics have `max.message.bytes`.",
+            low=1,
+            high=512 * 1024 * 1024,
+        ),
+        Setting(
             "waystation.queue.segment.bytes",
             "int",
             64 * 1024 * 1024,
@@ -579,6 +595,20 @@ BROKER_SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "waystation.flush.interval.ms", "int", 1_000, "For `waystation.flush=interval`.", low=1, high=3_600_000
+        ),
+        Setting(
+            "waystation.disk.free.min.bytes",
+            "int",
+            64 * _MIB,
+            "With less room on the disk, publishers of the namespaces that store most are held back; 0: never.",
+            low=0,
+        ),
+        Setting(
+            "waystation.memory.max.bytes",
+            "int",
+            0,
+            "With more memory in use, publishers of the namespaces that store most are held back; 0: never.",
+            low=0,
         ),
         Setting(
             "waystation.checkpoint.interval.ms",

@@ -23,11 +23,13 @@ from waystation.errors import Invalid, Unavailable
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.client.link import Dial
+    from waystation.doors.amqp.server import AmqpDoor
     from waystation.doors.front import Front
     from waystation.doors.http.server import HttpDoor
     from waystation.doors.native.server import NativeDoor
 
 KAFKA_PORT = 9092
+AMQP_PORT = 5672
 HTTP_PORT = 8080
 MEMORY = ":memory:"
 
@@ -40,14 +42,22 @@ class Station:
     """A broker and its doors, started and stopped together."""
 
     def __init__(
-        self, data: str, settings: BrokerSettings, *, kafka: Address | None, http: Address | None = None
+        self,
+        data: str,
+        settings: BrokerSettings,
+        *,
+        kafka: Address | None,
+        amqp: Address | None = None,
+        http: Address | None = None,
     ) -> None:
         self.data = data
         self._settings = settings
         self._kafka = kafka
+        self._amqp = amqp
         self._http = http
         self._broker: Broker | None = None
         self._front: Front | None = None
+        self._amqp_door: AmqpDoor | None = None
         self._http_door: HttpDoor | None = None
         self.native: NativeDoor | None = None  # also the way in for clients in this process
         self.addresses: dict[str, str] = {}
@@ -63,6 +73,11 @@ class Station:
             if self._kafka is not None:
                 self._front = _front(self._broker, self.native, self._kafka)
                 self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
+            if self._amqp is not None:
+                from waystation.doors.amqp.server import AmqpDoor
+
+                self._amqp_door = AmqpDoor(self._broker, self._amqp.host, self._amqp.port)
+                self.addresses["amqp"] = str(await _listen(self._amqp_door, self._amqp, "AMQP"))
             if self._http is not None:
                 from waystation.doors.http.server import HttpDoor
 
@@ -75,8 +90,8 @@ class Station:
     async def stop(self) -> None:
         """Closes the doors, then the broker, which flushes all that it has."""
         self.addresses.clear()
-        doors = [door for door in (self._front, self._http_door) if door is not None]
-        self._front = self._http_door = None
+        doors = [door for door in (self._front, self._amqp_door, self._http_door) if door is not None]
+        self._front = self._amqp_door = self._http_door = None
         broker, self._broker = self._broker, None
         try:
             for door in doors:
@@ -96,7 +111,7 @@ def _front(broker: Broker, native: NativeDoor, address: Address) -> Front:
     return Front(address.host, address.port, broker.settings, clock, kafka.connection, native.by_first_byte)
 
 
-async def _listen(door: Front | HttpDoor, wanted: Address, name: str) -> Address:
+async def _listen(door: Front | AmqpDoor | HttpDoor, wanted: Address, name: str) -> Address:
     try:
         host, port = await door.start()
     except OSError as error:
@@ -123,7 +138,12 @@ class BrokerThread:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], settings: Mapping[str, str] | None, kafka: str, http: str = "off"
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, str] | None,
+        kafka: str,
+        http: str = "off",
+        amqp: str = "off",
     ) -> None:
         values = dict(settings or {})
         self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
@@ -136,7 +156,11 @@ class BrokerThread:
         self._thread: threading.Thread | None = None
         self._open_session: OpenSession | None = None
         try:
-            doors = {"kafka": _door_address("kafka", kafka), "http": _door_address("http", http)}
+            doors = {
+                "kafka": _door_address("kafka", kafka),
+                "amqp": _door_address("amqp", amqp),
+                "http": _door_address("http", http),
+            }
             self._start(Station(self.data, BrokerSettings(values), **doors))
         except BaseException:
             self._clean()

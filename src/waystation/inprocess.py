@@ -22,7 +22,7 @@ from waystation.embedded import BrokerThread
 class EmbeddedBroker(Client):
     """A running broker and a client of it in one. Use it as a context manager, or call `close`.
 
-    `kafka` and `http` are the addresses where its doors listen, empty where they are closed; `data` is its folder. A
+    `kafka`, `http` and `amqp` are the addresses where its doors listen, empty where they are closed; `data` is its folder. A
     process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
     """
 
@@ -32,15 +32,17 @@ class EmbeddedBroker(Client):
         settings: Mapping[str, str] | None = None,
         kafka: str = "127.0.0.1:0",
         http: str = "off",
+        amqp: str = "off",
         *,
         guarantee: Guarantee = "at-least-once",
         timeout: float = 30.0,
         max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
     ) -> None:
-        self._broker = BrokerThread(path, settings, kafka, http)
+        self._broker = BrokerThread(path, settings, kafka, http, amqp)
         self.data = self._broker.data
         self.kafka = self._broker.addresses.get("kafka", "")
         self.http = self._broker.addresses.get("http", "")
+        self.amqp = self._broker.addresses.get("amqp", "")
         try:
             bridge = Bridge(self._broker.loop, self._broker.thread_id)
             budget = ThreadBudget(max_in_flight)
@@ -76,6 +78,7 @@ class AsyncEmbeddedBroker(AsyncClient):
         self.data = broker.data
         self.kafka = broker.addresses.get("kafka", "")
         self.http = broker.addresses.get("http", "")
+        self.amqp = broker.addresses.get("amqp", "")
 
     @property
     def url(self) -> str:
@@ -100,13 +103,14 @@ async def open_async(
     settings: Mapping[str, str] | None,
     kafka: str,
     http: str,
+    amqp: str,
     *,
     guarantee: Guarantee,
     timeout: float,
     max_in_flight: int,
 ) -> AsyncEmbeddedBroker:
     """See `waystation.aio.open`."""
-    broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http)
+    broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http, amqp)
     try:
         core = Core(
             broker.dial(), budget=Budget(max_in_flight), name="embedded", guarantee=guarantee, timeout_s=timeout

@@ -8,14 +8,17 @@ Structs are arrays on the wire and on the disk: fields may be added at the end, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from waystation.errors import Invalid
 
-HIGHEST_PRIORITY = 9
+HIGHEST_PRIORITY = 255
+"""A queue tells some of them apart: 0 to 9 unless it says otherwise, and what is above is as its highest."""
 MAX_HORIZON_MS = 100 * 365 * 24 * 3600 * 1000
 """A delay or a time to live of more than a century is a mistake in the unit."""
 LATEST_MS = 2**60
@@ -23,7 +26,7 @@ LATEST_MS = 2**60
 
 
 class Priority(IntEnum):
-    """Names for some of the priorities 0 to 9. A message that says nothing has 0 and comes last."""
+    """Names for some of the everyday priorities, 0 to 9. A message that says nothing has 0 and comes last."""
 
     LOW = 1
     NORMAL = 2
@@ -89,17 +92,33 @@ class Delivered(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: int = -1
 
 
+Terms = tuple[int, int, int | None, int | None, int]
+terms_of: Callable[[Message], Terms] = attrgetter("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries")
+"""What a message asks of a queue. Many messages are told apart by it at once, which is quicker than one by one."""
+PLAIN: Terms = (0, 0, None, None, 0)
+
+
 def check_message(message: Message) -> None:
     """Raises Invalid, naming the field, unless the message makes sense."""
-    if not 0 <= message.priority <= HIGHEST_PRIORITY:
-        raise Invalid(f"priority: {message.priority} is not between 0 and {HIGHEST_PRIORITY}")
-    if not 0 <= message.delay_ms <= MAX_HORIZON_MS:
-        raise Invalid(f"delay_ms: {message.delay_ms} is not between 0 and a century")
-    if message.deliver_at_ms is not None and not 0 <= message.deliver_at_ms <= LATEST_MS:
-        raise Invalid(f"deliver_at_ms: {message.deliver_at_ms} is no time")
-    if message.ttl_ms is not None and not 0 < message.ttl_ms <= MAX_HORIZON_MS:
-        raise Invalid(f"ttl_ms: {message.ttl_ms} is not above zero and below a century")
-    if not 0 <= message.max_deliveries < 2**31:
-        raise Invalid(f"max_deliveries: {message.max_deliveries} is not between 0 and 2147483647")
-    if message.id is not None and not 0 < len(message.id) <= 255:
+    check_terms(terms_of(message))
+    if message.id is not None:
+        check_id(message.id)
+
+
+def check_terms(terms: Terms) -> None:
+    priority, delay_ms, deliver_at_ms, ttl_ms, max_deliveries = terms
+    if not 0 <= priority <= HIGHEST_PRIORITY:
+        raise Invalid(f"priority: {priority} is not between 0 and {HIGHEST_PRIORITY}")
+    if not 0 <= delay_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"delay_ms: {delay_ms} is not between 0 and a century")
+    if deliver_at_ms is not None and not 0 <= deliver_at_ms <= LATEST_MS:
+        raise Invalid(f"deliver_at_ms: {deliver_at_ms} is no time")
+    if ttl_ms is not None and not 0 < ttl_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"ttl_ms: {ttl_ms} is not above zero and below a century")
+    if not 0 <= max_deliveries < 2**31:
+        raise Invalid(f"max_deliveries: {max_deliveries} is not between 0 and 2147483647")
+
+
+def check_id(message_id: str) -> None:
+    if not 0 < len(message_id) <= 255:
         raise Invalid("id: must have 1 to 255 characters")

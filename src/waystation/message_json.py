@@ -3,7 +3,8 @@
 The fields are those of `Message` by name. Bytes have three spellings: `payload` is text; `payload` beside
 `"encoding": "base64"`, or `payload_base64`, is anything; `json` is a JSON value, stored as its JSON. What comes out
 always has `payload`, with `"encoding": "base64"` only where the bytes are not UTF-8. Keys and headers that are not
-UTF-8 are in `key_base64` and `headers_base64`. So every message survives the way out and in again, byte for byte.
+UTF-8 are in `key_base64` and `headers_base64`. So every message survives the way out and in again, byte for byte; only
+moments in headers, which JSON does not have, become text.
 
 Nothing here knows a door; whoever holds decoded JSON may call it.
 """
@@ -23,8 +24,21 @@ from waystation.message import Delivered, Message, check_message
 
 JSON_TYPE = "application/json"
 
-_TEXTS = ("id", "correlation_id", "reply_to", "content_type", "type")
-_NUMBERS = ("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "timestamp_ms")
+_TEXTS = (
+    "id",
+    "correlation_id",
+    "reply_to",
+    "content_type",
+    "type",
+    "exchange",
+    "routing_key",
+    "content_encoding",
+    "user_id",
+    "app_id",
+)
+_NUMBERS = ("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "timestamp_ms", "delivery_mode")
+_ZERO_SAYS_NOTHING = ("priority", "delay_ms", "max_deliveries", "delivery_mode")
+HIGHEST_DELIVERY_MODE = 255
 _BYTES = ("payload", "payload_base64", "encoding", "json", "key", "key_base64", "headers", "headers_base64")
 _OF_DELIVERY = frozenset(
     (
@@ -57,13 +71,15 @@ def from_json_object(given: object) -> Message:
             raise Invalid(f"{name}: a message has no such field{_near(str(name))}")
     fields: dict[str, Any] = {name: _checked(given, name, _text) for name in _TEXTS if name in given}
     fields.update((name, _checked(given, name, _number)) for name in _NUMBERS if name in given)
-    for name in ("priority", "delay_ms", "max_deliveries"):
+    for name in _ZERO_SAYS_NOTHING:
         if fields.get(name, 0) is None:
             del fields[name]  # null says nothing
     if "json" in given and fields.get("content_type") is None:
         fields["content_type"] = JSON_TYPE
     message = Message(payload=_payload(given), key=_key(given), headers=_headers(given), **fields)
     check_message(message)
+    if not 0 <= message.delivery_mode <= HIGHEST_DELIVERY_MODE:
+        raise Invalid(f"delivery_mode: {message.delivery_mode} is not between 0 and {HIGHEST_DELIVERY_MODE}")
     return message
 
 
@@ -85,7 +101,7 @@ def to_json_object(message: Message | Delivered, queue: str = "") -> dict[str, A
             found[name] = value
     for name in _NUMBERS:
         value = getattr(message, name)
-        if value is not None and (value or name not in ("priority", "delay_ms", "max_deliveries")):
+        if value is not None and (value or name not in _ZERO_SAYS_NOTHING):
             found[name] = value
     return found
 
@@ -135,13 +151,32 @@ def _put_bytes(found: dict[str, Any], message: Message) -> None:
             found["key"] = text
     if not message.headers:
         return
-    plain = {name: value for name, value in message.headers.items() if not isinstance(value, bytes)}
+    plain = {
+        name: value if type(value) in _SCALARS else _as_json(value)
+        for name, value in message.headers.items()
+        if not isinstance(value, bytes)
+    }
     if plain:
         found["headers"] = plain
     if len(plain) < len(message.headers):
         found["headers_base64"] = {
             name: b64encode(value).decode() for name, value in message.headers.items() if isinstance(value, bytes)
         }
+
+
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
+def _as_json(value: Any) -> Any:
+    """What a header holds that JSON does not have: moments are text (ISO 8601), bytes within lists base64."""
+    return msgspec.json.decode(_encode_json_like(value))
+
+
+def _spelled(value: object) -> str:
+    return b64encode(value.data).decode() if isinstance(value, msgspec.msgpack.Ext) else str(value)
+
+
+_encode_json_like = msgspec.json.Encoder(enc_hook=_spelled).encode
 
 
 def _as_text(value: bytes) -> str | None:

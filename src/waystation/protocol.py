@@ -260,12 +260,13 @@ class ListTopics(Command, tag="list_topics"):
 
 
 class DeclareExchange(Command, tag="declare_exchange"):
-    """→ None. Kinds: direct, fanout, topic, headers, filter."""
+    """→ None. Kinds: direct, fanout, topic, headers, filter, x-consistent-hash, x-delayed-message."""
 
     exchange: str
     kind: str = "direct"
     alternate: str | None = None
     passive: bool = False
+    arguments: dict[str, Any] = {}
 
 
 class DeleteExchange(Command, tag="delete_exchange"):

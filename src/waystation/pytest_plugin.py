@@ -31,11 +31,11 @@ def waystation(waystation_settings: Mapping[str, str]) -> Iterator[EmbeddedBroke
     """A fresh broker in this process, with nothing in it and all doors open, and a client of it in one.
 
     `waystation.url` is for `waystation.connect` in the program under test, `waystation.kafka` for Kafka clients,
-    `waystation.http` for HTTP. Everything is gone after the test.
+    `waystation.http` for HTTP, `waystation.amqp` for AMQP clients. Everything is gone after the test.
     """
     import waystation
 
-    with waystation.open(":memory:", settings=waystation_settings, http="127.0.0.1:0") as broker:
+    with waystation.open(":memory:", settings=waystation_settings, http="127.0.0.1:0", amqp="127.0.0.1:0") as broker:
         yield broker
 
 

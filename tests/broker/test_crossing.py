@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.broker import crossing
-from waystation.broker.crossing import CROSSINGS, NUMBER_FIELDS, TEXT_FIELDS, delivered_of, headers_of, message_of
+from waystation.broker.crossing import CROSSINGS, NUMBER_FIELDS, TEXT_FIELDS, headers_of, message_of
 from waystation.broker.messages import build_batches
+from waystation.broker.record_reading import delivered_of
 from waystation.errors import Invalid, InvalidRecord
 from waystation.log import batch as batches
 from waystation.log.batch import Header, Record
@@ -38,7 +39,7 @@ messages = st.builds(
     id=st.none() | text.filter(bool),
     key=st.none() | st.binary(max_size=20),
     headers=st.dictionaries(names, header_values, max_size=4),
-    priority=st.integers(0, 9),
+    priority=st.integers(0, 255),
     delay_ms=st.integers(0, MAX_HORIZON_MS),
     deliver_at_ms=st.none() | st.integers(0, LATEST_MS),
     ttl_ms=st.none() | st.integers(1, MAX_HORIZON_MS),
@@ -48,6 +49,12 @@ messages = st.builds(
     type=st.none() | text | st.just(crossing.TOMBSTONE),
     max_deliveries=st.integers(0, 2**31 - 1),
     timestamp_ms=st.none() | st.integers(0, 2**62),
+    exchange=st.none() | text,
+    routing_key=st.none() | text,
+    content_encoding=st.none() | text,
+    delivery_mode=st.integers(0, 255),
+    user_id=st.none() | text,
+    app_id=st.none() | text,
 )
 
 
@@ -88,12 +95,28 @@ def test_a_message_comes_out_of_a_topic_as_it_went_in(sent: list[Message], limit
         assert after.taken_ms == (expected.timestamp_ms if before.ttl_ms is None else NOW_MS)
 
 
+def test_messages_that_say_the_same_have_headers_of_their_own() -> None:
+    sent = [Message(b"%d" % n, headers={"h": "v"}, exchange="ex", routing_key="k") for n in range(3)]
+    first, second, third = stored(sent)
+    first.message.headers["new"] = "1"
+    assert second.message.headers == third.message.headers == {"h": "v"}
+    assert [one.message.payload for one in (first, second, third)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_is_the_same_for_many_messages_may_be_long(size: int) -> None:
+    sent = [Message(b"x", content_type="t" * size, routing_key=key) for key in ("a", "a", "b")]
+    assert [one.message for one in stored(sent)] == [
+        msgspec.structs.replace(message, timestamp_ms=NOW_MS) for message in sent
+    ]
+
+
 kafka_names = names | st.sampled_from([*TEXT_FIELDS, *NUMBER_FIELDS])
 kafka_values = (
     st.none() | st.binary(max_size=8) | st.integers(-5, 2**63).map(lambda n: b"%d" % n) | text.map(str.encode)
 )
 kafka_headers = st.lists(st.tuples(kafka_names, kafka_values), max_size=6, unique_by=lambda pair: pair[0])
-SAYS_NOTHING = {("x-priority", b"0"), ("x-delay", b"0"), ("x-max-deliveries", b"0")}
+SAYS_NOTHING = {("x-priority", b"0"), ("x-delay", b"0"), ("x-max-deliveries", b"0"), ("x-delivery-mode", b"0")}
 
 
 @given(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9), kafka_headers)
@@ -157,7 +180,7 @@ def test_a_field_wins_over_a_header_of_its_name() -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("x-priority", b"10"),
+        ("x-priority", b"256"),
         ("x-priority", b"05"),
         ("x-priority", b"-1"),
         ("x-ttl", b"0"),
@@ -181,7 +204,8 @@ def test_a_header_that_cannot_be_a_field_stays_a_header(name: str, content: byte
         Message(b"", headers={"a": "\ud800"}),
         Message(b"", headers={"\ud800": "a"}),
         Message(b"", id="\ud800"),
-        Message(b"", priority=10),
+        Message(b"", priority=256),
+        Message(b"", delivery_mode=256),
         Message(b"", ttl_ms=0),
         Message(b"", timestamp_ms=-1),
         Message(b"", timestamp_ms=2**63),
@@ -189,7 +213,7 @@ def test_a_header_that_cannot_be_a_field_stays_a_header(name: str, content: byte
     ],
 )
 def test_what_cannot_cross_is_refused_by_name(message: Message) -> None:
-    with pytest.raises(Invalid, match=r"^(headers|x-message-id|priority|ttl_ms|timestamp_ms|id): "):
+    with pytest.raises(Invalid, match=r"^(headers|x-message-id|priority|ttl_ms|timestamp_ms|id|delivery_mode): "):
         build_batches([message], NOW_MS, 2**20)
 
 
@@ -209,7 +233,7 @@ def rows() -> list[list[str]]:
 
 
 def test_the_page_has_the_table_that_the_code_goes_by() -> None:
-    assert rows() == [[f"`{row.field}`", row.kafka, row.json, row.msgpack] for row in CROSSINGS]
+    assert rows() == [[f"`{row.field}`", row.kafka, row.amqp, row.json, row.msgpack] for row in CROSSINGS]
 
 
 def test_every_field_has_its_row() -> None:
@@ -231,6 +255,12 @@ SAMPLES: dict[str, Any] = {
     "type": "event",
     "max_deliveries": 3,
     "timestamp_ms": NOW_MS - 5,
+    "exchange": "ex",
+    "routing_key": "a.b",
+    "content_encoding": "gzip",
+    "delivery_mode": 2,
+    "user_id": "guest",
+    "app_id": "app",
 }
 
 

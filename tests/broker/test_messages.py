@@ -107,7 +107,7 @@ def test_more_than_a_batch_may_hold_becomes_several_in_a_row(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        (Message(b"", priority=12), Invalid),
+        (Message(b"", priority=256), Invalid),
         (Message(b"", ttl_ms=0), Invalid),
         (Message(b"", delay_ms=-1), Invalid),
         (Message(b"", headers={"a": object()}), Invalid),

@@ -70,7 +70,7 @@ async def test_retention_never_touches_queues(machine: Machine) -> None:
 async def test_the_largest_message_is_what_the_broker_says(machine: Machine) -> None:
     broker = machine.broker
     await broker.queues.declare("jobs")
-    await broker.alter_settings({"message.max.bytes": "1000"})
+    await broker.alter_settings({"waystation.queue.message.max.bytes": "1000"})
     await put(broker, "jobs", bytes(1000))
     with pytest.raises(TooLarge, match="1000"):
         await put(broker, "jobs", bytes(1001))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.broker.queue_kit import DAY_MS, HOUR_MS, ROOT, Inbox, Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
-from waystation.broker.dead_letters import story_of
+from waystation.broker.deaths import story_of
 from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, TooLarge
@@ -460,7 +460,7 @@ async def test_bad_input_names_its_field_and_stores_nothing(machine: Machine) ->
     broker = machine.broker
     await broker.queues.declare("jobs")
     for field, message in {
-        "priority": Message(b"", priority=10),
+        "priority": Message(b"", priority=256),
         "delay_ms": Message(b"", delay_ms=-1),
         "ttl_ms": Message(b"", ttl_ms=0),
         "id": Message(b"", id=""),
@@ -469,7 +469,7 @@ async def test_bad_input_names_its_field_and_stores_nothing(machine: Machine) ->
         with pytest.raises(Invalid, match=f"^{field}"):
             broker.queues.put("jobs", [Message(b"good"), message])
     with pytest.raises(TooLarge, match="payload"):
-        broker.queues.put("jobs", [Message(bytes(2_000_000))])
+        broker.queues.put("jobs", [Message(bytes(17_000_000))])
     with pytest.raises(Invalid):
         broker.queues.put("jobs", [])
     with pytest.raises(Invalid, match="hold_ms"):

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import pytest
 
 from tests.broker.kit import HandClock, broker_on, run, values
@@ -35,6 +36,11 @@ from waystation.queues.settings import QueueSettings
 from waystation.world import InlineOffload, OsDisk, SystemRandom, World
 
 HELLO = Message(b"hello")
+
+
+def through(exchange: str, key: str, *messages: Message) -> list[Message]:
+    """What a target gets of messages that went through an exchange."""
+    return [msgspec.structs.replace(message, exchange=exchange, routing_key=key) for message in messages]
 
 
 class PutResult(NamedTuple):
@@ -153,8 +159,8 @@ def test_a_publish_reaches_every_target_and_waits_until_all_have_it(stage: Stage
         answer = await routing.publish("orders", "eu.new", [HELLO, HELLO])
         assert (answer.queues, answer.places) == (["jobs"], [("audit", 0, 0)])
         assert sorted(stage.waited) == ["queue:jobs", "topic:audit"]
-        assert stage.queues.stored == {"jobs": [HELLO, HELLO]}
-        assert stage.topics.stored == {"audit": [HELLO, HELLO]}
+        assert stage.queues.stored == {"jobs": through("orders", "eu.new", HELLO, HELLO)}
+        assert stage.topics.stored == {"audit": through("orders", "eu.new", HELLO, HELLO)}
         assert sorted(routing.route("orders", HELLO, "us.new")) == ["queue:jobs", "queue:mail", "topic:audit"]
 
     run(story())
@@ -170,6 +176,7 @@ def test_each_message_of_a_batch_finds_its_own_way(stage: Stage) -> None:
         await routing.bind("rest", "queue:mail")
         messages = [Message(b'{"total": %d}' % total) for total in (5, 50, 500)]
         await routing.publish("by-total", "", messages)
+        messages = through("by-total", "", *messages)
         assert stage.queues.stored == {"jobs": messages[2:], "mail": messages[:1]}
         assert stage.topics.stored == {"audit": messages[1:]}
 
@@ -207,7 +214,10 @@ def test_a_target_that_refuses_keeps_no_other_from_taking(stage: Stage) -> None:
         stage.queues.refusals["jobs"] = Full("queue 'jobs' is full")
         with pytest.raises(Full, match="jobs"):
             await routing.publish("amq.fanout", "", [HELLO])
-        assert (stage.queues.stored, stage.topics.stored) == ({"mail": [HELLO]}, {"audit": [HELLO]})
+        assert (stage.queues.stored, stage.topics.stored) == (
+            {"mail": through("amq.fanout", "", HELLO)},
+            {"audit": through("amq.fanout", "", HELLO)},
+        )
 
     run(story())
 

@@ -88,15 +88,31 @@ def test_settings_are_replaced_as_a_whole(either: Catalog) -> None:
     assert either.settings() == {"b": "3"}
 
 
+def test_definitions_are_kept_by_kind_and_name(either: Catalog) -> None:
+    assert either.definitions("policy") == {}
+    either.save_definition("policy", "größe", b"\x00\xff")
+    either.save_definition("policy", "a", b"")
+    either.save_definition("namespace", "a", b"other")
+    either.save_definition("policy", "a", b"again")
+    assert list(either.definitions("policy").items()) == [("a", b"again"), ("größe", b"\x00\xff")]
+    either.delete_definition("policy", "a")
+    either.delete_definition("policy", "a")
+    either.delete_definition("never was", "a")
+    assert either.definitions("policy") == {"größe": b"\x00\xff"}
+    assert either.definitions("namespace") == {"a": b"other"}
+
+
 def test_everything_survives_a_restart(tmp_path: Path) -> None:
     with catalog(tmp_path) as first:
         cluster = first.cluster_id()
         first.save_topic(ORDERS)
         first.save_settings({"num.partitions": "4"})
         first.save_exchange(ExchangeRow("orders", "direct"))
+        first.save_definition("namespace", "shop", b"\x80")
         first.save_binding(BindingRow("orders", "queue:jobs", "größe", b"\x80"))
     with catalog(tmp_path) as second:
         assert second.exchanges() == [ExchangeRow("orders", "direct")]
+        assert second.definitions("namespace") == {"shop": b"\x80"}
         assert second.bindings() == [BindingRow("orders", "queue:jobs", "größe", b"\x80")]
         assert (second.cluster_id(), second.topics(), second.settings()) == (cluster, [ORDERS], {"num.partitions": "4"})
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
@@ -165,12 +181,13 @@ def test_an_older_format_is_brought_up_step_by_step(tmp_path: Path, monkeypatch:
         db.execute("ALTER TABLE topics ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'")
 
     set_version(tmp_path, 1)
-    monkeypatch.setattr(module, "FORMAT_VERSION", 3)
-    monkeypatch.setattr(module, "_UPGRADES", {1: second, 2: lambda db: steps.append(2)})
+    monkeypatch.setattr(module, "FORMAT_VERSION", FORMAT_VERSION + 1)
+    further = {version: lambda db, n=version: steps.append(n) for version in range(2, FORMAT_VERSION + 1)}
+    monkeypatch.setattr(module, "_UPGRADES", {1: second, **further})
     for _ in range(2):
         with catalog(tmp_path) as opened:
             assert opened.topics() == [ORDERS]
-    assert steps == [1, 2]
+    assert steps == list(range(1, FORMAT_VERSION + 1))
     monkeypatch.undo()
     with pytest.raises(NewerFormat), catalog(tmp_path):
         pass
@@ -180,13 +197,29 @@ def test_a_folder_of_version_1_gains_the_tables_of_routing(tmp_path: Path) -> No
     with catalog(tmp_path) as opened:
         opened.save_topic(ORDERS)
     with sqlite3.connect(tmp_path / FILE) as db:
-        db.executescript("DROP TABLE exchanges; DROP TABLE bindings; UPDATE format SET version = 1;")
+        db.executescript(
+            "DROP TABLE exchanges; DROP TABLE bindings; DROP TABLE definitions; UPDATE format SET version = 1;"
+        )
     db.close()
     for _ in range(2):
         with catalog(tmp_path) as opened:
             assert opened.topics() == [ORDERS]
             opened.save_binding(BindingRow("amq.direct", "queue:jobs"))
             assert opened.bindings() == [BindingRow("amq.direct", "queue:jobs")]
+
+
+def test_a_folder_of_version_2_gains_the_table_of_definitions(tmp_path: Path) -> None:
+    with catalog(tmp_path) as opened:
+        opened.save_topic(ORDERS)
+        opened.save_exchange(ExchangeRow("orders", "direct"))
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.executescript("DROP TABLE definitions; UPDATE format SET version = 2;")
+    db.close()
+    for before in ({}, {"shop": b"1"}):
+        with catalog(tmp_path) as opened:
+            assert (opened.topics(), opened.exchanges()) == ([ORDERS], [ExchangeRow("orders", "direct")])
+            assert opened.definitions("namespace") == before
+            opened.save_definition("namespace", "shop", b"1")
 
 
 def test_an_upgrade_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

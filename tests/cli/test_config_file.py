@@ -94,7 +94,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 def test_a_door_can_be_off() -> None:
     made = plan("--kafka", "off", "--amqp", "off", "--http", "off")
-    assert (made.kafka, made.http) == (None, None)
+    assert (made.kafka, made.amqp, made.http) == (None, None, None)
 
 
 def test_the_http_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
@@ -104,9 +104,11 @@ def test_the_http_door_has_its_port_and_may_have_another(tmp_path: Path) -> None
     assert plan("--config", path, "--http", "localhost").http == Address("localhost", 8080)
 
 
-def test_a_door_that_is_not_built_yet_is_refused() -> None:
-    with pytest.raises(Invalid, match="not in this version yet"):
-        plan("--amqp", "127.0.0.1:0")
+def test_the_amqp_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
+    assert plan().amqp == Address("127.0.0.1", 5672)
+    path = written(tmp_path, 'amqp = "localhost:5673"')
+    assert plan("--config", path).amqp == Address("localhost", 5673)
+    assert plan("--config", path, "--amqp", "localhost").amqp == Address("localhost", 5672)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "example.org"])

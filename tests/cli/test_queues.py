@@ -242,7 +242,7 @@ def test_a_full_queue_says_so_and_what_was_stored_before(quick: QuickCli, queue:
 def test_what_makes_no_sense_is_refused_before_anything_is_sent(quick: QuickCli, queue: str) -> None:
     quick("queues", "create", queue)
     for words, part in (
-        (("x", "--priority", "11"), "priority: 11"),
+        (("x", "--priority", "256"), "priority: 256"),
         (("x", "y", "--id", "i"), "one message"),
         (("x", "--delay", "1s", "--deliver-at", "2030-01-01"), "not both"),
         (("x", "--file", "f"), "not both"),

@@ -24,8 +24,9 @@ class Serving:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str, data: str = "data") -> subprocess.Popen[bytes]:
-        if "--http" not in words:
-            words = ("--http", "127.0.0.1:0", *words)  # the port that it has by default may be somebody else's
+        for door in ("--amqp", "--http"):
+            if door not in words:
+                words = (door, "127.0.0.1:0", *words)  # the port that it has by default may be somebody else's
         process = subprocess.Popen(
             command("serve", "--data", data, *words),
             cwd=self.folder,
@@ -155,11 +156,18 @@ def test_a_taken_port_of_the_http_door_is_named_and_nothing_stays_behind(serving
     wait_for((serving.folder / "ready2.json").exists, "the folder is free again")
 
 
+def test_a_taken_port_of_the_amqp_door_is_named(serving: Serving) -> None:
+    _, address = serving.started()
+    said = serving.refused("--kafka", "off", "--amqp", address, data="other")
+    assert address in said
+    assert "AMQP door" in said
+
+
 def test_a_door_that_is_off_is_not_announced(serving: Serving) -> None:
-    process, _ = serving.started("--http", "off")
+    process, _ = serving.started("--amqp", "off", "--http", "off")
     assert json.loads((serving.folder / "ready.json").read_text()).keys() == {"kafka"}
     process.send_signal(signal.SIGTERM)
-    assert not any(line.startswith("http") for line in ended(process).lines)
+    assert not any(line.startswith(("amqp", "http")) for line in ended(process).lines)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,8 @@ def test_a_door_that_is_off_is_not_announced(serving: Serving) -> None:
     [
         (("--kafka", "0.0.0.0:0"), "--insecure"),
         (("--kafka", "nonsense:port"), "not an address"),
-        (("--amqp", "127.0.0.1:0"), "the AMQP door is not in this version yet"),
+        (("--amqp", "0.0.0.0:0"), "--insecure"),
+        (("--amqp", "nonsense:port"), "not an address"),
         (("--http", "0.0.0.0:0"), "--insecure"),
         (("--http", "nonsense:port"), "not an address"),
         (("--set", "num.partition=1"), "num.partitions"),

@@ -333,7 +333,7 @@ def test_one_active_consumer_at_a_time(mq: Client) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"priority": 10}, "priority"),
+        ({"priority": 256}, "priority"),
         ({"priority": -1}, "priority"),
         ({"delay": -1}, "delay"),
         ({"ttl": 0}, "ttl"),

@@ -2,7 +2,8 @@
 
 `WAYSTATION_TEST_BOOTSTRAP=host:port` points the suite at another broker that speaks Kafka: that is how the tests
 themselves are checked. Such a broker needs auto-creation of topics, one node, and the group timings below. Tests that
-kill or configure the broker ask for `own_server` and are skipped there.
+kill or configure the broker ask for `own_server` and are skipped there. The tests of AMQP clients have a switch of
+their own, `WAYSTATION_AMQP_ORACLE` (see amqp_kit.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.clients.amqp_kit import ORACLE, AmqpTarget, Relay, target_at, target_of
 from tests.clients.kit import HEARTBEAT_MS, SESSION_MS
+from tests.clients.pika_kit import Pikas
 from tests.clients.stage import NewTopicCall, OwnServerCall, Target, create_topic
 from tests.support.names import unique
 from tests.support.server import Server
@@ -85,6 +88,32 @@ def own_server(tmp_path: Path) -> Iterator[OwnServerCall]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def amqp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpTarget]:
+    """The broker that all tests of AMQP clients share."""
+    if ORACLE:
+        yield target_at(ORACLE, ours=False)
+        return
+    with Server(tmp_path_factory.mktemp("amqp")) as server:
+        yield target_of(server)
+
+
+@pytest.fixture
+def pikas(amqp: AmqpTarget) -> Iterator[Pikas]:
+    """Opens blocking pika connections, and closes them."""
+    made = Pikas(amqp)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def relay(amqp: AmqpTarget) -> Iterator[Relay]:
+    """A line to the AMQP broker that the test can cut."""
+    line = Relay(amqp)
+    yield line
+    line.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

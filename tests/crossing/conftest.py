@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.crossing import page
-from tests.crossing.samples import Sample, name_of, samples_at
+from tests.crossing.amqp_way import AmqpWay
+from tests.crossing.samples import Sample, name_of, samples_at, speakable
 from tests.crossing.ways import Seen, Way, now_ms, open_ways
 from tests.support.names import unique
 from tests.support.server import Server
@@ -22,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def ways(server: Server) -> Iterator[dict[str, Way]]:
-    ways = open_ways(server)
+    ways = {**open_ways(server), "amqp": AmqpWay(server)}
     yield ways
     for way in ways.values():
         way.close()
@@ -44,7 +45,7 @@ def topics(ways: dict[str, Way]) -> Crossed:
     names: dict[str, str] = {}
     for writer, way in ways.items():
         names[writer] = topic = unique(f"from-{writer}")
-        sent = samples_at(now_ms())
+        sent = speakable(writer, samples_at(now_ms()))
         way.publish(topic, sent)
         for reader in page.WAYS:
             crossed.sent[writer, reader] = sent
@@ -66,7 +67,7 @@ def queues(ways: dict[str, Way]) -> Crossed:
         for reader in page.QUEUE_WAYS:
             there[writer, reader] = queue = unique(f"from-{writer}-to-{reader}")
             ways["lines"].lines.queue(queue)  # type: ignore[attr-defined]
-            crossed.sent[writer, reader] = samples_at(now_ms())
+            crossed.sent[writer, reader] = speakable(writer, speakable(reader, samples_at(now_ms())))
             ways[writer].put(queue, crossed.sent[writer, reader])
     for (writer, reader), queue in there.items():
         found = ways[reader].take(queue, len(crossed.sent[writer, reader]))

@@ -12,11 +12,16 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "crossing.md"
 
-WAYS = ("kafka", "frames", "client", "lines", "http")
-"""The ways in and out that the tests go: Kafka's client, msgpack frames, the Python client, JSON lines, HTTP."""
+WAYS = ("kafka", "frames", "client", "lines", "http", "amqp")
+"""The ways in and out that the tests go: Kafka's client, msgpack frames, the Python client, JSON lines, HTTP, pika."""
 QUEUE_WAYS = WAYS[1:]
-WAYS_OF_COLUMN = {"Kafka": ("kafka",), "JSON lines, HTTP": ("lines", "http"), "native msgpack": ("frames", "client")}
-"""Whose ways a column is about. A column that is not here (AMQP's, one day) has no tests yet, and that is an error."""
+WAYS_OF_COLUMN = {
+    "Kafka": ("kafka",),
+    "AMQP 0-9-1": ("amqp",),
+    "JSON lines, HTTP": ("lines", "http"),
+    "native msgpack": ("frames", "client"),
+}
+"""Whose ways a column is about. A column that is not here has no tests yet, and that is an error."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,18 @@ def kafka_header(field: str) -> str | None:
 def kafka_place(field: str) -> str:
     """value, key, timestamp or headers."""
     return re.split(r"[ ,;]", FIELDS.rows[field]["Kafka"])[0]
+
+
+def amqp_place(field: str) -> tuple[str, str]:
+    """(body, method, property or header; its name)."""
+    where, _, name = re.split(r"[;]", FIELDS.rows[field]["AMQP 0-9-1"])[0].partition(" ")
+    return where, name.strip("`")
+
+
+def amqp_milliseconds() -> str:
+    """The header that has what the timestamp lacks."""
+    names: list[str] = re.findall(r"header `([^`]+)`", FIELDS.rows["timestamp_ms"]["AMQP 0-9-1"])
+    return names[0]
 
 
 def json_names(field: str) -> list[str]:

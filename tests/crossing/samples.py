@@ -95,9 +95,9 @@ _SAMPLES = (
         {"a": "1", "": "no name", "grüße": b"\xfe"},
     ),
     # No field's: the number cannot be a priority, so it is a header like any other, also behind a topic.
-    Sample("headers", "of a field's name", {"x-priority": "10"}, {"x-priority": b"10"}, {"x-priority": "10"}),
+    Sample("headers", "of a field's name", {"x-priority": "256"}, {"x-priority": b"256"}, {"x-priority": "256"}),
     number("priority", "some", 7),
-    number("priority", "the highest", 9),
+    number("priority", "the highest", 255),
     number("delay_ms", "a little", SHORT_MS, waits=True),
     number("deliver_at_ms", "long ago", LONG_AGO_MS),
     number("ttl_ms", "an hour", HOUR_MS),
@@ -110,7 +110,21 @@ _SAMPLES = (
     Sample("type", "tombstone with a payload", "tombstone", b"tombstone", "tombstone"),
     number("max_deliveries", "three", 3),
     Sample("timestamp_ms", "long ago", LONG_AGO_MS, LONG_AGO_MS, LONG_AGO_MS),
+    text("exchange", "plain", "crossing-exchange"),
+    text("routing_key", "plain", "a.größe.#"),
+    text("content_encoding", "plain", "gzip"),
+    number("delivery_mode", "transient", 1),
+    number("delivery_mode", "persistent", 2),
+    text("user_id", "plain", "guest"),
+    text("app_id", "plain", "größe/1"),
 )
+
+UNSPEAKABLE = {"amqp": {"headers: fraction"}}
+"""By way: pika neither writes nor reads fractions."""
+
+
+def speakable(way: str, samples: list[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.label not in UNSPEAKABLE.get(way, ())]
 
 
 def name_of(payload: bytes | None, type_: object) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pika
 import pytest
 
 from tests.clients.share_kit import share_consumer, take
@@ -31,6 +32,8 @@ def told(way: str, row: str, seen: Seen) -> Any:
     column = next(column for column in page.BESIDES.columns if way in page.ways_of(column))
     cell = page.BESIDES.rows[row][column]
     found: list[Any]
+    if way == "amqp":
+        return told_by_amqp(row, cell, seen)
     if way == "client":
         found = [getattr(seen.raw, name) for name in CLIENT_NAMES[row]]
     elif way == "frames" and "`Delivered`" in cell:
@@ -42,6 +45,24 @@ def told(way: str, row: str, seen: Seen) -> Any:
     else:
         found = [getattr(seen.raw, name)() for name in cell.split(", ")]
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def told_by_amqp(row: str, cell: str, seen: Seen) -> Any:
+    method, properties, _ = seen.raw
+    headers = properties.headers or {}
+    if row == "which topic":
+        assert cell == "the queue that is consumed"
+        return seen.place
+    if row == "which partition and offset":
+        return tuple(headers[name] for name in re.findall(r"`([^`]+)`", cell))
+    if row == "how often it was delivered":
+        flag, count = re.findall(r"`([^`]+)`", cell)
+        assert getattr(method, flag)
+        return headers[count] + 1 if count in headers else 2
+    if row == "when the broker took it in":
+        assert "`timestamp`" in cell
+        return seen.fields["timestamp_ms"]
+    return headers[re.findall(r"`([^`]+)`", cell)[0]]
 
 
 def down(value: Any, path: str) -> Any:
@@ -85,13 +106,20 @@ def check_deliveries(way: str, ways: dict[str, Way], server: Server, **_: Any) -
         assert page.BESIDES.rows[row]["Kafka"] == "share consumers only"
         assert delivered_to_a_share_consumer(lines, server) == 2
         return
-    queue = lines.lines.queue(unique("again"))
+    queue = unique("again")
+    if way == "amqp":
+        ways["amqp"].channel.queue_declare(  # type: ignore[attr-defined]
+            queue, durable=True, arguments={"x-queue-type": "quorum"}
+        )
+    else:
+        lines.lines.queue(queue)
     lines.lines.put(queue, "x")
     (first,) = lines.lines.get(queue, wait_ms=30_000)
     assert first["deliveries"] == 1
     lines.lines.settle(first, "release")
     (seen,) = ways[way].take(queue, 1)
     assert told(way, row, seen) == 2
+    assert way != "amqp" or "x-delivery-count" in seen.raw[1].headers
 
 
 def delivered_to_a_share_consumer(lines: LinesWay, server: Server) -> int | None:
@@ -127,7 +155,7 @@ def check_death(way: str, ways: dict[str, Way], **_: Any) -> None:
             continue
         (seen,) = ways[way].read([topic], 1) if from_topic else ways[way].take(dead, 1)
         story = told(way, "why it died", seen)
-        if from_topic and way != "client":  # headers are text there; the client's property reads it
+        if from_topic and way not in ("client", "amqp"):  # headers are text there; the client and AMQP have it read
             assert isinstance(story, bytes if way == "kafka" else str)
             story = json.loads(story)
         (death,) = story
@@ -176,7 +204,7 @@ def test_of_several_headers_with_one_name_the_last_counts(ways: dict[str, Way]) 
     assert seen.raw.headers() == headers
 
 
-@pytest.mark.parametrize("content", [b"07", b"high", b"-1", b"10", b" 7", b"\xff", None])
+@pytest.mark.parametrize("content", [b"07", b"high", b"-1", b"256", b" 7", b"\xff", None])
 def test_what_the_broker_would_not_have_written_is_no_field(content: bytes | None, ways: dict[str, Way]) -> None:
     kafka = ways["kafka"]
     assert isinstance(kafka, KafkaWay)
@@ -211,6 +239,9 @@ def test_a_tombstone_deletes_its_key(way: str, ways: dict[str, Way]) -> None:
         ways[way].ask("publish_messages", topic=topic, messages=[array])  # type: ignore[attr-defined]
     elif way == "client":
         ways[way].mq.publish(topic, b"", key="k", type="tombstone")  # type: ignore[attr-defined]
+    elif way == "amqp":
+        properties = pika.BasicProperties(type="tombstone", headers={"x-key": "k"})
+        ways[way].channel.basic_publish("", topic, b"", properties)  # type: ignore[attr-defined]
     else:
         message = {"payload": "", "key": "k", "type": "tombstone"}
         if way == "lines":
@@ -218,7 +249,8 @@ def test_a_tombstone_deletes_its_key(way: str, ways: dict[str, Way]) -> None:
         else:
             ways[way].http("POST", f"/v1/topics/{topic}/messages", message)  # type: ignore[attr-defined]
     (record,) = ways["kafka"].read([topic], 1)
-    assert (record.raw.key(), record.raw.value(), record.raw.headers()) == (keyed.value, None, None)
+    headers = [("x-exchange", b""), ("x-routing-key", topic.encode())] if way == "amqp" else None
+    assert (record.raw.key(), record.raw.value(), record.raw.headers()) == (keyed.value, None, headers)
 
 
 RAW_HEADERS = {
@@ -232,6 +264,12 @@ RAW_HEADERS = {
     "type": "event",
     "max_deliveries": "3",
     "timestamp_ms": "1700000000123",
+    "exchange": "ex",
+    "routing_key": "a.b",
+    "content_encoding": "gzip",
+    "delivery_mode": "2",
+    "user_id": "guest",
+    "app_id": "app",
 }
 
 

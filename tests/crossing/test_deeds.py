@@ -14,13 +14,19 @@ import pytest
 from tests.clients.share_kit import share_consumer, take
 from tests.crossing import page
 from tests.crossing.samples import HOUR_MS, LONG_AGO_MS, Sample, number, text
-from tests.crossing.ways import MODES, FramesWay, HttpWay, KafkaWay, LinesWay, Mode, Seen, Way, now_ms
+from tests.crossing.ways import MODES, FramesWay, HttpWay, KafkaWay, LinesWay, Mode, Seen, Way, modes_of_way, now_ms
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
 QUEUE, SHARED, FOLLOWED, KAFKA = page.DEEDS.columns
 MODES_OF: dict[str, tuple[Mode, ...]] = {SHARED: ("shared",), FOLLOWED: ("stream", "live")}
+
+
+def modes_of(way: str, column: str) -> list[Mode]:
+    return [mode for mode in MODES_OF[column] if mode in modes_of_way(way)]
+
+
 WAIT_MS = 200
 """A delay that is long enough to see that it is kept, and short enough to wait for."""
 
@@ -67,7 +73,7 @@ class Doors:
         """What is read of topics by all doors that the column is about, in each of its modes; by topic, in order."""
         readers: list[tuple[Way, Mode | None]] = [(self.kafka, None)]
         if column != KAFKA:
-            readers = [(self.ways[name], mode) for name in page.QUEUE_WAYS for mode in MODES_OF[column]]
+            readers = [(self.ways[name], mode) for name in page.QUEUE_WAYS for mode in modes_of(name, column)]
         found = []
         for reader, mode in readers:
             seen = reader.read(topics, count * len(topics), mode)
@@ -196,6 +202,8 @@ def held_back(doors: Doors) -> None:
 
 
 def deliveries_of(one: Seen) -> int:
+    if isinstance(one.raw, tuple):
+        return 2 if one.raw[0].redelivered else 1
     if isinstance(one.raw, list):
         return int(one.raw[1])
     return int(one.raw["deliveries"] if isinstance(one.raw, dict) else one.raw.deliveries)
@@ -296,7 +304,8 @@ def before_the_queues(doors: Doors) -> None:
             doors.lines.lines.settle(message, "reject", delay_ms=0)
         (letter,) = doors.ways[way].take(dead, 1)
         assert payloads([letter]) == ["max_deliveries: once"]
-        assert letter.fields["headers"]["x-death"][0]["reason"] == "delivery-limit"
+        reason = "delivery_limit" if way == "amqp" else "delivery-limit"  # RabbitMQ's word
+        assert letter.fields["headers"]["x-death"][0]["reason"] == reason
         (again,) = doors.ways[way].take(queue, 1)
         assert payloads([again]) == ["correlation_id: often"]
 
@@ -370,10 +379,11 @@ def test_a_time_to_live_counts_from_when_the_broker_took_the_message_in(way: str
     topic, begin_ms = unique("old-news"), now_ms()
     message = {"payload": "x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
     doors.lines.lines.ask("publish_messages", topic=topic, message=message)
-    for mode in MODES:
+    for mode in modes_of_way(way):
         (seen,) = doors.ways[way].read([topic], 1, mode)
         assert seen.fields == {"payload": b"x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
-        assert begin_ms <= taken_of(seen) <= now_ms()
+        if way != "amqp":  # which does not tell it
+            assert begin_ms <= taken_of(seen) <= now_ms()
     (record,) = doors.kafka.read([topic], 1)
     assert record.fields["timestamp_ms"] == LONG_AGO_MS
     assert begin_ms <= int(record.fields["headers"]["x-taken-at"]) <= now_ms()
@@ -396,7 +406,7 @@ def test_a_dead_letter_in_a_topic_does_not_wait_and_does_not_expire_again(way: s
     (message,) = lines.delivered(1)
     lines.ask("settle", consumer=consumer, tags=[message["tag"]], verdict="kill")
     past(now_ms() + SHORT_MS)
-    for mode in MODES:
+    for mode in modes_of_way(way):
         letters = doors.ways[way].read([dead], 2, mode)
         assert payloads(letters) == ["ttl_ms: gone", "delay_ms: past"]
         assert not any(one.fields.keys() & {"ttl_ms", "delay_ms"} for one in letters)

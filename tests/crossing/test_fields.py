@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.crossing import page
+from tests.crossing.amqp_way import address_of
 from tests.crossing.conftest import Crossed
 from tests.crossing.samples import Sample, samples_at
 from tests.crossing.ways import Fields, Seen, now_ms
@@ -32,7 +33,7 @@ def test_every_cell_of_the_page_is_tested_as_where_to_write_and_where_to_read() 
 @pytest.mark.parametrize(("field", "here", "there"), TOPIC_CELLS)
 def test_through_a_topic(field: str, here: str, there: str, topics: Crossed) -> None:
     for sample, seen in of_field(topics, field, here, there):
-        expected = expected_behind_topic(sample, here, there)
+        expected = addressed(sample, here, there, seen) | expected_behind_topic(sample, here, there)
         fields = dict(seen.fields)
         if field != "timestamp_ms":  # nobody said one, so it has the time of its arrival
             stamp = fields.pop("timestamp_ms")
@@ -44,7 +45,7 @@ def test_through_a_topic(field: str, here: str, there: str, topics: Crossed) -> 
 @pytest.mark.parametrize(("field", "here", "there"), QUEUE_CELLS)
 def test_through_a_queue(field: str, here: str, there: str, queues: Crossed) -> None:
     for sample, seen in of_field(queues, field, here, there):
-        expected = {"payload": sample.payload, sample.field: sample.value}
+        expected = {"payload": sample.payload, **addressed(sample, here, there, seen), sample.field: sample.value}
         assert seen.fields == expected, sample.label
         assert_same_types(seen.fields, expected)
 
@@ -63,6 +64,17 @@ def expected_behind_topic(sample: Sample, here: str, there: str) -> Fields:
     if sample.is_tombstone:
         return {"payload": None}
     return {"payload": sample.payload, sample.field: sample.record}
+
+
+def addressed(sample: Sample, here: str, there: str, seen: Seen) -> Fields:
+    """What a message says besides that was written in AMQP: where it was published to."""
+    if here != "amqp":
+        return {}
+    exchange, key = address_of(sample, seen.place)
+    said: Fields = {"exchange": exchange, "routing_key": key}
+    if there == "amqp":  # there, nothing said is the same as what is usual
+        said = {name: value for name, value in said.items() if value not in ("", seen.place)}
+    return {name: value.encode() for name, value in said.items()} if there == "kafka" else said
 
 
 def assert_same_types(found: Any, expected: Any) -> None:

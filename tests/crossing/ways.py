@@ -26,12 +26,20 @@ from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, NotInTime, wait_for
+from waystation.message import Message
 from waystation.protocol import MAGIC
 
 Fields = dict[str, Any]
 Mode = Literal["shared", "stream", "live"]
 MODES: tuple[Mode, ...] = ("shared", "stream", "live")
-NUMBERS_THAT_SAY_NOTHING = {"priority": 0, "delay_ms": 0, "max_deliveries": 0}
+
+
+def modes_of_way(way: str) -> tuple[Mode, ...]:
+    """AMQP has no live subscriptions to topics."""
+    return MODES if way != "amqp" else ("shared", "stream")
+
+
+NUMBERS_THAT_SAY_NOTHING = {"priority": 0, "delay_ms": 0, "max_deliveries": 0, "delivery_mode": 0}
 OF_THE_DELIVERY = {"tag", "deliveries", "taken_ms", "source", "partition", "offset", "queue", "ack_id", "consumer"}
 
 
@@ -159,7 +167,7 @@ def seen_record(record: Any) -> Seen:
         field = page.HEADER_FIELDS.get(header)
         number = field in NUMBERS_THAT_SAY_NOTHING or (field or "").endswith("_ms")
         # What is no number is nobody's field, as the page says.
-        if field is None or (number and not (value.isdigit() and (field != "priority" or int(value) < 10))):
+        if field is None or (number and not (value.isdigit() and (field != "priority" or int(value) < 256))):
             own[header] = value
         else:
             fields[field] = value
@@ -231,7 +239,7 @@ class FramesWay:
 
 
 def array_of(sample: Sample) -> list[Any]:
-    array: list[Any] = [sample.payload, None, None, {}, 0, 0, *[None] * 6, 0, None]
+    array: list[Any] = [sample.payload, None, None, {}, 0, 0, *[None] * 6, 0, *[None] * 4, 0, None, None]
     index, kind = page.msgpack_place(sample.field)
     assert type(sample.value) is kind
     array[index] = sample.value
@@ -261,10 +269,13 @@ class ClientWay:
         self.mq = ws.connect(f"waystation://{server.bootstrap}")
 
     def publish(self, topic: str, samples: Sequence[Sample], partition: int | None = None) -> None:
-        sent = [
-            self.mq.publish_nowait(topic, sample.payload, partition=partition, **options_of(sample))
-            for sample in samples
-        ]
+        sent = []
+        for sample in samples:
+            if sample.field in OF_AMQP:
+                self.mq.publish_many(topic, [message_of(sample)])
+            else:
+                options = options_of(sample)
+                sent.append(self.mq.publish_nowait(topic, sample.payload, partition=partition, **options))
         for one in sent:
             one.result(DEADLINE_S)
 
@@ -277,9 +288,11 @@ class ClientWay:
 
     def put(self, queue: str, samples: Sequence[Sample]) -> None:
         there = self.mq.queue(queue)
-        sent = [there.put_nowait(sample.payload, **options_of(sample)) for sample in samples]
+        plain = [sample for sample in samples if sample.field not in OF_AMQP]
+        sent = [there.put_nowait(sample.payload, **options_of(sample)) for sample in plain]
         for one in sent:
             one.result(DEADLINE_S)
+        there.put_many([message_of(sample) for sample in samples if sample.field in OF_AMQP])
 
     def route(self, exchange: str, samples: Sequence[Sample]) -> None:
         there = self.mq.exchange(exchange, "fanout")
@@ -298,6 +311,14 @@ class ClientWay:
 
     def close(self) -> None:
         self.mq.close()
+
+
+OF_AMQP = ("exchange", "routing_key", "content_encoding", "delivery_mode", "user_id", "app_id")
+"""What the client has no options for: it shows them, and sends messages on that have them."""
+
+
+def message_of(sample: Sample) -> Message:
+    return Message(sample.payload, **{sample.field: sample.value})
 
 
 def options_of(sample: Sample) -> Any:
@@ -327,6 +348,12 @@ def seen_message(message: ws.Message) -> Seen:
         "type": inner.type,
         "max_deliveries": inner.max_deliveries or None,
         "timestamp_ms": inner.timestamp_ms,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "content_encoding": message.content_encoding,
+        "delivery_mode": message.delivery_mode or None,
+        "user_id": message.user_id,
+        "app_id": message.app_id,
     }
     assert fields.keys() == page.FIELDS.rows.keys()
     assert message.type == (inner.type or ("text" if (message.content_type or "").startswith("text/") else "binary"))

@@ -15,7 +15,8 @@ from tests.support.server import ROOT, Server
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-DEFAULT = "127.0.0.1:9092"
+DEFAULTS = {"kafka": "127.0.0.1:9092", "amqp": "127.0.0.1:5672"}
+"""Where the pages say that a broker is."""
 
 SNIPPETS = [
     pytest.param(code, id=f"{page.stem}-{number}")
@@ -32,8 +33,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_a_snippet_runs_as_it_stands(server: Server, tmp_path: Path, code: str) -> None:
+    for door, address in DEFAULTS.items():
+        code = code.replace(address, server.addresses[door])
     done = subprocess.run(
-        [sys.executable, "-c", code.replace(DEFAULT, server.bootstrap)],
+        [sys.executable, "-c", code],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,

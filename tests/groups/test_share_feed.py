@@ -13,7 +13,7 @@ import pytest
 
 from tests.broker.kit import broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
-from waystation.broker.dead_letters import story_of
+from waystation.broker.deaths import story_of
 from waystation.broker.shared_feed import SharedFeed
 from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, WaystationError
 from waystation.groups.errors import InconsistentProtocol

@@ -187,7 +187,7 @@ def test_a_broker_that_is_killed_in_between_gets_every_row_once(
 def test_bad_rows_are_refused_where_they_are_written(outbox: Outbox, connect: Connect) -> None:
     connection = connect()
     with pytest.raises(Invalid, match="priority"):
-        outbox.put(connection, "jobs", "x", priority=11)
+        outbox.put(connection, "jobs", "x", priority=256)
     with pytest.raises(Invalid, match="payload"):
         outbox.publish(connection, "orders", object())
     assert outbox.waiting(connection) == 0

@@ -39,6 +39,7 @@ class Naive:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.prefetch: dict[str, int] = {}
+        self.aside: set[str] = set()
         self.max_deliveries = 0
         self.single_active = False
         self.keeps_dead = False
@@ -64,10 +65,14 @@ class Naive:
         times += [entry.due_at or 0 for entry in self.entries.values() if entry.state is State.PARKED]
         return min(times, default=None)
 
+    @property
+    def active(self) -> str | None:
+        return next((consumer for consumer in self.prefetch if consumer not in self.aside), None)
+
     # -- doing ------------------------------------------------------------------------------------------------------
 
     def acquire(self, consumer: str, count: int, deadline: int) -> list[Entry]:
-        if self.single_active and consumer != next(iter(self.prefetch)):
+        if self.single_active and consumer not in self.aside and consumer != self.active:
             return []
         if self.prefetch[consumer]:
             count = min(count, self.prefetch[consumer] - len(self.held_by(consumer)))
@@ -128,6 +133,7 @@ class Naive:
 
     def restart(self) -> None:
         self.prefetch.clear()
+        self.aside.clear()
         for entry in self.entries.values():
             if entry.state is State.HELD:
                 entry.state, entry.holder = State.READY, None

@@ -42,7 +42,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(consumers=st.integers(0, 3), count=st.integers(0, 8))
     def begin(self, consumers: int, count: int) -> None:
         for consumer in CONSUMERS[:consumers]:
-            self.attach(consumer=consumer, prefetch=0)
+            self.attach(consumer=consumer, prefetch=0, aside=False)
         if count:
             self.admit_run(count=count, priority=0, delay=None, ttl=None, skip=-1)
 
@@ -68,7 +68,7 @@ class LedgerMachine(RuleBasedStateMachine):
             )
 
     @rule(
-        priority=st.integers(0, 9),
+        priority=st.integers(0, 15),
         delay=st.none() | DELAYS,
         ttl=st.none() | DELAYS,
         deliveries=st.sampled_from([0, 0, 0, 1, 2, 253, 300]),
@@ -93,17 +93,22 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         count=st.integers(1, 8),
-        priority=st.sampled_from([0, 0, 0, 5]),
+        priority=st.sampled_from([0, 0, 0, 5, 15]),
         delay=st.none() | st.none() | DELAYS,
         ttl=st.none() | st.none() | DELAYS,
         skip=st.sampled_from([0, 0, 1, -1]),
+        limit=st.sampled_from([0, 0, 0, 2, 300]),
     )
-    def admit_run(self, count: int, priority: int, delay: int | None, ttl: int | None, skip: int) -> None:
+    def admit_run(
+        self, count: int, priority: int, delay: int | None, ttl: int | None, skip: int, limit: int = 0
+    ) -> None:
         first = self._next_id(skip)
         due_at = None if delay is None else self.now + delay
         expires_at = None if ttl is None else self.now + ttl
-        self.ledger.admit_run(first, count, priority, deliver_at_ms=due_at, expires_at_ms=expires_at)
-        self._came(first, count, priority=priority, due_at=due_at, expires_at=expires_at)
+        self.ledger.admit_run(
+            first, count, priority, deliver_at_ms=due_at, expires_at_ms=expires_at, max_deliveries=limit
+        )
+        self._came(first, count, priority=priority, due_at=due_at, expires_at=expires_at, limit=limit)
 
     @rule(limit=st.sampled_from([0, 0, 2, 3, 256]), single=st.sampled_from([False, False, True]), kept=st.booleans())
     def change_settings(self, limit: int, single: bool, kept: bool) -> None:
@@ -112,15 +117,29 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
-    @rule(consumer=st.sampled_from(CONSUMERS), prefetch=st.sampled_from([0, 0, 1, 4, 9]))
-    def attach(self, consumer: str, prefetch: int) -> None:
-        self.ledger.attach(consumer, prefetch)
+    @rule(
+        consumer=st.sampled_from(CONSUMERS),
+        prefetch=st.sampled_from([0, 0, 1, 4, 9]),
+        aside=st.sampled_from([False, False, True]),
+    )
+    def attach(self, consumer: str, prefetch: int, aside: bool) -> None:
+        self.ledger.attach(consumer, prefetch, aside=aside)
         self.model.prefetch[consumer] = prefetch
+        self.model.aside.discard(consumer)
+        if aside:
+            self.model.aside.add(consumer)
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def set_aside(self, consumer: str) -> None:
+        self.ledger.set_aside(consumer)
+        if consumer in self.model.prefetch:
+            self.model.aside.add(consumer)
 
     def detach(self, data: st.DataObject) -> None:
         consumer = data.draw(st.sampled_from(CONSUMERS))
         lapsed = self.ledger.detach(consumer)
         self.model.prefetch.pop(consumer, None)
+        self.model.aside.discard(consumer)
         self._check_came(lapsed, self.model.come_back(self.model.held_by(consumer)))
         assert lapsed.ready == []
 
@@ -308,7 +327,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.on_chunk_gone = self.chunks.remove
         self.model.restart()
         for consumer in CONSUMERS[: data.draw(st.integers(0, 2))]:
-            self.attach(consumer=consumer, prefetch=0)
+            self.attach(consumer=consumer, prefetch=0, aside=False)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -372,7 +391,7 @@ class LedgerMachine(RuleBasedStateMachine):
         line = self.model.in_line()
         assert ledger.next_ready() == (line[0].id if line else None)
         assert ledger.consumers == len(self.model.prefetch)
-        assert ledger.active == next(iter(self.model.prefetch), None)
+        assert ledger.active == self.model.active
         for consumer in CONSUMERS:
             assert ledger.held_by(consumer) == len(self.model.held_by(consumer))
 

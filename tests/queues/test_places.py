@@ -70,6 +70,29 @@ def test_ids_leave_a_trace_that_leads_back_to_them() -> None:
     assert list(places.with_trace(trace_of("b"))) == []
 
 
+@given(st.lists(st.tuples(st.integers(1, 900), st.sampled_from([0, 1, 3])), min_size=1, max_size=12), st.data())
+@settings(max_examples=50, deadline=None)
+def test_every_id_is_found_however_many_came_and_went_since(counts: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Their traces are made late: when many have come, when one is looked for, when a snapshot is taken."""
+    places, model, first = Places(), {}, 0
+    for count, every in counts:
+        ids = [f"id-{entry}" if every and entry % every == 0 else None for entry in range(first, first + count)]
+        places.add(first, [1] * count, first, ids if any(ids) else None)
+        model.update({entry: message_id for entry, message_id in enumerate(ids, first) if message_id is not None})
+        first += count
+        if data.draw(st.sampled_from([False, False, True])):
+            number = data.draw(st.integers(0, (first - 1) // CHUNK))
+            places.drop(number)
+            model = {entry: message_id for entry, message_id in model.items() if entry // CHUNK != number}
+        if data.draw(st.sampled_from([False, False, True])):
+            places = Places.load(places.dump())
+        for entry in [*model][:: max(1, len(model) // 3)] if data.draw(st.booleans()) else ():
+            assert entry in places.with_trace(trace_of(model[entry]))
+    for entry, message_id in model.items():
+        assert list(places.with_trace(trace_of(message_id))) == [entry]
+    assert list(places.with_trace(trace_of("nobody"))) == []
+
+
 @given(blocks, st.data())
 @settings(max_examples=100, deadline=None)
 def test_only_what_is_alive_keeps_its_place(sizes: list[int], data: st.DataObject) -> None:

@@ -166,5 +166,37 @@ def test_a_filter_that_does_not_compile_is_refused_when_it_is_bound(key: str, ar
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_there_are() -> None:
-    with pytest.raises(Invalid, match="direct, fanout, topic, headers, filter"):
-        make_exchange("x", ExchangeSettings("x-delayed-message"))
+    with pytest.raises(Invalid, match="direct, fanout, topic, headers, filter, x-consistent-hash, x-delayed-message"):
+        make_exchange("x", ExchangeSettings("x-random"))
+
+
+@pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers", "filter", "x-consistent-hash"])
+def test_a_delayed_exchange_routes_as_the_kind_that_it_names(kind: str) -> None:
+    plain = make_exchange("x", ExchangeSettings(kind))
+    delayed = make_exchange("x", ExchangeSettings("x-delayed-message", arguments={"x-delayed-type": kind}))
+    assert delayed.reads_messages is plain.reads_messages
+    keys = {"filter": ["headers.a = 'b'", "true"], "x-consistent-hash": ["1", "2"]}.get(kind, ["a.*", "a.b"])
+    bindings = [bound(number, key, {"a": "b"}) for number, key in enumerate(keys)]
+    for made in (plain, delayed):
+        for binding in bindings:
+            made.check(binding.key, binding.arguments)
+            made.add(binding)
+    for key in ("a.b", "a.*", "other"):
+        assert matched(delayed, key) == matched(plain, key)
+        assert matched(delayed, key, a="b") == matched(plain, key, a="b")
+    delayed.remove(bindings[0])
+    assert list(delayed.bindings.values()) == bindings[1:]
+    assert 0 not in matched(delayed, "a.b", a="b")
+
+
+@pytest.mark.parametrize("inner", [None, 5, "x-delayed-message", "none"])
+def test_a_delayed_exchange_names_a_kind_that_there_is(inner: Any) -> None:
+    arguments = {} if inner is None else {"x-delayed-type": inner}
+    with pytest.raises(Invalid, match="x-delayed-type is one of direct"):
+        make_exchange("x", ExchangeSettings("x-delayed-message", arguments=arguments))
+
+
+def test_a_delayed_exchange_refuses_bindings_that_its_kind_refuses() -> None:
+    made = make_exchange("x", ExchangeSettings("x-delayed-message", arguments={"x-delayed-type": "x-consistent-hash"}))
+    with pytest.raises(Invalid, match="weight"):
+        made.check("no weight", {})

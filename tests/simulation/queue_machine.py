@@ -12,10 +12,21 @@ from collections.abc import Awaitable, Callable
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.promises import expect
-from tests.simulation.queue_promises import LATE_TOPIC, QUEUES, VARIANTS, QueueClients, Sent, Transfer, number_of
+from tests.simulation.queue_promises import (
+    LATE_TOPIC,
+    QUEUES,
+    SILENT,
+    SPREADING,
+    VARIANTS,
+    Place,
+    QueueClients,
+    Sent,
+    Transfer,
+    number_of,
+)
 from tests.simulation.queue_trouble import Trouble
 from waystation.broker.broker import Broker
-from waystation.broker.dead_letters import story_of
+from waystation.broker.deaths import story_of
 from waystation.broker.delayed import QUEUE as WAITING
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, WaystationError
@@ -40,7 +51,7 @@ class QueueMachine:
         self.clients = clients
         self.rng = clients.rng
         self.trouble = Trouble(disk, clients.rng) if faults else None
-        self._counts: dict[tuple[int, int], int] = {}  # how often each was delivered in this life
+        self._counts: dict[Place, int] = {}  # how often each was delivered in this life
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
 
@@ -49,8 +60,12 @@ class QueueMachine:
     async def start(self) -> None:
         """Recovers the broker, ends what clients left open, and checks every promise."""
         await self.broker.start()
+        expect("passing" not in self.broker.queues, "a queue that is not durable survived")
         for name, settings in QUEUES.items():
             await self.broker.queues.declare(name, settings, alter=name == "altered")
+        await self.broker.routing.declare_exchange(SPREADING, "fanout")
+        for name in ("left", "right"):
+            await self.broker.routing.bind(SPREADING, f"queue:{name}")
         for number in range(2):  # fences transactions that were left open: they are undone
             await self.broker.transacting.begin(f"mover-{number}")
             await self.broker.transacting.begin(f"once-{number}")
@@ -99,14 +114,14 @@ class QueueMachine:
         rng = self.rng
         fields: dict[str, object] = {}
         if rng.random() < 0.3:
-            fields["priority"] = rng.randrange(10)
+            fields["priority"] = rng.choice((rng.randrange(10), 255))
         if rng.random() < 0.3:
             fields["delay_ms"] = rng.choice((1, 40, 900, 60_000))
             sent.not_before_ms = self.world.clock.now_ms() + fields["delay_ms"]  # type: ignore[operator]
         if rng.random() < 0.15:
             fields["ttl_ms"] = rng.choice((1, 50, 2_000))
             # Where there is a target it is moved there; a message that is dead letter already has no expiry.
-            sent.fragile = sent.fragile or QUEUES[sent.queue].dead_letter is None
+            sent.fragile = sent.fragile or not QUEUES[sent.queue].keeps_dead
         if sent.id is not None or rng.random() < 0.2:
             sent.id = fields["id"] = sent.id or f"id-{sent.number}"
         filler = rng.choice((b"", bytes(50), bytes(600), rng.randbytes(rng.choice((20, 900)))))
@@ -118,12 +133,15 @@ class QueueMachine:
         return self.disk.powered
 
     async def put(self) -> None:
-        queue = self.rng.choice([name for name in QUEUES if name not in ("once", "out", "dead")])
+        queue = self.rng.choice([name for name in QUEUES if name not in ("once", "out", "dead", "left", "right")])
         sent = [self.clients.new(queue) for _ in range(self.rng.choice((1, 1, 3, 20)))]
         if queue in ("small", "tight"):
             del sent[self.rng.choice((1, 4)) :]
         for one in sent:
-            one.fragile = queue in ("altered", "auto")
+            one.fragile = queue in ("altered", "auto", "passing")
+        if queue == "proud":
+            await self._put_each(queue, sent)
+            return
         wait_ms = self.rng.choice((0, 30))
         try:
             await self.broker.queues.put_durable(queue, [self.message(one) for one in sent], wait_ms=wait_ms)
@@ -134,6 +152,16 @@ class QueueMachine:
         if self.told():
             for one in sent:
                 one.stored = True
+
+    async def _put_each(self, queue: str, sent: list[Sent]) -> None:
+        """Some may be refused: they become dead letters, but nobody promises that."""
+        result = self.broker.queues.put_each(queue, [self.message(one) for one in sent])
+        for i in result.refused:
+            sent[i].fragile = True
+        await self.broker.kept(result.receipt)
+        if self.told():
+            for i, one in enumerate(sent):
+                one.stored = i not in result.refused
 
     async def put_once(self, number: int) -> None:
         """As a client that sends again until it is told, in a transaction or without."""
@@ -164,15 +192,20 @@ class QueueMachine:
     async def consume(self) -> None:
         """A consumer that works for a moment, not always well, and goes."""
         queue = self.rng.choice(tuple(QUEUES))
-        if queue in ("wiped", "auto"):
+        if queue in SILENT:
             return
         got: list[Delivered] = []
-        feed = self._open(queue, got, prefetch=self.rng.choice((0, 1, 5)))
+        if self.rng.random() < 0.2:
+            feed = self._take(queue, got)
+        else:
+            feed = self._open(queue, got, prefetch=self.rng.choice((0, 1, 5)), priority=self.rng.choice((0, 0, 3)))
         if feed is None:
             return
         try:
             feed.credit(self.rng.choice((1, 4, 30)))
             await asyncio.sleep(self.rng.choice((0, 0.01, 0.4)))
+            if self.rng.random() < 0.2:
+                feed.retire()
             if self.rng.random() < 0.3:
                 feed.touch([(one.tag, 1) for one in got], self.rng.choice((None, 5, 1_000)))
                 await asyncio.sleep(0.2)
@@ -195,6 +228,14 @@ class QueueMachine:
         except NotFound:  # deleted
             return None
 
+    def _take(self, queue: str, got: list[Delivered]) -> QueueFeed | None:
+        """As one that asks for what is there, and counts as no consumer."""
+        if queue not in self.broker.queues:
+            return None
+        getter = self.broker.queues.getter(queue, "getter", silent=True)
+        self._note(queue, getter.take(self.rng.choice((1, 9))), got)
+        return getter
+
     async def _settle_one_by_one(self, feed: QueueFeed, got: list[Delivered]) -> None:
         for delivered in got:
             verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
@@ -209,12 +250,12 @@ class QueueMachine:
     async def _settle(self, feed: QueueFeed, verdict: Verdict, messages: list[Delivered]) -> None:
         ours = [one for one in messages if self.clients.of(one.message).pair is None]
         sent = {one.tag: self.clients.of(one.message) for one in ours}
-        final = verdict is Verdict.ACK or (verdict is Verdict.KILL and feed.queue.settings.dead_letter is None)
+        final = verdict is Verdict.ACK or (verdict is Verdict.KILL and not feed.queue.settings.keeps_dead)
         before = {tag: one.may_go for tag, one in sent.items()}
         for one in sent.values():
             one.may_go = one.may_go or final
         if verdict is Verdict.RELEASE:
-            self.clients.forgiven.update((feed.queue.id, tag) for tag in sent)
+            self.clients.forgiven.update((feed.queue.name, feed.queue.id, tag) for tag in sent)
         settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
@@ -252,11 +293,12 @@ class QueueMachine:
             died = bool(story_of(delivered.message))
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")
-            before = self._counts.get((known.id, delivered.tag), 0)
+            place = (queue, known.id, delivered.tag)
+            before = self._counts.get(place, 0)
             expect(delivered.deliveries > before, f"delivery {delivered.deliveries} after {before}: {sent}")
-            self._counts[known.id, delivered.tag] = delivered.deliveries
+            self._counts[place] = delivered.deliveries
             most = QUEUES[queue].max_deliveries
-            failed = delivered.deliveries - self.clients.forgiven[known.id, delivered.tag]
+            failed = delivered.deliveries - self.clients.forgiven[place]
             expect(not most or failed <= most, f"handed out {delivered.deliveries} times: {sent}")
             self.clients.delivered += 1
         got += messages

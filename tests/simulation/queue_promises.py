@@ -3,7 +3,8 @@
 Every message has a number in its payload, so that each can be followed wherever it goes: into another queue by
 death, into a topic, or out by a transaction. The clients note what they *asked* before the broker sees it and what
 they were *told* when it answers with the power still on. `check` looks at everything that a recovered broker has, and
-compares: what was told is so, what was refused or never asked is not, and no message is in two places.
+compares: what was told is so, what was refused or never asked is not, and no message is in two places; but those that
+an exchange sends to two queues are in both or in none, and a queue that is not durable is empty after every start.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from tests.simulation.promises import expect
 from waystation.broker.broker import Broker
-from waystation.broker.dead_letters import story_of
+from waystation.broker.deaths import story_of
 from waystation.broker.delayed import QUEUE as WAITING
 from waystation.config import BrokerSettings
 from waystation.message import Delivered, Message
@@ -25,6 +26,10 @@ DEAD_TOPIC = "dead.letters"
 LATE_TOPIC = "later"
 WINDOW_MS = 3_600_000
 TIGHT = 5
+SPREADING = "spreading"
+"""An exchange that sends everything to "left" and to "right"."""
+SILENT = ("wiped", "auto", "left", "right")
+"""Nobody consumes from these as from others."""
 QUEUES = {
     "plain": QueueSettings(hold_ms=300),
     "work": QueueSettings(hold_ms=300, max_deliveries=3, retry_base_ms=20, retry_jitter=0.5, dead_letter="dead"),
@@ -38,6 +43,11 @@ QUEUES = {
     "auto": QueueSettings(),
     "fleeting": QueueSettings(dead_letter="dead"),
     "out": QueueSettings(),
+    "spread": QueueSettings(hold_ms=200, max_deliveries=2, retry_base_ms=5, dead_letter_exchange=SPREADING),
+    "proud": QueueSettings(max_length=4, overflow="reject-dead-letter", dead_letter_exchange=SPREADING, max_priority=3),
+    "passing": QueueSettings(durable=False, hold_ms=100, max_deliveries=1, dead_letter="dead"),
+    "left": QueueSettings(),
+    "right": QueueSettings(),
     "dead": QueueSettings(dedup_window_ms=WINDOW_MS),
 }
 VARIANTS = (
@@ -45,8 +55,14 @@ VARIANTS = (
     QueueSettings(dead_letter="dead", max_deliveries=1),
     QueueSettings(max_length=50, overflow="drop-oldest", dedup_window_ms=WINDOW_MS),
     QueueSettings(ttl_ms=100, retry_base_ms=0, single_active=True),
+    QueueSettings(dead_letter_exchange="", dead_letter_key="dead", max_deliveries=1, max_priority=200),
+    QueueSettings(dead_letter_exchange=SPREADING, ttl_ms=200),
 )
 """What "altered" is altered to."""
+
+
+Place = tuple[str, int, int]
+"""(queue, its number, which another of this name does not have, entry)."""
 
 
 @dataclass
@@ -84,7 +100,7 @@ class QueueClients:
         self.sent: dict[int, Sent] = {}
         self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
         self.transfers: list[Transfer] = []
-        self.forgiven: Counter[tuple[int, int]] = Counter()  # (queue, entry): given back, which is no failure
+        self.forgiven: Counter[Place] = Counter()  # given back, which is no failure
         self.acknowledged = 0
         self.delivered = 0
         self.refused = 0
@@ -159,15 +175,22 @@ class QueueClients:
 def everything(broker: Broker, clients: QueueClients) -> Counter[int]:
     """Every message that is anywhere."""
     found: Counter[int] = Counter()
+    twice: Counter[int] = Counter()
     for name in QUEUES if WAITING not in broker.queues else (*QUEUES, WAITING):
         size = 0
         for peeked in broker.queues.peek(name, 1_000_000):
             message = peeked.delivered.message
             size += len(message.payload)
-            found[number_of(message)] += 1
+            if name != "right":
+                found[number_of(message)] += 1
+            if name in ("left", "right"):
+                twice[number_of(message)] += 1
             expect(peeked.state != "leaving", f"{name}: {clients.of(message)} is stuck on its way out")
         expect(broker.queues.describe(name).bytes == size, f"{name}: has {size} bytes, but counts others")
     expect(len(broker.queues.peek("tight", 100)) <= TIGHT, "more in a queue than it may hold")
+    expect(not broker.queues.peek("passing", 1), "something survived in a queue that is not durable")
+    for number, count in twice.items():
+        expect(count == 2, f"of two letters, {count} arrived: {clients.sent[number]}")
     for topic in (DEAD_TOPIC, LATE_TOPIC):
         for delivered in broker.messages.history(topic, 10_000) if topic in broker.topics else ():
             _check_in_topic(topic, clients.of(delivered.message), delivered)

@@ -19,6 +19,10 @@ from tests.simulation.queue_machine import QueueMachine
 from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import Simulation
+from waystation.broker import dead_letters
+from waystation.broker.letters import send
+from waystation.broker.queues import Queues
+from waystation.broker.transacting import Tx
 from waystation.catalog import Catalog
 from waystation.catalog.memory import MemoryCatalog
 from waystation.errors import WaystationError
@@ -192,3 +196,19 @@ def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pyte
 
     monkeypatch.setattr(Shard, "put", mistaken)
     assert _caught(30) > 3
+
+
+def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def apart(tx: Tx, target: str, messages: list[Message]) -> None:
+        if target == "right":
+            tx._broker.queues.put(target, messages)  # the deliberate bug
+        else:
+            await send(tx, target, messages)
+
+    monkeypatch.setattr(dead_letters, "send", apart)
+    assert _caught(30) > 3
+
+
+def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Queues, "remove_left_over", lambda self: None)  # the deliberate bug
+    assert _caught(5) > 3

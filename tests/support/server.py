@@ -97,7 +97,7 @@ class Server:
 
     def _command(self, ready: Path) -> list[str]:
         command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(self.data)]
-        for door in ("kafka", "http"):
+        for door in ("kafka", "amqp", "http"):
             command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
         command += ["--ready-file", str(ready)]
         for name, value in self.settings.items():

@@ -15,7 +15,10 @@ from waystation.broker.keeping import Keeping
 from waystation.broker.live import LiveFeeds
 from waystation.broker.markers import Markers
 from waystation.broker.messages import Messages
+from waystation.broker.namespaces import Namespaces
+from waystation.broker.policies import Policies
 from waystation.broker.presence import Presence
+from waystation.broker.pressure import Pressure
 from waystation.broker.publishing import Publishing
 from waystation.broker.queues import Queues
 from waystation.broker.reading import Readers
@@ -25,6 +28,8 @@ from waystation.broker.shared_admin import SharedAdmin
 from waystation.broker.state_log import PartitionStateLog
 from waystation.broker.streams import Streams
 from waystation.broker.subscriptions import Subscriptions
+from waystation.broker.tailing import Tailing
+from waystation.broker.topic_queues import TopicQueues
 from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
 from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
@@ -68,7 +73,10 @@ class Broker:
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
         self.presence = Presence()
+        self.namespaces = Namespaces(self)
+        self.pressure = Pressure(self)
         self.readers = Readers()
+        self.tailing = Tailing(self.topics, self.readers, world.clock)
         self.streams: Streams
         self.subscriptions: Subscriptions
         self.transacting = Transacting(self)
@@ -78,9 +86,11 @@ class Broker:
         self.shards: Shards
         self.queues: Queues
         self.routing: Routing
+        self.policies: Policies
         self.groups: GroupCoordinator
         self.shared: SharedGroups
         self.shared_admin: SharedAdmin
+        self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
         self.started_ms = world.clock.now_ms()
 
@@ -142,7 +152,7 @@ class Broker:
             on_dead=self.dead_letters.on_dead,
             durable=self.commit.durable,
         )
-        self.shards.limit_messages(self.settings.integer("message.max.bytes"))
+        self.shards.limit_messages(self.max_queue_message_bytes())
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
@@ -151,6 +161,8 @@ class Broker:
         self.queues = Queues(self.shards, self.keeping, self.dead_letters)
         self.routing = Routing(self.catalog, self.world, self.queues, self.messages, self.topics, self.kept)
         self.topics.subscribe_deletions(self.routing.on_topics_deleted)
+        self.topics.subscribe_changes(self.routing.on_names_changed)
+        self.queues.subscribe_creations(self.routing.on_names_changed)
         self.queues.subscribe_deletions(self.routing.on_queue_deleted)
         self.transactions.recover()
         self.shared = SharedGroups(
@@ -162,12 +174,18 @@ class Broker:
             shares.partitions,
             ensure_topic=self.messages.ensure,
             queues=lambda: self.queues,
+            exchanges=lambda: self.routing,
             taken=self.groups.exists,
         )
         self.shared_admin = SharedAdmin(self.shared)
         self.shared.recover()
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
+        self.topic_queues = TopicQueues(
+            self.world, self.catalog, self.topics, self.shared, self.queues, self.messages.ensure
+        )
+        self.topic_queues.load()
+        self.topic_queues.subscribe_changes(self.routing.on_names_changed)
         live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
         self.streams = Streams(
             self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.keeping
@@ -178,10 +196,16 @@ class Broker:
         await self._undo_left_over()
         self.shards.start(lambda: self.settings.integer("waystation.checkpoint.interval.ms") / 1000)
         self.queues.remove_left_over()
+        self.namespaces.load()
         self.routing.load()
+        self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.kept)
+        self.policies.load()
+        self.namespaces.subscribe_deletions(self.policies.delete_all)
+        self.policies.start()
         self.dead_letters.start()
         self.delayed.start()
         self.housekeeping.start()
+        self.pressure.start()
 
     async def _undo_left_over(self) -> None:
         try:
@@ -191,8 +215,12 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
+        await self.pressure.stop()
+        await self.namespaces.settle()
+        await self.policies.stop()
         await self.topics.settle()
         await self.routing.settle()
+        await self.topic_queues.close()
         await self.housekeeping.stop()
         await self.streams.close()
         await self.delayed.stop()
@@ -218,6 +246,9 @@ class Broker:
         for _, log in self.topics.logs():
             log.saved_point = log.recovery_point
 
+    def max_queue_message_bytes(self) -> int:
+        return self.settings.integer("waystation.queue.message.max.bytes")
+
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes broker settings at run time; all of them or none. They survive a restart."""
         before = dict(self.settings.changed)
@@ -231,7 +262,7 @@ class Broker:
                     self.settings.change(name, before.get(name))
             raise
         self._apply_flush()
-        self.shards.limit_messages(self.settings.integer("message.max.bytes"))
+        self.shards.limit_messages(self.max_queue_message_bytes())
         self.groups.settings = GroupSettings.of(self.settings)
         self.shared.settings_changed()
         for topic in self.topics:

@@ -1,4 +1,4 @@
-"""How a message crosses into a topic and back: `Message` ↔ Kafka record, as one table and two tight loops.
+"""How a message crosses into a topic and back: `Message` ↔ Kafka record, as one table.
 
 The table (`CROSSINGS`) is the law; `docs/reference/crossing.md` is checked against it by a test. What must hold:
 
@@ -9,19 +9,20 @@ The table (`CROSSINGS`) is the law; `docs/reference/crossing.md` is checked agai
   the last one counts.
 - A record without a value (a tombstone) is an empty message of the type `tombstone`, and the other way round.
 
-Pure; for the parts of the broker that put messages into topics or read them there, whatever the door.
+Pure; for the parts of the broker that put messages into topics or read them there, whatever the door. The tight loops
+that do so for many are in `record_writing` and `record_reading`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from waystation.errors import Invalid, InvalidRecord
-from waystation.log.batch import LOG_APPEND_TIME, Header, read_varint, write_varint
-from waystation.message import HIGHEST_PRIORITY, LATEST_MS, MAX_HORIZON_MS, Delivered, Message, check_message
+from waystation.errors import Invalid
+from waystation.message import HIGHEST_PRIORITY, LATEST_MS, MAX_HORIZON_MS, Message
 
 TOMBSTONE = "tombstone"
 """The type of a message that stands for a record without a value: on a compacted topic it deletes its key."""
@@ -30,29 +31,46 @@ HeaderPair = tuple[str, bytes | None]
 
 
 class Crossing(NamedTuple):
-    """Where one field of a message is found behind each door. AMQP's column follows with its door."""
+    """Where one field of a message is found behind each door."""
 
     field: str
     kafka: str  # in a Kafka record
+    amqp: str  # in an AMQP 0-9-1 message
     json: str  # in JSON lines and HTTP
     msgpack: str  # in the native protocol's msgpack frames: its place in the message's array
 
 
 CROSSINGS: tuple[Crossing, ...] = (
-    Crossing("payload", "value", "`payload`; not UTF-8: base64, and `encoding` is `base64`", "0, bin"),
-    Crossing("id", "header `x-message-id`", "`id`", "1, str"),
-    Crossing("key", "key", "`key`; not UTF-8: `key_base64`", "2, bin"),
-    Crossing("headers", "headers, values as text", "`headers`; bytes: `headers_base64`", "3, map"),
-    Crossing("priority", "header `x-priority`", "`priority`", "4, int"),
-    Crossing("delay_ms", "header `x-delay`", "`delay_ms`", "5, int"),
-    Crossing("deliver_at_ms", "header `x-deliver-at`", "`deliver_at_ms`", "6, int"),
-    Crossing("ttl_ms", "header `x-ttl`", "`ttl_ms`", "7, int"),
-    Crossing("correlation_id", "header `x-correlation-id`", "`correlation_id`", "8, str"),
-    Crossing("reply_to", "header `x-reply-to`", "`reply_to`", "9, str"),
-    Crossing("content_type", "header `x-content-type`", "`content_type`", "10, str"),
-    Crossing("type", "header `x-type`; `tombstone`: no value", "`type`", "11, str"),
-    Crossing("max_deliveries", "header `x-max-deliveries`", "`max_deliveries`", "12, int"),
-    Crossing("timestamp_ms", "timestamp", "`timestamp_ms`", "13, int"),
+    Crossing("payload", "value", "body", "`payload`; not UTF-8: base64, and `encoding` is `base64`", "0, bin"),
+    Crossing("id", "header `x-message-id`", "property `message_id`", "`id`", "1, str"),
+    Crossing("key", "key", "header `x-key`", "`key`; not UTF-8: `key_base64`", "2, bin"),
+    Crossing(
+        "headers", "headers, values as text", "property `headers`", "`headers`; bytes: `headers_base64`", "3, map"
+    ),
+    Crossing("priority", "header `x-priority`", "property `priority`", "`priority`", "4, int"),
+    Crossing("delay_ms", "header `x-delay`", "header `x-delay`; received: negative", "`delay_ms`", "5, int"),
+    Crossing("deliver_at_ms", "header `x-deliver-at`", "header `x-deliver-at`", "`deliver_at_ms`", "6, int"),
+    Crossing("ttl_ms", "header `x-ttl`", "property `expiration`", "`ttl_ms`", "7, int"),
+    Crossing("correlation_id", "header `x-correlation-id`", "property `correlation_id`", "`correlation_id`", "8, str"),
+    Crossing("reply_to", "header `x-reply-to`", "property `reply_to`", "`reply_to`", "9, str"),
+    Crossing("content_type", "header `x-content-type`", "property `content_type`", "`content_type`", "10, str"),
+    Crossing("type", "header `x-type`; `tombstone`: no value", "property `type`", "`type`", "11, str"),
+    Crossing("max_deliveries", "header `x-max-deliveries`", "header `x-max-deliveries`", "`max_deliveries`", "12, int"),
+    Crossing(
+        "timestamp_ms", "timestamp", "property `timestamp`; ms: header `timestamp_in_ms`", "`timestamp_ms`", "13, int"
+    ),
+    Crossing("exchange", "header `x-exchange`", "method `exchange`", "`exchange`", "14, str"),
+    Crossing("routing_key", "header `x-routing-key`", "method `routing_key`", "`routing_key`", "15, str"),
+    Crossing(
+        "content_encoding",
+        "header `x-content-encoding`",
+        "property `content_encoding`",
+        "`content_encoding`",
+        "16, str",
+    ),
+    Crossing("delivery_mode", "header `x-delivery-mode`", "property `delivery_mode`", "`delivery_mode`", "17, int"),
+    Crossing("user_id", "header `x-user-id`", "property `user_id`", "`user_id`", "18, str"),
+    Crossing("app_id", "header `x-app-id`", "property `app_id`", "`app_id`", "19, str"),
 )
 
 TEXT_FIELDS = {
@@ -61,6 +79,11 @@ TEXT_FIELDS = {
     "x-reply-to": "reply_to",
     "x-content-type": "content_type",
     "x-type": "type",
+    "x-exchange": "exchange",
+    "x-routing-key": "routing_key",
+    "x-content-encoding": "content_encoding",
+    "x-user-id": "user_id",
+    "x-app-id": "app_id",
 }
 NUMBER_FIELDS = {
     "x-priority": ("priority", 0, HIGHEST_PRIORITY),
@@ -68,6 +91,7 @@ NUMBER_FIELDS = {
     "x-deliver-at": ("deliver_at_ms", 0, LATEST_MS),
     "x-ttl": ("ttl_ms", 1, MAX_HORIZON_MS),
     "x-max-deliveries": ("max_deliveries", 0, 2**31 - 1),
+    "x-delivery-mode": ("delivery_mode", 0, 255),
 }
 """Header → (field, lowest, highest). A number outside of that is no field: it stays the header it was."""
 
@@ -88,15 +112,15 @@ def headers_of(message: Message) -> list[HeaderPair]:
     """The Kafka headers of a message: its fields first, then its own. A field wins over a header of its name."""
     pairs: list[HeaderPair] = []  # one line for each field: a loop over the table takes twice as long
     if message.id is not None:
-        pairs.append(("x-message-id", _utf8(message.id, "id")))
+        pairs.append(("x-message-id", utf8(message.id, "id")))
     if message.correlation_id is not None:
-        pairs.append(("x-correlation-id", _utf8(message.correlation_id, "correlation_id")))
+        pairs.append(("x-correlation-id", utf8(message.correlation_id, "correlation_id")))
     if message.reply_to is not None:
-        pairs.append(("x-reply-to", _utf8(message.reply_to, "reply_to")))
+        pairs.append(("x-reply-to", utf8(message.reply_to, "reply_to")))
     if message.content_type is not None:
-        pairs.append(("x-content-type", _utf8(message.content_type, "content_type")))
+        pairs.append(("x-content-type", utf8(message.content_type, "content_type")))
     if message.type is not None and (message.payload or message.type != TOMBSTONE):
-        pairs.append(("x-type", _utf8(message.type, "type")))
+        pairs.append(("x-type", utf8(message.type, "type")))
     if message.priority:
         pairs.append(("x-priority", b"%d" % message.priority))
     if message.delay_ms:
@@ -107,6 +131,18 @@ def headers_of(message: Message) -> list[HeaderPair]:
         pairs.append(("x-ttl", b"%d" % message.ttl_ms))
     if message.max_deliveries:
         pairs.append(("x-max-deliveries", b"%d" % message.max_deliveries))
+    if message.exchange is not None:
+        pairs.append(("x-exchange", utf8(message.exchange, "exchange")))
+    if message.routing_key is not None:
+        pairs.append(("x-routing-key", utf8(message.routing_key, "routing_key")))
+    if message.content_encoding is not None:
+        pairs.append(("x-content-encoding", utf8(message.content_encoding, "content_encoding")))
+    if message.delivery_mode:
+        pairs.append(("x-delivery-mode", b"%d" % message.delivery_mode))
+    if message.user_id is not None:
+        pairs.append(("x-user-id", utf8(message.user_id, "user_id")))
+    if message.app_id is not None:
+        pairs.append(("x-app-id", utf8(message.app_id, "app_id")))
     if message.headers:
         fields = [name for name, _ in pairs]
         pairs += [(name, header_value(name, value)) for name, value in message.headers.items() if name not in fields]
@@ -123,109 +159,27 @@ def taken_in(message: Message, now_ms: int) -> Message:
 def header_value(name: str, value: Any) -> bytes | None:
     """A header's value as Kafka has it."""
     if type(value) is str:
-        return value.encode() if value.isascii() else _utf8(value, f"headers: {name}")
+        return value.encode() if value.isascii() else utf8(value, f"headers: {name}")
     if value is None or type(value) is bytes:
         return value
     if type(value) is int:
         return b"%d" % value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, datetime):
+        return msgspec.json.encode(value)[1:-1]  # text without its quotes
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Invalid(f"headers: {name!r} cannot be written as JSON: {error}") from None
 
 
-def _utf8(text: str, what: str) -> bytes:
+def utf8(text: str, what: str) -> bytes:
+    """The bytes of a text. Invalid, naming `what` it is, if it is none."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         raise Invalid(f"{what}: the text has half a surrogate pair, which is no character") from None
-
-
-# The numbers that occur in records as the bytes of their varints: lengths and deltas are nearly always below 8192.
-_VARINTS = tuple(
-    bytes((number << 1,)) if number < 64 else bytes((number << 1 & 0x7F | 0x80, number >> 6)) for number in range(8192)
-)
-
-
-def _varint(number: int) -> bytes:
-    if 0 <= number < 8192:
-        return _VARINTS[number]
-    out = bytearray()
-    write_varint(out, number)
-    return bytes(out)
-
-
-def is_bare(message: Message) -> bool:
-    """Whether it has nothing but a payload, a key and a time: no header, so nothing to check either."""
-    return (
-        message.id is None
-        and message.type is None
-        and not message.headers
-        and message.content_type is None
-        and message.correlation_id is None
-        and message.reply_to is None
-        and message.ttl_ms is None
-        and message.deliver_at_ms is None
-        and not message.priority
-        and not message.delay_ms
-        and not message.max_deliveries
-    )
-
-
-def record_parts(message: Message, delta: int, timestamp_delta: int, out: list[bytes]) -> int:
-    """Appends the bytes of one record to `out`, its length first; returns how many there are. Invalid: see there.
-
-    A record is: length, attributes (0), timestamp delta, offset delta, key, value, count of headers, headers; every
-    number a zigzag varint. Measured, with `build_batches` around it: 0.5 µs for a message of 100 bytes, 1.4 µs with an
-    id; by way of `batches.encode_records` the first is 1.5 µs.
-    """
-    payload = message.payload
-    key = message.key
-    size = len(payload)
-    value_size = _VARINTS[size] if size < 8192 else _varint(size)
-    number = _VARINTS[delta] if delta < 8192 else _varint(delta)
-    at = b"\0\0" if timestamp_delta == 0 else b"\0" + _varint(timestamp_delta)  # the attributes are in front of it
-    if is_bare(message):
-        if key is None:
-            total = len(at) + len(number) + 2 + len(value_size) + size
-            length = _VARINTS[total] if total < 8192 else _varint(total)
-            out += (length, at, number, b"\x01", value_size, payload, b"\0")
-        else:
-            key_size = _varint(len(key))
-            total = len(at) + len(number) + 1 + len(key_size) + len(key) + len(value_size) + size
-            length = _VARINTS[total] if total < 8192 else _varint(total)
-            out += (length, at, number, key_size, key, value_size, payload, b"\0")
-        return len(length) + total
-    return _full_record(message, number, at, out)
-
-
-def _full_record(message: Message, number: bytes, at: bytes, out: list[bytes]) -> int:
-    check_message(message)
-    parts = [at, number]
-    parts += (b"\x01",) if message.key is None else (_varint(len(message.key)), message.key)
-    if message.type == TOMBSTONE and not message.payload:
-        parts.append(b"\x01")
-    else:
-        parts += (_varint(len(message.payload)), message.payload)
-    pairs = headers_of(message)
-    parts.append(_varint(len(pairs)))
-    for name, content in pairs:
-        parts.append(_FIELD_NAMES.get(name) or _encoded_name(name))
-        parts += (b"\x01",) if content is None else (_varint(len(content)), content)
-    body = b"".join(parts)
-    length = _varint(len(body))
-    out += (length, body)
-    return len(length) + len(body)
-
-
-def _encoded_name(name: str) -> bytes:
-    encoded = _utf8(name, "headers")
-    return _varint(len(encoded)) + encoded
-
-
-_FIELD_NAMES = {name: _encoded_name(name) for name in (*TEXT_FIELDS, *NUMBER_FIELDS)}
 
 
 # -- record → message --------------------------------------------------------------------------------------------------
@@ -236,7 +190,8 @@ def message_of(
 ) -> Message:
     """The message that a Kafka record is."""
     headers: dict[str, Any] = {}
-    values: list[Any] = [value or b"", None, key, headers, *_UNSET, timestamp_ms]  # in the order of the fields
+    values: list[Any] = [value or b"", None, key, headers, *_UNSET]  # in the order of the fields
+    values[_TIMESTAMP] = timestamp_ms
     for name, content in pairs:
         place = _PLACES.get(name)
         if place is not None:
@@ -256,7 +211,8 @@ def message_of(
 
 _NAMES = Message.__struct_fields__
 _FIRST = _NAMES.index("priority")
-_UNSET = (0, 0, None, None, None, None, None, None, 0)  # from the priority to the retry limit
+_TIMESTAMP = _NAMES.index("timestamp_ms")
+_UNSET = Message.__struct_defaults__[3:]  # from the priority on
 _PLACES = {name: _NAMES.index(field) for name, field in TEXT_FIELDS.items()} | {
     name: _NAMES.index(field) for name, (field, _, _) in NUMBER_FIELDS.items()
 }
@@ -279,138 +235,3 @@ def _field(name: str, content: bytes | None, value: bytes | None) -> str | int |
     if name == "x-type" and (value is None or (not value and text == TOMBSTONE)):
         return None  # a record without a value has its type from that; an empty one must not become one without
     return text
-
-
-def delivered_of(body: bytes, header: Header, topic: str, partition: int, first: int) -> list[Delivered]:
-    """The messages of one batch (its records uncompressed), from offset `first` on, tagged with their offsets.
-
-    InvalidRecord if the records do not parse. One loop, long because it makes no calls for what records usually are:
-    1.1 µs for a record of 100 bytes, where `batches.records_of` takes 1.8 µs for no more than the records.
-    """
-    fixed = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
-    out: list[Delivered] = []
-    position = 0
-    room = len(body)
-    try:
-        for _ in range(header.record_count):
-            number = body[position]
-            if number < 0x80:
-                position += 1
-                size = (number >> 1) ^ -(number & 1)
-            elif body[position + 1] < 0x80:
-                number = number & 0x7F | body[position + 1] << 7
-                position += 2
-                size = (number >> 1) ^ -(number & 1)
-            else:
-                size, position = read_varint(body, position)
-            end = position + size
-            if size < 0 or end > room:
-                raise InvalidRecord("a record is longer than its batch")
-            position += 1
-            number = body[position]
-            if number < 0x80:
-                position += 1
-                timestamp = (number >> 1) ^ -(number & 1)
-            else:
-                timestamp, position = read_varint(body, position)
-            number = body[position]
-            if number < 0x80:
-                position += 1
-                delta = (number >> 1) ^ -(number & 1)
-            elif body[position + 1] < 0x80:
-                number = number & 0x7F | body[position + 1] << 7
-                position += 2
-                delta = (number >> 1) ^ -(number & 1)
-            else:
-                delta, position = read_varint(body, position)
-            if not 0 <= delta <= last_delta:
-                raise InvalidRecord("a record's offset is outside of its batch")
-            timestamp = timestamp + base_timestamp if fixed is None else fixed
-            if timestamp >= MAX_TIMESTAMP_MS:
-                raise InvalidRecord("a record's timestamp has more than 63 bits")
-            stamp = timestamp if timestamp >= 0 else None  # Kafka's -1: it has none
-            number = body[position]
-            key: bytes | None = None
-            if number == 1:
-                position += 1
-            else:
-                size, position = read_varint(body, position)
-                if size >= 0:
-                    key = body[position : position + size]
-                    position += size
-            number = body[position]
-            if number < 0x80:
-                position += 1
-                size = (number >> 1) ^ -(number & 1)
-            elif body[position + 1] < 0x80:
-                number = number & 0x7F | body[position + 1] << 7
-                position += 2
-                size = (number >> 1) ^ -(number & 1)
-            else:
-                size, position = read_varint(body, position)
-            value: bytes | None = None
-            if size >= 0:
-                value = body[position : position + size]
-                position += size
-            taken = stamp or 0
-            if position + 1 == end and not body[position] and value is not None:
-                position = end
-                message = Message(value, None, key, {}, 0, 0, None, None, None, None, None, None, 0, stamp)
-            else:
-                pairs, position = _pairs(body, position, end)
-                message = message_of(key, value, pairs, stamp)
-                if message.ttl_ms is not None:
-                    taken = _taken_at(message.headers) or taken
-            if position != end:
-                raise InvalidRecord("a record's length does not match its content")
-            offset = base_offset + delta
-            if offset >= first:
-                out.append(Delivered(offset, 1, taken, message, topic, partition, offset))
-    except (IndexError, UnicodeDecodeError) as error:
-        raise InvalidRecord("a record ends in the middle or has a header name that is not text") from error
-    if position != room:
-        raise InvalidRecord("the batch has bytes after its last record")
-    return out
-
-
-def _taken_at(headers: dict[str, Any]) -> int:
-    """Takes the time out of a message's headers; 0 if they have none."""
-    found = headers.get(TAKEN_AT)
-    if not isinstance(found, str) or not (found.isdecimal() and found.isascii() and len(found) < 17):
-        return 0
-    del headers[TAKEN_AT]
-    return int(found)
-
-
-def _pairs(body: bytes, position: int, end: int) -> tuple[list[HeaderPair], int]:
-    count, position = read_varint(body, position)
-    if not 0 <= count <= end - position:
-        raise InvalidRecord("a record has an impossible number of headers")
-    pairs: list[HeaderPair] = []
-    for _ in range(count):
-        size = body[position]
-        if size < 0x80 and not size & 1:  # short, which is nearly every header
-            position += 1
-            size >>= 1
-        else:
-            size, position = read_varint(body, position)
-        after = position + size
-        if size < 0 or after > end:
-            raise InvalidRecord("a record header has no name")
-        name = body[position:after].decode()
-        size = body[after]
-        if size < 0x80:
-            position = after + 1
-            size = (size >> 1) ^ -(size & 1)
-        else:
-            size, position = read_varint(body, after)
-        if size < 0:
-            pairs.append((name, None))
-            continue
-        after = position + size
-        if after > end:
-            raise InvalidRecord("a record's field is longer than the record")
-        pairs.append((name, body[position:after]))
-        position = after
-    return pairs, position

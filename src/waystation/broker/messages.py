@@ -17,6 +17,7 @@ from waystation.broker import crossing
 from waystation.broker.partition import Partition
 from waystation.broker.publishing import Publishing
 from waystation.broker.reading import by_time, newest, read_chunk, tail_offset
+from waystation.broker.record_writing import record_parts
 from waystation.broker.topics import Topic, Topics, check_name
 from waystation.config import BrokerSettings
 from waystation.errors import AlreadyExists, Invalid, UnknownTopic, near_matches
@@ -288,7 +289,6 @@ def build_batches(
     made: list[bytearray] = []
     parts: list[bytes] = []
     size, count = HEADER_SIZE, 0
-    record_parts = crossing.record_parts
     for message in messages:
         delta = now_ms - base
         if message.timestamp_ms is not None:

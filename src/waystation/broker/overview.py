@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.broker.dead_letters import TOPIC_TARGET
+from waystation.broker.deaths import TOPIC_TARGET
 from waystation.errors import NotFound, near_matches
 from waystation.groups.calls import OffsetToCommit
 from waystation.protocol import TopicInfo

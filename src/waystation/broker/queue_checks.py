@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from waystation.broker.dead_letters import TOPIC_TARGET
+from waystation.broker.deaths import TOPIC_TARGET
 from waystation.broker.queue_names import check_not_internal
 from waystation.broker.topics import check_name as check_topic_name
 from waystation.errors import Invalid
 from waystation.queues.queue import Queue
-from waystation.queues.settings import QueueSettings, check_queue_name, check_settings
+from waystation.queues.settings import QueueSettings, check_queue_name, check_settings, declared
+from waystation.routing.binding import check_key
+from waystation.routing.table import check_exchange_name
 
 
 def check_declaration(name: str, settings: QueueSettings) -> None:
@@ -27,11 +29,24 @@ def check_declaration(name: str, settings: QueueSettings) -> None:
                 check_topic_name(topic)
             except Invalid as error:
                 raise Invalid(f"dead_letter: {error}") from error
+    _check_exchange(settings)
+
+
+def _check_exchange(settings: QueueSettings) -> None:
+    """It need not be there, but there must be such a name. The default exchange has none."""
+    try:
+        if settings.dead_letter_exchange:
+            check_exchange_name(settings.dead_letter_exchange)
+    except Invalid as error:
+        raise Invalid(f"dead_letter_exchange: {error}") from error
+    try:
+        check_key(settings.dead_letter_key or "")
+    except Invalid as error:
+        raise Invalid(f"dead_letter_key: {error}") from error
 
 
 def difference(queue: Queue, settings: QueueSettings) -> str:
-    fields = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(queue.settings, name)]
-    shown = ", ".join(
-        f"{name} is {getattr(queue.settings, name)!r}, not {getattr(settings, name)!r}" for name in fields
-    )
+    present = declared(queue.settings)
+    fields = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(present, name)]
+    shown = ", ".join(f"{name} is {getattr(present, name)!r}, not {getattr(settings, name)!r}" for name in fields)
     return f"queue {queue.name!r} exists with other settings: {shown}; declare it alike, or alter it"

@@ -7,6 +7,7 @@ import builtins
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from crc32c import crc32c
@@ -16,7 +17,8 @@ from waystation.broker.keeping import Keeping
 from waystation.broker.queue_checks import check_declaration, difference
 from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, StorageFailed
+from waystation.broker.queue_putting import put_or_refuse, put_with_patience
+from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.commands import count_of
@@ -24,8 +26,8 @@ from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.runs import Run, add_run
-from waystation.queues.settings import QueueSettings, check_hold
-from waystation.queues.shard import PutResult, Shard
+from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
+from waystation.queues.shard import PutEach, PutResult, Shard
 from waystation.queues.states import State
 
 logger = logging.getLogger("waystation.queues")
@@ -44,7 +46,12 @@ class Queues:
         self._keeping = keeping
         self._names = QueueNames()
         self._owned: dict[str, set[str]] = {}
+        self.effective: Callable[[str, QueueSettings], QueueSettings] = lambda name, settings: settings
+        """What the policies make of declared settings."""
         self._serial = itertools.count(1)
+        self.admit: Callable[[str], None] = lambda name: None
+        """Raises Full where there is no room for a queue of this name."""
+        self._on_create: builtins.list[Callable[[str], None]] = []
         self._on_delete: builtins.list[Callable[[str, Receipt], None]] = []
         for shard in self._shards:
             shard.on_idle = self._expire
@@ -110,15 +117,17 @@ class Queues:
         """A queue of this name, made if it is not there. Settings that differ from the present ones are a Conflict."""
         check_not_internal(name)
         if name not in self._names and not passive:
-            self._create(name, settings or DEFAULTS, owner)
+            self.admit(name)
+            self._create(name, self.effective(name, undecided(settings or DEFAULTS)), owner)
         shard, queue = self.get(name)
         self._check_owner(queue, owner)
         shard.touch(queue)
         receipt = Receipt(shard.log.log, queue.id + 1)  # it may have come into being a moment ago
-        if settings is not None and settings != queue.settings:
+        if settings not in (None, queue.settings) and undecided(settings) != declared(queue.settings):
             if not alter:
-                raise Conflict(difference(queue, settings))
-            receipt = self._alter(shard, queue, settings)
+                raise Conflict(difference(queue, undecided(settings)))
+            wanted = kept_declared(queue.settings, settings)
+            receipt = self._alter(shard, queue, self.effective(name, wanted))
         await self._keeping.kept(receipt)
         return info_of(shard, queue)
 
@@ -129,6 +138,12 @@ class Queues:
         receipt = shard.alter(queue, settings)
         shard.touch(queue)
         return receipt
+
+    def govern(self, name: str) -> Receipt | None:
+        """Brings a queue under the policy that matches it now; None if that changes nothing."""
+        shard, queue = self.get(name)
+        settings = self.effective(name, declared(queue.settings))
+        return None if settings == queue.settings else self._alter(shard, queue, settings)
 
     def ensure_own(self, name: str) -> tuple[Shard, Queue]:
         """A queue of the broker's own. What is put to it is kept only with it: nobody need wait for the declaration."""
@@ -145,6 +160,12 @@ class Queues:
             queue.owner = owner
             if owner is not None:
                 self._owned.setdefault(owner, set()).add(name)
+        for callback in self._on_create:
+            callback(name)
+
+    def subscribe_creations(self, callback: Callable[[str], None]) -> None:
+        """`callback` gets the name of each queue that is made."""
+        self._on_create.append(callback)
 
     def _shard_of(self, name: str) -> Shard:
         return self._shards[crc32c(name.encode()) % len(self._shards)]
@@ -172,7 +193,7 @@ class Queues:
         if queue.owner is not None:
             self._owned.get(queue.owner, set()).discard(name)
         gone = NotFound(f"queue {name!r} was deleted")
-        for feed in tuple(queue.feeds or ()):
+        for feed in (*(queue.feeds or ()), *(queue.beside or ())):
             feed.end(gone)
         queue.wake_publishers()
         for callback in self._on_delete:
@@ -189,10 +210,12 @@ class Queues:
             self._remove_quietly(name, "its connection is gone")
 
     def remove_left_over(self) -> None:
-        """At the start: exclusive queues whose connections ended with the last run."""
+        """At the start: queues that were to go with the last run, or with its connections."""
         for name, (_, queue) in [*self._names.items()]:
             if queue.settings.exclusive:
                 self._remove_quietly(name, "its connection ended with the last run")
+            elif not queue.settings.durable:
+                self._remove_quietly(name, "it is not durable, and the last run ended")
 
     def _expire(self, queue: Queue) -> None:
         self._remove_quietly(queue.name, "nobody used it")
@@ -224,36 +247,18 @@ class Queues:
 
     def put(self, name: str, messages: Sequence[Message], *, raw: bytes | None = None) -> PutResult:
         """Writes messages to a queue; they are kept when the receipt is. All of them (but duplicates), or none."""
+        return put_or_refuse(self.of_users(name), messages)
+
+    def put_each(self, name: str, messages: Sequence[Message]) -> PutEach:
+        """As if they were put one by one: a full queue refuses single messages, and says which."""
         shard, queue = self.of_users(name)
-        return shard.put(queue, messages)
+        return shard.put_each(queue, messages)
 
     async def put_durable(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """As `put`, waits for room in a full queue, and returns when they are kept."""
-        try:
-            result = self.put(name, messages)
-        except Full:
-            if wait_ms <= 0:
-                raise
-            result = await self._put_when_there_is_room(name, messages, wait_ms / 1000)
+        result = await put_with_patience(partial(self.of_users, name), messages, wait_ms / 1000)
         await self._keeping.kept(result.receipt)
         return PutAnswer(result.first, result.count, result.duplicates)
-
-    async def _put_when_there_is_room(self, name: str, messages: Sequence[Message], wait_s: float) -> PutResult:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s
-        queue = self.get(name)[1]
-        waited = False
-        try:
-            while True:
-                await queue.room(max(0.0, deadline - loop.time()), first=waited)
-                waited = True
-                try:
-                    return self.put(name, messages)
-                except Full:
-                    if loop.time() >= deadline:
-                        raise
-        finally:
-            queue.wake_publishers()  # the next one may find room, too
 
     # -- messages out --------------------------------------------------------------------------------------------------
 
@@ -269,8 +274,10 @@ class Queues:
         auto_ack: bool = False,
         exclusive: bool = False,
         owner: str | None = None,
+        priority: int = 0,
     ) -> QueueFeed:
-        """A consumer of the queue; messages come with its first credit."""
+        """A consumer of the queue; messages come with its first credit. While consumers of a higher `priority` have
+        credit, those of a lower one get nothing."""
         shard, queue = self.of_users(name)
         self._check_owner(queue, owner)
         self._check_exclusive(queue, exclusive)
@@ -287,17 +294,22 @@ class Queues:
             hold_ms=hold_ms,
             auto_ack=auto_ack,
             exclusive=exclusive,
+            priority=priority,
         )
         feed.on_closed = self._closed
         return feed
 
-    def getter(self, name: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False) -> Getter:
-        """A consumer that asks for messages."""
+    def getter(
+        self, name: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False, *, silent: bool = False
+    ) -> Getter:
+        """A consumer that asks for messages. `silent`: it is no consumer to anybody else, and does not wait."""
         shard, queue = self.of_users(name)
         self._check_owner(queue, owner)
-        self._check_exclusive(queue, exclusive=False)
+        if not silent:
+            self._check_exclusive(queue, exclusive=False)
         check_hold(hold_ms)
-        getter = Getter(shard, queue, f"{owner}/{next(self._serial)}", hold_ms=hold_ms, auto_ack=auto_ack)
+        consumer = f"{owner}/{next(self._serial)}"
+        getter = Getter(shard, queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack, silent=silent)
         getter.on_closed = self._closed
         return getter
 

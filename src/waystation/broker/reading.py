@@ -17,8 +17,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from weakref import ref
 
-from waystation.broker.crossing import delivered_of
 from waystation.broker.partition import Partition
+from waystation.broker.record_reading import delivered_of
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted

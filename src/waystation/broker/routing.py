@@ -11,14 +11,16 @@ On the loop's thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Container, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
 
 from waystation.broker.changes import Changes
+from waystation.broker.distributing import Distributing, Kept, Messages, Queues, Routed
+from waystation.broker.namespace_names import local_name, topic_of_full_name
 from waystation.catalog import BindingRow, Catalog, ExchangeRow
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, WaystationError
 from waystation.message import Message
-from waystation.protocol import PublishAnswer, QueueInfo, RoutingInfo
+from waystation.protocol import PublishAnswer, RoutingInfo
 from waystation.queues.feed import Receipt
 from waystation.routing.binding import (
     EXCHANGE,
@@ -31,6 +33,7 @@ from waystation.routing.binding import (
     split_target,
 )
 from waystation.routing.exchange import Exchange, ExchangeSettings
+from waystation.routing.resolving import Resolver, Route
 from waystation.routing.subject import Subject
 from waystation.routing.table import (
     PREDECLARED,
@@ -44,52 +47,11 @@ from waystation.world import World
 
 logger = logging.getLogger("waystation.routing")
 
+INTERNAL_PREFIX = "__"
+"""Topics of the broker's own begin like this: the default exchange does not lead there."""
 MAX_EXCHANGES = 100_000
 MAX_BINDINGS = 1_000_000
 """A binding costs about a kilobyte of memory."""
-
-
-class Put(Protocol):
-    @property
-    def receipt(self) -> Receipt | None: ...
-
-
-class Queues(Protocol):
-    """What routing asks of the queues."""
-
-    def __contains__(self, name: object) -> bool: ...
-
-    def describe(self, name: str) -> QueueInfo: ...
-
-    def put(self, name: str, messages: Sequence[Message]) -> Put: ...
-
-
-class Published(Protocol):
-    @property
-    def places(self) -> list[tuple[str, int, int]]: ...
-
-    @property
-    def receipts(self) -> list[Receipt]: ...
-
-
-class Messages(Protocol):
-    """What routing asks of the topics' messages."""
-
-    async def ensure(self, topic: str) -> object: ...
-
-    def publish(self, topic: str, messages: Sequence[Message]) -> Published: ...
-
-
-class Kept(Protocol):
-    def __call__(self, *receipts: Receipt | None) -> Awaitable[None]: ...
-
-
-class Routed(NamedTuple):
-    """Where messages went, and what to wait for until they are durable."""
-
-    places: list[tuple[str, int, int]]  # (topic, partition, first offset)
-    queues: list[str]
-    receipts: list[Receipt]
 
 
 class Routing:
@@ -110,7 +72,15 @@ class Routing:
         self._messages = messages
         self._topics = topics
         self._kept = kept
-        self._table = RoutingTable(queues.__contains__)
+        self.version = 0
+        """Grows with every change that can alter a route: of bindings and exchanges, of queues and topics that come or
+        go. Who remembers an answer of `resolve` asks anew when it is another."""
+        self.alternate_by_policy: Callable[[str], tuple[str, str | None] | None] = lambda name: None
+        """The policy in force on an exchange, and the alternate exchange that it names."""
+        self._fixed = set(PREDECLARED)
+        self._table = RoutingTable(queues.__contains__, self._topic_of)
+        self._resolver = Resolver(self._table)
+        self._distributing = Distributing(self._resolver, queues, messages, kept)
         self._changes = Changes()
         self._departed: list[tuple[Binding, Receipt | None]] = []
 
@@ -120,11 +90,18 @@ class Routing:
             settings = ExchangeSettings(
                 row.kind, row.alternate, True, row.auto_delete, row.internal, read_arguments(row.arguments)
             )
-            self._table.add_exchange(make_exchange(row.name, settings))
+            self._load_exchange(row.name, settings)
         stale = [row for row in self._catalog.bindings() if not self._load_binding(row)]
         if stale:
             logger.info("bindings whose target is gone are dropped: count=%d", len(stale))
             self._catalog.delete_routes([], stale)
+        self._changed()
+
+    def _load_exchange(self, name: str, settings: ExchangeSettings) -> None:
+        try:
+            self._table.add_exchange(make_exchange(name, settings))
+        except WaystationError as error:
+            logger.warning("an exchange is not used: name=%r: %s", name, error)
 
     def _load_binding(self, row: BindingRow) -> bool:
         """Whether the catalog shall keep it."""
@@ -175,7 +152,7 @@ class Routing:
         check_exchange_name(name)
         if settings.alternate:
             check_exchange_name(settings.alternate)
-        if name.startswith(RESERVED_PREFIX):
+        if name.startswith(RESERVED_PREFIX) or local_name(name).startswith(RESERVED_PREFIX):
             raise NotAllowed(f"exchange: names that begin with {RESERVED_PREFIX!r} are the broker's own; not {name!r}")
         if len(self._table) >= MAX_EXCHANGES:
             raise Full(f"there are {MAX_EXCHANGES} exchanges already; delete one to make room for {name!r}")
@@ -187,6 +164,7 @@ class Routing:
             )
             await self._world.offload(self._catalog.save_exchange, row)
         self._table.add_exchange(exchange)
+        self.govern([name])
 
     async def delete_exchange(self, name: str, if_unused: bool = False) -> None:
         """Its bindings go with it, those to it included."""
@@ -194,7 +172,7 @@ class Routing:
 
     async def _delete(self, name: str, if_unused: bool) -> None:
         exchange = self._table.get(name)
-        if not name or name in PREDECLARED:
+        if not name or name in self._fixed:
             raise NotAllowed(f"exchange {name!r} is the broker's own and cannot be deleted")
         if if_unused and exchange.bindings:
             raise Conflict(f"exchange {name!r} is in use: it has {len(exchange.bindings)} bindings")
@@ -206,6 +184,42 @@ class Routing:
         if names or rows:
             await self._world.offload(self._catalog.delete_routes, names, rows)
         self._table.apply(removal)
+        self._changed()
+
+    # -- policies ---------------------------------------------------------------------------------------------------
+
+    def exchange_names(self) -> list[str]:
+        return [exchange.name for exchange in self._table]
+
+    def govern(self, names: Iterable[str]) -> None:
+        """Brings exchanges under the policies that match them now."""
+        for exchange in filter(None, map(self._table.find, names)):
+            exchange.policy, alternate = self.alternate_by_policy(exchange.name) or (None, None)
+            exchange.alternate = alternate if exchange.settings.alternate is None else exchange.settings.alternate
+        self._changed()
+
+    # -- namespaces -------------------------------------------------------------------------------------------------
+
+    def use_local_names(self, local: Callable[[str], str]) -> None:
+        """What an exchange or queue is called inside its namespace: as messages shall say it."""
+        self._distributing.local = local
+
+    def add_namespace(self, prefix: str) -> None:
+        """The exchanges that are always there, under this prefix too."""
+        for name, kind in PREDECLARED.items():
+            if self._table.find(prefix + name) is None:
+                self._table.add_exchange(make_exchange(prefix + name, ExchangeSettings(kind)))
+            self._fixed.add(prefix + name)
+        self.govern([prefix + name for name in PREDECLARED])
+
+    async def remove_namespace(self, prefix: str) -> None:
+        """All exchanges under this prefix, with their bindings."""
+        await self._changes.to_the_end(self._remove_namespace(prefix))
+
+    async def _remove_namespace(self, prefix: str) -> None:
+        going = [exchange for exchange in self._table if exchange.name.startswith(prefix)]
+        self._fixed.difference_update(exchange.name for exchange in going)
+        await self._remove(self._table.plan(going, []))
 
     # -- bindings ---------------------------------------------------------------------------------------------------
 
@@ -232,6 +246,7 @@ class Routing:
                 await self._world.offload(self._catalog.delete_routes, [], [_row(binding)])
             raise NotFound(f"{target!r} was deleted while it was bound to exchange {name!r}")
         self._table.add_binding(binding)
+        self._changed()
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
         """Whether there was such a binding. An auto-delete exchange goes with its last one."""
@@ -248,14 +263,15 @@ class Routing:
 
     def _bindable(self, name: str) -> Exchange:
         if not name:
-            raise NotAllowed("the default exchange has no bindings of its own: every queue is reached by its name")
+            raise NotAllowed("the default exchange has no bindings of its own: queues and topics are reached by name")
         return self._table.get(name)
 
     async def _check_target(self, target: str) -> bool:
         """Raises NotFound unless the target is there (a topic may be made); whether it survives a restart."""
         kind, name = split_target(target)
         if kind == QUEUE:
-            return not self._queues.describe(name).settings.exclusive
+            settings = self._queues.describe(name).settings
+            return settings.durable and not settings.exclusive
         if kind == EXCHANGE:
             return self._bindable(name).settings.durable
         topic = await self._messages.ensure(name)
@@ -269,7 +285,23 @@ class Routing:
             return bool(name) and self._table.find(name) is not None
         return name in (self._queues if kind == QUEUE else self._topics)
 
-    # -- targets that go --------------------------------------------------------------------------------------------
+    def _topic_of(self, key: str) -> str | None:
+        """The topic that a routing key to the default exchange names."""
+        if key.startswith(INTERNAL_PREFIX):
+            return None
+        name = topic_of_full_name(key) if "/" in key else key
+        return name if name in self._topics else None
+
+    # -- targets that come and go -----------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Exchanges or bindings have."""
+        self.version += 1
+        self._resolver.forget()
+
+    def on_names_changed(self, *_: object) -> None:
+        """Queues or topics came or went: the default exchange has new ways."""
+        self.version += 1
 
     def on_queue_deleted(self, name: str, receipt: Receipt | None = None) -> None:
         """Its bindings leave the table now, and the catalog when the deletion itself is durable (`receipt`)."""
@@ -279,11 +311,15 @@ class Routing:
         self._depart([f"{TOPIC}:{name}" for name in names], None)
 
     def _depart(self, targets: list[str], receipt: Receipt | None) -> None:
+        self.version += 1
         going = [binding for target in targets for binding in self._table.bindings_to(target)]
+        if not going:
+            return
         for binding in going:
             self._table.remove_binding(binding)
+        self._resolver.forget()
         # Many queues may go at once, with a connection: one task for all of them.
-        if going and not self._departed:
+        if not self._departed:
             self._changes.begin(self._forget_departed())
         self._departed += [(binding, receipt) for binding in going]
 
@@ -302,67 +338,28 @@ class Routing:
     def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]:
         """Where such a message would go: `queue:NAME` and `topic:NAME`, each once."""
         check_key(routing_key)
-        return self._table.route(exchange, Subject(message, routing_key=routing_key))[0]
+        return self._table.walk(exchange, [Subject(message, routing_key=routing_key)]).targets
+
+    def resolve(self, exchange: str, routing_key: str) -> Route:
+        """Where messages with this key go, remembered. NotFound for an unknown exchange, NotAllowed for an internal
+        one. If the answer says that it depends on the message, ask `route_all`."""
+        return self._resolver.resolve(exchange, routing_key)
+
+    def route_all(
+        self, exchange: str, routing_keys: Sequence[str], message: Message
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(queues, topics) of one message with one or more routing keys, each once."""
+        return self._resolver.route_all(exchange, routing_keys, message)
 
     async def publish(
         self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False
     ) -> PublishAnswer:
         """To every target that matches; returns when all of them have it durably. See `put`."""
-        routed = self.put(exchange, routing_key, messages, mandatory=mandatory)
-        await self._kept(*routed.receipts)
-        return PublishAnswer(routed.places, routed.queues)
+        return await self._distributing.publish(exchange, routing_key, messages, mandatory=mandatory)
 
     def put(self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False) -> Routed:
-        """The same without the wait: what was put is durable when the receipts are.
-
-        `mandatory`: NotFound, and nothing is stored, if one of the messages matches no binding. A target that refuses
-        (a full queue, for instance) keeps no other target from taking its messages; then the first refusal is raised.
-        """
-        shares = self._shares(exchange, routing_key, messages, mandatory)
-        routed = Routed([], [], [])
-        refusal: WaystationError | None = None
-        for target, share in shares.items():
-            try:
-                self._put(target, share, routed)
-            except NotFound:
-                continue  # deleted a moment ago; its bindings are about to go
-            except WaystationError as error:
-                refusal = refusal or error
-        if refusal is not None:
-            raise refusal
-        return routed
-
-    def _shares(
-        self, name: str, routing_key: str, messages: Sequence[Message], mandatory: bool
-    ) -> dict[str, Sequence[Message]]:
-        """Which messages go to which target."""
-        check_key(routing_key)
-        if self._table.get(name).settings.internal:
-            raise NotAllowed(f"exchange {name!r} is internal: it gets messages from other exchanges alone")
-        shares: dict[str, list[Message]] = {}
-        for message in messages:
-            targets, reads_messages = self._table.route(name, Subject(message, routing_key=routing_key))
-            if mandatory and not targets:
-                raise NotFound(
-                    f"no binding of exchange {name!r} matches the routing key {routing_key!r}; nothing was stored"
-                )
-            if not reads_messages:  # then they all go the same way
-                return dict.fromkeys(targets, messages)
-            for target in targets:
-                shares.setdefault(target, []).append(message)
-        return dict(shares)
-
-    def _put(self, target: str, messages: Sequence[Message], routed: Routed) -> None:
-        kind, _, name = target.partition(":")
-        if kind == QUEUE:
-            receipt = self._queues.put(name, messages).receipt
-            routed.queues.append(name)
-            if receipt is not None:
-                routed.receipts.append(receipt)
-            return
-        published = self._messages.publish(name, messages)
-        routed.places.extend(published.places)
-        routed.receipts.extend(published.receipts)
+        """The same without the wait: see `Distributing.put`."""
+        return self._distributing.put(exchange, routing_key, messages, mandatory=mandatory)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -382,13 +379,27 @@ class Routing:
     def describe(self, name: str) -> ExchangeSettings:
         return self._table.get(name).settings
 
+    def exchange(self, name: str) -> Exchange:
+        """To be looked at, not changed."""
+        return self._table.get(name)
+
+    def bindings_to(self, target: str) -> list[Binding]:
+        return self._table.bindings_to(target)
+
 
 def _row(binding: Binding) -> BindingRow:
     return BindingRow(binding.exchange, binding.target, binding.key, binding.canonical)
 
 
 def _check_same(present: Exchange, settings: ExchangeSettings) -> None:
-    """Everything but the arguments has to be as it is: those are the declarer's notes."""
+    """Everything has to be as it is, but for the arguments that mean nothing to the kind: the declarer's notes."""
+    for name in present.reads_arguments:
+        there, asked = present.settings.arguments.get(name), settings.arguments.get(name)
+        if present.settings.kind == settings.kind and there != asked:
+            raise Conflict(
+                f"exchange {present.name!r} is there with {name} {there!r}, not {asked!r};"
+                " declare it as it is, or delete it first"
+            )
     if present.settings == settings:
         return
     for field in ("kind", "alternate", "durable", "auto_delete", "internal"):

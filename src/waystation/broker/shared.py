@@ -30,7 +30,7 @@ from waystation.broker.shared_checks import (
 from waystation.broker.shared_feed import OnEnd, SharedFeed
 from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest, latest
 from waystation.broker.shared_journal import SharedJournal
-from waystation.broker.shared_letters import QueueTargets, SharedLetters
+from waystation.broker.shared_letters import Exchanges, QueueTargets, SharedLetters
 from waystation.broker.shared_window import OpenedBatches
 from waystation.config import BrokerSettings
 from waystation.errors import Corrupt, StorageFailed
@@ -86,6 +86,7 @@ class SharedGroups:
         *,
         ensure_topic: Callable[[str], Awaitable[Topic]],
         queues: Callable[[], QueueTargets],
+        exchanges: Callable[[], Exchanges],
         taken: Callable[[str], bool],
     ) -> None:
         self.topics = topics
@@ -97,7 +98,7 @@ class SharedGroups:
         self._groups: dict[str, SharedGroup] = {}
         self._own: dict[str, dict[str, str]] = {}
         """Settings of groups, whether they are there or not."""
-        self._letters = SharedLetters(world.clock, publishing, ensure_topic, queues)
+        self._letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
         self._opened = OpenedBatches(OPENED_BYTES)
         self._alarm = Alarm(self.now_ms, self._ring)
         self._taken = taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from waystation.broker.dead_letters import TOPIC_TARGET
+from waystation.broker.deaths import EXCHANGE_TARGET, TOPIC_TARGET
 from waystation.broker.shared_group import SharedGroup
 from waystation.broker.topics import check_name
 from waystation.errors import Conflict, Invalid, InvalidSetting
@@ -14,6 +14,7 @@ from waystation.groups.share_group import JOIN_EPOCH, LEAVE_EPOCH
 from waystation.groups.share_settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, check_setting
 from waystation.queues.settings import check_queue_name
 from waystation.routing.filters import Filter
+from waystation.routing.table import check_exchange_name
 
 MAX_NAME_BYTES = 1_024
 MAX_PATTERNS = 1_000
@@ -38,7 +39,7 @@ def check_own(own: Mapping[str, str]) -> None:
         check_setting(name, text)
     for name in (DEAD_LETTER, DEAD_LETTER_TOPIC):
         target = own.get(name, "").removeprefix("queue:")
-        if not target:
+        if not target or (name == DEAD_LETTER and _is_exchange(target)):
             continue
         topic = target.removeprefix(TOPIC_TARGET)
         try:
@@ -47,6 +48,17 @@ def check_own(own: Mapping[str, str]) -> None:
             raise InvalidSetting(f"{name}: {error}") from None
         if topic.startswith("__"):
             raise InvalidSetting(f"{name}: {topic!r} is the broker's own")
+
+
+def _is_exchange(target: str) -> bool:
+    """Whether it names an exchange, which need not be there; raises InvalidSetting if none can be called that."""
+    if not target.startswith(EXCHANGE_TARGET):
+        return False
+    try:
+        check_exchange_name(target.removeprefix(EXCHANGE_TARGET))
+    except Invalid as error:
+        raise InvalidSetting(f"{DEAD_LETTER}: {error}") from None
+    return True
 
 
 def wanted_settings(max_deliveries: int, dead_letter: str | None) -> dict[str, str]:

@@ -29,6 +29,9 @@ OnEnd = Callable[[WaystationError], None]
 UNREADABLE_MS = 5_000
 """How long records wait that could not be read: a disk may come to its senses."""
 
+TAKE_BYTES = 1024 * 1024
+"""Read at most to find what a `take` asks for: it is one step on the loop."""
+
 
 class Piece:
     """A run of tags and the offsets they stand for."""
@@ -144,7 +147,9 @@ class SharedFeed:
         self.filter = accepts
         self.partitions: dict[SharedPartition, None] = {}
         self.closed = False
+        self.retired = False
         self.on_closed: Callable[[SharedFeed], None] | None = None
+        self.on_retired: Callable[[SharedFeed], None] | None = None
         self._deliver = deliver
         self._on_end = on_end
         self._prefetch = prefetch
@@ -184,6 +189,26 @@ class SharedFeed:
             unknown += _tags_of(lost, mine)
         return sorted(unknown)
 
+    def take(self, count: int) -> list[Delivered]:
+        """Up to so many messages of those that are there now, whatever the credit. Nothing is waited for."""
+        got: list[Delivered] = []
+        usual = (self._deliver, self._credit)
+        self._deliver, self._credit = got.extend, count
+        try:
+            for one in tuple(self.partitions):
+                while self._credit > 0 and self._take_from(one):
+                    pass
+        finally:
+            self._deliver, self._credit = usual
+        return got
+
+    def retire(self) -> None:
+        """No more deliveries; what it holds stays held until there is a verdict or the feed is closed."""
+        if not self.retired:
+            self.retired = True
+            if self.on_retired is not None:
+                self.on_retired(self)
+
     def leave(self) -> None:
         self.close()
 
@@ -205,7 +230,7 @@ class SharedFeed:
     @property
     def room(self) -> int:
         """How many messages it can be sent now."""
-        if self.closed:
+        if self.closed or self.retired:
             return 0
         return min(self._credit, self._prefetch - self._tags.count) if self._prefetch else self._credit
 
@@ -255,6 +280,14 @@ class SharedFeed:
             self._on_end(error)
 
     # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _take_from(self, one: SharedPartition) -> int:
+        try:
+            one.fill(self._credit, TAKE_BYTES)
+        except WaystationError as error:
+            one.tell(error)
+            return 0
+        return self.feed(one, self._credit)
 
     def _open(self, one: SharedPartition, grants: Sequence[Grant]) -> list[Delivered]:
         """The messages to send, with their tags. What does not pass the filter, or is not there, is done; what has

@@ -5,8 +5,9 @@ together at its end, each thing once, as it is then. Many small acknowledgements
 nevertheless, because nothing else is ever appended to these logs: the n-th thing that waits gets the n-th offset from
 the present end.
 
-What nobody waits for (`note_soon`: how often records were handed out) is written with the next thing, or a moment
-later.
+What is noted reaches the disk within `KEEP_S`, whether somebody waits for its receipt or not: there are doors whose
+acknowledgements have no answer. What nobody will ever wait for (`note_soon`: how often records were handed out) is
+written with the next thing, or a moment later.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ Encode = Callable[[], bytes | None]
 
 SOON_S = 0.25
 """A crash forgets at most this much of how often records were handed out."""
+KEEP_S = 0.02
+"""Acknowledgements that nobody waits for are synced together, fifty times a second at most."""
 RETRY_S = 1.0
 MAX_RECORDS = 500
 """In one batch."""
@@ -70,6 +73,7 @@ class SharedJournal:
         self._commit = commit
         self._writing: asyncio.Handle | None = None
         self._soon: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.TimerHandle | None = None
         self._closed = False
 
     def note(self, key: ShareKey, encode: Encode) -> Receipt:
@@ -78,6 +82,8 @@ class SharedJournal:
         shard.soon.pop(key, None)
         end = shard.put(key, encode)
         self._write_later()
+        if self._keeping is None and self._commit.waits and not self._closed:
+            self._keeping = asyncio.get_running_loop().call_later(KEEP_S, self._keep)
         return Receipt(shard.partition.log, end)
 
     def note_soon(self, key: ShareKey, encode: Encode) -> None:
@@ -101,7 +107,7 @@ class SharedJournal:
             shard.take_soon()
         self._write()
         self._closed = True
-        for timer in (self._writing, self._soon):
+        for timer in (self._writing, self._soon, self._keeping):
             if timer is not None:
                 timer.cancel()
 
@@ -113,6 +119,13 @@ class SharedJournal:
     def _write_later(self) -> None:
         if self._writing is None and not self._closed:
             self._writing = asyncio.get_running_loop().call_soon(self._write)
+
+    def _keep(self) -> None:
+        """Logs of this kind are written when they are synced, and synced when somebody asks for it."""
+        self._keeping = None
+        logs = [shard.partition.log for shard in self._shards]
+        if any(log.failure is None and log.durable_offset < log.end_offset for log in logs):
+            self._commit.join()
 
     def _write_soon(self) -> None:
         self._soon = None

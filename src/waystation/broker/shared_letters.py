@@ -5,7 +5,8 @@ dead record is never lost on the way. (A crash between the two writes the letter
 now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for it.
 
 To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191), and without a
-delay and a time to live; to a queue the message that the record is.
+delay and a time to live; to a queue the message that the record is. An exchange sends it to queues and topics as its
+bindings are at that moment; where there are none, or no such exchange, the record is dropped.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, Protocol
 import msgspec
 
 from waystation.broker.crossing import OF_TIME, TAKEN_AT, message_of
-from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, story_of, with_death
+from waystation.broker.deaths import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
+from waystation.broker.namespace_names import local_name
 from waystation.broker.publishing import Publishing
 from waystation.broker.shared_group import SharedGroup
 from waystation.broker.shared_partition import SharedPartition
 from waystation.broker.topics import Topic
-from waystation.errors import Invalid, TooLarge, WaystationError
+from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.groups.share_partition import EXPIRED, REJECTED, Death
 from waystation.log import batch as batches
 from waystation.log.batch import Record
@@ -40,6 +42,9 @@ _LIMIT_WORDS = "Offset delivery count exceeded the threshold."
 
 HeaderPair = tuple[str, bytes | None]
 Dead = tuple[SharedPartition, Death, str | None]
+Letter = tuple[bytes | None, bytes | None, tuple[HeaderPair, ...], Message]
+"""As a record (key, value, headers) and as a message."""
+QUEUE_TARGET = "queue:"
 
 
 class QueueTargets(Protocol):
@@ -48,6 +53,12 @@ class QueueTargets(Protocol):
     def __contains__(self, name: object) -> bool: ...
     async def declare(self, name: str) -> object: ...
     def put(self, name: str, messages: Sequence[Message]) -> object: ...
+
+
+class Exchanges(Protocol):
+    """Exchanges, as far as letters need them."""
+
+    def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]: ...
 
 
 class SharedLetters:
@@ -59,11 +70,13 @@ class SharedLetters:
         publishing: Publishing,
         ensure_topic: Callable[[str], Awaitable[Topic]],
         queues: Callable[[], QueueTargets],
+        exchanges: Callable[[], Exchanges],
     ) -> None:
         self._clock = clock
         self._publishing = publishing
         self._ensure_topic = ensure_topic
         self._queues = queues
+        self._exchanges = exchanges
         self._waiting: dict[SharedGroup, deque[Dead]] = {}
         self._tasks: dict[SharedGroup, asyncio.Task[None]] = {}
 
@@ -124,10 +137,33 @@ class SharedLetters:
                 wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
     async def _send(self, one: SharedPartition, death: Death, target: str, error: str | None) -> None:
-        records = one.window.records(death.first, death.count)
-        letters = [letter for record in records if (letter := self._letter(one, death, target, record, error))]
-        if not letters:
-            return
+        letters: dict[str, list[Letter]] = {}
+        for record in one.window.records(death.first, death.count):
+            message = message_of(record.key, record.value, record.headers, record.timestamp)
+            via, key, targets = self._targets(one, message, target)
+            for each in targets:
+                letter = self._letter(one, death, each, record, message, error)
+                if letter is not None:
+                    letters.setdefault(each, []).append(_through(letter, via, key))
+        for each, mine in letters.items():
+            await self._hand_over(one, each, mine)
+
+    def _targets(
+        self, one: SharedPartition, message: Message, target: str
+    ) -> tuple[str | None, str | None, Sequence[str]]:
+        """The exchange and the routing key, if it goes through one, and the queues and topics it goes to."""
+        if not target.startswith(EXCHANGE_TARGET):
+            return None, None, [target]
+        exchange = target.removeprefix(EXCHANGE_TARGET)
+        key = one.group.settings.dead_letter_key or message.routing_key or one.topic
+        try:
+            found = self._exchanges().route(exchange, message, key)
+        except (NotFound, Invalid) as error:
+            logger.warning("shared.letter_dropped group=%s exchange=%s error=%r", one.group.id, exchange, str(error))
+            return None, None, []
+        return local_name(exchange), key, [each.removeprefix(QUEUE_TARGET) for each in found]
+
+    async def _hand_over(self, one: SharedPartition, target: str, letters: list[Letter]) -> None:
         if target.startswith(TOPIC_TARGET):
             topic = await self._ensure_topic(target.removeprefix(TOPIC_TARGET))
             for key, value, headers, _ in letters:
@@ -146,11 +182,10 @@ class SharedLetters:
         self._publishing.append(partition, batch, self._publishing.check(partition, batch))
 
     def _letter(
-        self, one: SharedPartition, death: Death, target: str, record: Record, error: str | None
-    ) -> tuple[bytes | None, bytes | None, tuple[HeaderPair, ...], Message] | None:
+        self, one: SharedPartition, death: Death, target: str, record: Record, message: Message, error: str | None
+    ) -> Letter | None:
         """The letter as a record and as a message; None if it would go in circles."""
         source = f"{TOPIC_TARGET}{one.topic}"
-        message = message_of(record.key, record.value, record.headers, record.timestamp)
         if target == source or _cycles(message, target):
             logger.warning(
                 "shared.letter_in_a_circle group=%s topic=%s offset=%d", one.group.id, one.topic, record.offset
@@ -168,6 +203,15 @@ class SharedLetters:
             ttl_ms=None,
         )
         return record.key, record.value, headers, moved
+
+
+def _through(letter: Letter, exchange: str | None, key: str | None) -> Letter:
+    """As an exchange makes it of the letter; None: it goes through none."""
+    if exchange is None:
+        return letter
+    *_, message = letter
+    headers = {**message.headers, **brief(story_of(message), message)}
+    return (*letter[:3], msgspec.structs.replace(message, exchange=exchange, routing_key=key, headers=headers))
 
 
 def _headers(

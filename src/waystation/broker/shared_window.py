@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from waystation.broker.crossing import delivered_of
 from waystation.broker.partition import Partition
+from waystation.broker.record_reading import delivered_of
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.groups.share_partition import Run
 from waystation.log import batch as batches

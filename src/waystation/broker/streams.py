@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.broker.dead_letters import TOPIC_TARGET, X_DEATH, with_death
+from waystation.broker.deaths import TOPIC_TARGET, X_DEATH, with_death
 from waystation.broker.keeping import Keeping, Told
 from waystation.broker.membership import Membership
 from waystation.broker.messages import Messages

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of the whole data folder. A broker refuses a newer one and upgrades an older one."""
 
 
@@ -78,5 +78,14 @@ class Catalog(Protocol):
 
     def save_settings(self, settings: dict[str, str]) -> None:
         """Replaces them all."""
+
+    def definitions(self, kind: str) -> dict[str, bytes]:
+        """Everything of one kind (`namespace`, `policy`, …) by name. What the bytes say is the owner's affair."""
+
+    def save_definition(self, kind: str, name: str, value: bytes) -> None:
+        """Adds it or replaces what was known of it."""
+
+    def delete_definition(self, kind: str, name: str) -> None:
+        """Fine if there is none."""
 
     def close(self) -> None: ...

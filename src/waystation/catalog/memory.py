@@ -15,6 +15,7 @@ class MemoryCatalog:
         self._exchanges: dict[str, ExchangeRow] = {}
         self._bindings: dict[BindingRow, None] = {}
         self._settings: dict[str, str] = {}
+        self._definitions: dict[str, dict[str, bytes]] = {}
 
     def cluster_id(self) -> str:
         return self._cluster_id
@@ -51,6 +52,15 @@ class MemoryCatalog:
 
     def save_settings(self, settings: dict[str, str]) -> None:
         self._settings = dict(settings)
+
+    def definitions(self, kind: str) -> dict[str, bytes]:
+        return dict(sorted(self._definitions.get(kind, {}).items()))
+
+    def save_definition(self, kind: str, name: str, value: bytes) -> None:
+        self._definitions.setdefault(kind, {})[name] = bytes(value)
+
+    def delete_definition(self, kind: str, name: str) -> None:
+        self._definitions.get(kind, {}).pop(name, None)
 
     def close(self) -> None:
         pass

@@ -34,6 +34,10 @@ CREATE TABLE bindings (
 ) WITHOUT ROWID""",
 )
 
+_DEFINITIONS = """
+CREATE TABLE definitions (kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, name))
+WITHOUT ROWID"""
+
 _SCHEMA = f"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE cluster (id TEXT NOT NULL);
@@ -43,6 +47,7 @@ CREATE TABLE topics (
 ) WITHOUT ROWID;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 {";".join(_ROUTING)};
+{_DEFINITIONS};
 """
 
 
@@ -51,7 +56,11 @@ def _add_routing(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_routing}
+def _add_definitions(db: sqlite3.Connection) -> None:
+    db.execute(_DEFINITIONS)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_routing, 2: _add_definitions}
 """From version N to N + 1."""
 
 
@@ -175,6 +184,21 @@ class SqliteCatalog:
         with self._changing():
             self._db.execute("DELETE FROM settings")
             self._db.executemany("INSERT INTO settings VALUES (?, ?)", list(settings.items()))
+
+    def definitions(self, kind: str) -> dict[str, bytes]:
+        return dict(
+            self._db.execute("SELECT name, value FROM definitions WHERE kind = ? ORDER BY name", (kind,)).fetchall()
+        )
+
+    def save_definition(self, kind: str, name: str, value: bytes) -> None:
+        with self._changing():
+            self._db.execute(
+                "INSERT OR REPLACE INTO definitions (kind, name, value) VALUES (?, ?, ?)", (kind, name, value)
+            )
+
+    def delete_definition(self, kind: str, name: str) -> None:
+        with self._changing():
+            self._db.execute("DELETE FROM definitions WHERE kind = ? AND name = ?", (kind, name))
 
     def close(self) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from waystation.client.sync.exchange import Exchange
     from waystation.protocol import RoutingInfo
 
-KINDS = ("direct", "fanout", "topic", "headers", "filter")
+KINDS = ("direct", "fanout", "topic", "headers", "filter", "x-consistent-hash")
 DEFAULT_NAME = "(default)"
 UNBOUND = "unbound"
 

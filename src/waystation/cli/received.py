@@ -108,7 +108,7 @@ FIELDS: dict[str, Callable[[Received], bytes]] = {
 def spell_header(value: object) -> str:
     if isinstance(value, str):
         return value
-    return value.hex() if isinstance(value, bytes) else json_line(value)
+    return value.hex() if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -180,6 +180,11 @@ def print_fields(message: Looked) -> None:
         ("type", said.type),
         ("correlation", said.correlation_id),
         ("reply to", said.reply_to),
+        ("exchange", said.exchange or None),
+        ("routing key", said.routing_key),
+        ("user", said.user_id),
+        ("application", said.app_id),
+        ("encoding", said.content_encoding),
     ]
     fields += [
         ("header", f"{name} = {spell_header(value)}") for name, value in message.headers.items() if name != X_DEATH

@@ -22,20 +22,20 @@ from waystation.cli.logs import FORMATS, LEVELS, start_logging
 from waystation.client.address import Address, parse_address
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
-from waystation.embedded import HTTP_PORT, Station
+from waystation.embedded import AMQP_PORT, HTTP_PORT, Station
 from waystation.errors import Invalid
 from waystation.version import __version__
 
 DEFAULT_DATA = "./waystation-data"
 OFF = "off"
 DEFAULT_HTTP = f"127.0.0.1:{HTTP_PORT}"
-_TO_COME = {"amqp": "AMQP"}
+DEFAULT_AMQP = f"127.0.0.1:{AMQP_PORT}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {DEFAULT_DATA})")
     parser.add_argument("--kafka", metavar="HOST:PORT|off", help=f"default: {DEFAULT_SERVER}; port 0 takes a free one")
-    parser.add_argument("--amqp", metavar="HOST:PORT|off", help="not in this version yet: off")
+    parser.add_argument("--amqp", metavar="HOST:PORT|off", help=f"default: {DEFAULT_AMQP}; port 0 takes a free one")
     parser.add_argument("--http", metavar="HOST:PORT|off", help=f"default: {DEFAULT_HTTP}; port 0 takes a free one")
     parser.add_argument("--config", metavar="FILE", help="TOML; what is given on the command line wins over it")
     add_settings(parser, "a setting of the broker, like log.retention.ms=86400000; may be repeated")
@@ -54,6 +54,7 @@ class Plan:
 
     data: str
     kafka: Address | None
+    amqp: Address | None
     http: Address | None
     settings: BrokerSettings
     ready_file: str | None
@@ -74,15 +75,13 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     def chosen(name: str, flag: str | None) -> str | None:
         return texts.get(name) if flag is None else flag
 
-    for door, name in _TO_COME.items():
-        if (chosen(door, getattr(arguments, door)) or OFF) != OFF:
-            raise Invalid(f"the {name} door is not in this version yet: leave --{door} out, or say --{door} off")
     level = chosen("log-level", arguments.log_level) or "info"
     if level not in LEVELS:
         raise Invalid(f"log-level {level!r}: expected one of {', '.join(LEVELS)}")
     return Plan(
         data=chosen("data", arguments.data) or DEFAULT_DATA,
         kafka=_address("kafka", chosen("kafka", arguments.kafka) or DEFAULT_SERVER, KAFKA_PORT, insecure=insecure),
+        amqp=_address("amqp", chosen("amqp", arguments.amqp) or DEFAULT_AMQP, AMQP_PORT, insecure=insecure),
         http=_address("http", chosen("http", arguments.http) or DEFAULT_HTTP, HTTP_PORT, insecure=insecure),
         settings=BrokerSettings(settings | dict(parse_pairs(arguments.settings, "--set"))),
         ready_file=chosen("ready-file", arguments.ready_file),
@@ -127,7 +126,7 @@ async def _serve(plan: Plan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop)
-    station = Station(plan.data, plan.settings, kafka=plan.kafka, http=plan.http)
+    station = Station(plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http)
     await station.start()
     gc.freeze()  # what is there now stays: later collections need not look at it
     # A broker makes little garbage that only a collection finds, but may keep a million queues. With Python's own

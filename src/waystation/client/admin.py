@@ -190,8 +190,12 @@ async def commit_offsets(core: Core, group: str, offsets: Sequence[tuple[str, in
 # -- routing -----------------------------------------------------------------------------------------------------------
 
 
-async def declare_exchange(core: Core, name: str, kind: str, alternate: str | None, *, passive: bool) -> None:
-    command = DeclareExchange(exchange=name, kind=kind, alternate=alternate, passive=passive)
+async def declare_exchange(
+    core: Core, name: str, kind: str, alternate: str | None, *, passive: bool, arguments: dict[str, Any] | None
+) -> None:
+    command = DeclareExchange(
+        exchange=name, kind=kind, alternate=alternate, passive=passive, arguments=dict(arguments or {})
+    )
     await core.ask(command, NOTHING, resend=True)
 
 

@@ -83,6 +83,32 @@ class Received:
         return self._delivered.message.content_type
 
     @property
+    def content_encoding(self) -> str | None:
+        return self._delivered.message.content_encoding
+
+    @property
+    def exchange(self) -> str | None:
+        """What it was published to, if to an exchange; empty: AMQP's default exchange."""
+        return self._delivered.message.exchange
+
+    @property
+    def routing_key(self) -> str | None:
+        return self._delivered.message.routing_key
+
+    @property
+    def delivery_mode(self) -> int:
+        """What an AMQP sender said: 1 is transient, 2 persistent; 0 is nothing."""
+        return self._delivered.message.delivery_mode
+
+    @property
+    def user_id(self) -> str | None:
+        return self._delivered.message.user_id
+
+    @property
+    def app_id(self) -> str | None:
+        return self._delivered.message.app_id
+
+    @property
     def type(self) -> str:
         """What the sender called it; else json, text or binary, by the content type."""
         message = self._delivered.message

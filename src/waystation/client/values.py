@@ -33,10 +33,10 @@ _decode_json = msgspec.json.Decoder().decode
 class MessageOptions(TypedDict, total=False):
     """What may be said of a message beside its value.
 
-    `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first). `delay` is seconds from now until it
-    may be delivered, `deliver_at` the time itself. After `ttl` seconds it is no longer delivered. `id` is what
-    deduplication, `find` and `cancel` go by. `type` is free (`"event"`, `"command"`…); `max_deliveries` wins over the
-    queue's. `timestamp` is when it happened, if that is not now.
+    `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first), or to 255 in a queue that tells more
+    apart. `delay` is seconds from now until it may be delivered, `deliver_at` the time itself. After `ttl` seconds it
+    is no longer delivered. `id` is what deduplication, `find` and `cancel` go by. `type` is free (`"event"`,
+    `"command"`…); `max_deliveries` wins over the queue's. `timestamp` is when it happened, if that is not now.
     """
 
     key: str | bytes | None

@@ -19,6 +19,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 RESET = "share.auto.offset.reset"
 DELIVERIES = "share.delivery.count.limit"
 DEAD_LETTER = "waystation.dead.letter"
+DEAD_LETTER_KEY = "waystation.dead.letter.key"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 
 SHARE_SETTINGS: dict[str, Setting] = {
@@ -104,7 +105,14 @@ SHARE_SETTINGS: dict[str, Setting] = {
             DEAD_LETTER,
             "string",
             "",
-            "Where dead records go: a queue's name, or `topic:NAME`. Wins over `errors.deadletterqueue.topic.name`.",
+            "Where dead records go: a queue's name, `topic:NAME`, or `exchange:NAME`."
+            " Wins over `errors.deadletterqueue.topic.name`.",
+        ),
+        Setting(
+            DEAD_LETTER_KEY,
+            "string",
+            "",
+            "The routing key of what is dead, if it goes to an exchange; empty: its own, or else its topic's name.",
         ),
     )
 }
@@ -154,7 +162,9 @@ class ShareSettings:
     heartbeat_interval_ms: int = 5_000
     renews: bool = True
     dead_letter: str | None = None
-    """A queue's name, or `topic:NAME`."""
+    """A queue's name, `topic:NAME`, or `exchange:NAME`."""
+    dead_letter_key: str | None = None
+    """For an exchange: instead of the record's own."""
     max_members: int = 1_000
 
     @classmethod
@@ -174,6 +184,7 @@ class ShareSettings:
             heartbeat_interval_ms=int(value("share.heartbeat.interval.ms")),
             renews=bool(value("share.renew.acknowledge.enable")),
             dead_letter=_target(str(value(DEAD_LETTER)), str(value(DEAD_LETTER_TOPIC))),
+            dead_letter_key=str(value(DEAD_LETTER_KEY)) or None,
             max_members=broker.integer("group.share.max.size"),
         )
 

@@ -32,10 +32,11 @@ _FEW_ROWS = 64
 class Consumer:
     """Someone who takes entries."""
 
-    __slots__ = ("firsts", "held", "prefetch")
+    __slots__ = ("aside", "firsts", "held", "prefetch")
 
-    def __init__(self, prefetch: int) -> None:
+    def __init__(self, prefetch: int, aside: bool) -> None:
         self.prefetch = prefetch  # 0: no limit
+        self.aside = aside  # it is never the active one, and in no other's way
         self.held = 0  # entries
         self.firsts: set[int] | None = None  # of its holds
 

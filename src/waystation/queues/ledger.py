@@ -133,17 +133,25 @@ class Ledger:
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
-    def attach(self, consumer: str, prefetch: int = 0) -> None:
-        """A consumer comes, or changes how many entries it may hold at once (0: any number)."""
+    def attach(self, consumer: str, prefetch: int = 0, *, aside: bool = False) -> None:
+        """A consumer comes, or changes how many entries it may hold at once (0: any number). `aside`: with
+        `single_active` it takes what it takes, and is never the one whose turn it is."""
         if prefetch < 0:
             raise Invalid(f"prefetch {prefetch} is below zero")
         if self._holds is NOBODY:
             self._holds = Holds(self._states)
         known = self._holds.consumers.get(consumer)
         if known is None:
-            self._holds.consumers[consumer] = Consumer(prefetch)
+            self._holds.consumers[consumer] = Consumer(prefetch, aside)
         else:
             known.prefetch = prefetch
+            known.aside = aside
+
+    def set_aside(self, consumer: str) -> None:
+        """The consumer takes no more; what it holds stays its own. With `single_active` it is the next one's turn."""
+        who = self._holds.consumers.get(consumer)
+        if who is not None:
+            who.aside = True
 
     def detach(self, consumer: str, *, forgiven: bool = False) -> Lapsed:
         """A consumer goes; what it held comes back. `forgiven`: it was no failure, and counts towards no limit."""
@@ -160,7 +168,7 @@ class Ledger:
     @property
     def active(self) -> str | None:
         """With `single_active`: the consumer whose turn it is."""
-        return next(iter(self._holds.consumers), None)
+        return next((consumer for consumer, who in self._holds.consumers.items() if not who.aside), None)
 
     @property
     def consumers(self) -> int:
@@ -184,13 +192,16 @@ class Ledger:
     ) -> None:
         """A new entry, ready now or parked until its time. `deliveries`: handed out before, in an earlier life.
         `max_deliveries`: its own limit, which goes before the queue's."""
-        self.admit_run(entry, 1, priority, deliver_at_ms=deliver_at_ms, expires_at_ms=expires_at_ms)
+        self.admit_run(
+            entry,
+            1,
+            priority,
+            deliver_at_ms=deliver_at_ms,
+            expires_at_ms=expires_at_ms,
+            max_deliveries=max_deliveries,
+        )
         if deliveries:
             self._tries().put(entry, deliveries)
-        if max_deliveries:
-            if self._states.limits is None:
-                self._states.limits = Tallies()
-            self._states.limits.put(entry, max_deliveries)
 
     def admit_run(
         self,
@@ -200,6 +211,7 @@ class Ledger:
         *,
         deliver_at_ms: int | None = None,
         expires_at_ms: int | None = None,
+        max_deliveries: int = 0,
     ) -> None:
         """New entries that have all of this in common."""
         states = self._states
@@ -214,6 +226,11 @@ class Ledger:
             self._planned().park(first, count, deliver_at_ms)
         if expires_at_ms is not None:
             self._planned().expire(first, count, expires_at_ms)
+        if max_deliveries:
+            if states.limits is None:
+                states.limits = Tallies()
+            for entry in range(first, first + count):
+                states.limits.put(entry, max_deliveries)
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
@@ -223,7 +240,7 @@ class Ledger:
         who = holds.consumers.get(consumer)
         if who is None:
             raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
-        if self.single_active and consumer != self.active:
+        if self.single_active and not who.aside and consumer != self.active:
             return []
         if who.prefetch and count > who.prefetch - who.held:
             count = who.prefetch - who.held
@@ -400,6 +417,19 @@ class Ledger:
         for first, count in runs:
             for number, _, start, stop in self._states.pieces(first, count):
                 self._tries().bump(number * CHUNK + start, stop - start)
+
+    def exhaust(self) -> list[Run]:
+        """What was in somebody's hands for the last time when everything ended is ready now; it is dead instead."""
+        exhausted: list[Run] = []
+        if self._states.tries is not None:
+            for _, first, count in list(self.alive_runs(READY)):
+                found = verdicts(self._states, first, count, self.max_deliveries, None) or b""
+                for same in SAME.finditer(found):
+                    if same[0][0] != BACK:
+                        start, length = first + same.start(), same.end() - same.start()
+                        exhausted += self._finish(start, length, moves.DROP[self.keeps_dead])
+        tidy(exhausted)
+        return exhausted
 
     def park(self, entry: int, until_ms: int) -> None:
         """READY or HELD becomes PARKED; what is PARKED already waits for this time instead."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-PRIORITIES = 10
+PRIORITIES = 16  # as many as the upper half of a byte can tell apart
 HIGHEST = PRIORITIES - 1
 
 PRIORITY_SHIFT = 4

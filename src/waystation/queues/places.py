@@ -3,6 +3,9 @@
 Kept in chunks of as many entries as the ledger's, and a chunk goes when nothing in it is alive. A message that was put
 alone costs ten bytes for its place and four for its size; one with an id of its own eight more. Messages that were put
 together share a place.
+
+The trace of an id takes longer to make than anything else that is kept here, and most messages are gone before anybody
+looks for one. So the ids of the latest chunks are kept as they are, and their traces are made when they are needed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from waystation.queues.states import CHUNK
 _SKIP_BITS = 16
 _SKIP_MASK = (1 << _SKIP_BITS) - 1
 _TRACE = 8
+UNTRACED_CHUNKS = 2
+"""Of a queue, as many as may have ids instead of traces: an id takes ten times as much room."""
 
 
 def trace_of(message_id: str) -> bytes:
@@ -37,7 +42,7 @@ class ChunkState(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Chunk:
-    __slots__ = ("first", "places", "sizes", "starts", "traces")
+    __slots__ = ("first", "places", "sizes", "starts", "traces", "untraced")
 
     def __init__(self, first: int) -> None:
         self.first = first  # the first entry that it knows
@@ -45,15 +50,28 @@ class _Chunk:
         self.places = array("q")  # offset of the block << 16 | index within the block of what is at `starts`
         self.sizes = array("I")  # of every entry from `first` on
         self.traces = bytearray()
+        self.untraced: list[tuple[int, Sequence[str | None]]] | None = None  # (first entry, ids) not in `traces` yet
+
+    def trace(self) -> None:
+        """Makes the traces of ids that are known here only as they are."""
+        untraced, self.untraced = self.untraced, None
+        for first, ids in untraced or ():
+            for relative, message_id in enumerate(ids, first % CHUNK):
+                if message_id is not None:
+                    at = relative * _TRACE
+                    if len(self.traces) < at:
+                        self.traces.extend(bytes(at - len(self.traces)))
+                    self.traces[at : at + _TRACE] = trace_of(message_id)
 
 
 class Places:
     """One queue's."""
 
-    __slots__ = ("_chunks",)
+    __slots__ = ("_chunks", "_untraced")
 
     def __init__(self) -> None:
         self._chunks: dict[int, _Chunk] = {}
+        self._untraced: list[int] = []  # chunks that have ids instead of traces; some are gone
 
     def add(self, first: int, sizes: Sequence[int], offset: int, ids: Sequence[str | None] | None = None) -> None:
         """A block of new entries at `offset`."""
@@ -71,8 +89,19 @@ class Places:
             chunk.places.append(offset << _SKIP_BITS | at - first)
             chunk.sizes.extend(sizes[at - first : stop - first])
             if ids is not None:
-                _note_traces(chunk, at, ids[at - first : stop - first])
+                self._note_ids(number, chunk, at, ids[at - first : stop - first])
             at = stop
+
+    def _note_ids(self, number: int, chunk: _Chunk, first: int, ids: Sequence[str | None]) -> None:
+        if chunk.untraced is None:
+            chunk.untraced = []
+            if not self._untraced or self._untraced[-1] != number:  # it may have been here before, and gone
+                self._untraced.append(number)
+            if len(self._untraced) > UNTRACED_CHUNKS:
+                oldest = self._chunks.get(self._untraced.pop(0))
+                if oldest is not None:
+                    oldest.trace()
+        chunk.untraced.append((first, ids))
 
     def move(self, first: int, count: int, offset: int) -> None:
         """Entries that were written forward: a whole run of one chunk is now at `offset`."""
@@ -127,6 +156,7 @@ class Places:
     def with_trace(self, trace: bytes) -> Iterator[int]:
         """Entries whose id may be the one with this trace, oldest first."""
         for number, chunk in self._chunks.items():
+            chunk.trace()
             at = chunk.traces.find(trace)
             while at >= 0:
                 if at % _TRACE == 0:
@@ -160,6 +190,10 @@ class Places:
 
     def dump(self) -> list[ChunkState]:
         """For a snapshot."""
+        for number in self._untraced:
+            if number in self._chunks:
+                self._chunks[number].trace()
+        self._untraced.clear()
         return [
             ChunkState(
                 number,
@@ -184,12 +218,3 @@ class Places:
             chunk.places.frombytes(state.places)
             chunk.sizes.frombytes(state.sizes[8:])
             chunk.traces = bytearray(state.traces)
-
-
-def _note_traces(chunk: _Chunk, first: int, ids: Sequence[str | None]) -> None:
-    for relative, message_id in enumerate(ids, first % CHUNK):
-        if message_id is not None:
-            at = relative * _TRACE
-            if len(chunk.traces) < at:
-                chunk.traces.extend(bytes(at - len(chunk.traces)))
-            chunk.traces[at : at + _TRACE] = trace_of(message_id)

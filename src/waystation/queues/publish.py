@@ -5,11 +5,12 @@ into blocks that are to be written; and what has to give way for it afterwards. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
 from waystation.errors import Full, Invalid, TooLarge
-from waystation.message import Message, check_message
+from waystation.message import PLAIN, Message, check_id, check_terms, terms_of
 from waystation.queues import commands
 from waystation.queues.commands import Enqueue
 from waystation.queues.open_transactions import Coming
@@ -19,17 +20,32 @@ from waystation.queues.runs import Run, add_run
 _NO_LIMIT = 1 << 62
 
 
-def check_all(messages: Sequence[Message], limit_bytes: int) -> list[int]:
-    """The payloads' sizes. Raises, naming the field, unless every message makes sense."""
+_NOTHING_ASKED = {PLAIN}
+_id_of = attrgetter("id")
+
+
+def check_all(messages: Sequence[Message], limit_bytes: int) -> tuple[list[int], bool]:
+    """The payloads' sizes, and whether nothing of the messages needs to be looked at again (`Enqueue.plain`). Raises,
+    naming the field, unless every message makes sense."""
     if not messages:
         raise Invalid("messages: there is none")
     sizes = [len(message.payload) for message in messages]
     if max(sizes) > limit_bytes:
-        raise TooLarge(f"payload: {max(sizes)} bytes are more than {limit_bytes} (the broker's message.max.bytes)")
-    for message in messages:
-        if not message.plain or message.id is not None:
-            check_message(message)
-    return sizes
+        raise TooLarge(
+            f"payload: {max(sizes)} bytes are more than {limit_bytes} (the broker's waystation.queue.message.max.bytes)"
+        )
+    asked = set(map(terms_of, messages))
+    plain = asked == _NOTHING_ASKED
+    if not plain:
+        for terms in asked:
+            check_terms(terms)
+    ids: list[str | None] = list(map(_id_of, messages))
+    if ids.count(None) < len(ids):
+        plain = False
+        for message_id in ids:
+            if message_id is not None:
+                check_id(message_id)
+    return sizes, plain
 
 
 def leave_out_seen(
@@ -54,11 +70,16 @@ def leave_out_seen(
 def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     """Raises Full if the queue cannot take so much, with what is coming, and refuses what it cannot take."""
     settings = queue.settings
-    too_long = settings.max_length is not None and len(queue) + coming.count + count > settings.max_length
-    too_big = settings.max_bytes is not None and queue.bytes + coming.bytes + size > settings.max_bytes
+    if settings.max_length is None and settings.max_bytes is None:
+        return
+    length, content = len(queue), queue.bytes
+    if settings.overflow == "reject-dead-letter":  # then what it refused is here for a moment
+        length, content = length - len(queue.deaths or ()), content - queue.dead_bytes
+    too_long = settings.max_length is not None and length + coming.count + count > settings.max_length
+    too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):
         return
-    if settings.overflow == "reject":
+    if settings.refuses:
         limit = f"max_length {settings.max_length}" if too_long else f"max_bytes {settings.max_bytes}"
         raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
     if (settings.max_length is not None and count > settings.max_length) or (
@@ -94,7 +115,14 @@ def drop_overflow(queue: Queue, waited: int) -> list[Run]:
 
 
 def make_blocks(
-    queue: Queue, messages: list[Message], sizes: list[int], first: int, now_ms: int, *, moved: bool = False
+    queue: Queue,
+    messages: list[Message],
+    sizes: list[int],
+    first: int,
+    now_ms: int,
+    *,
+    plain: bool = False,
+    moved: bool = False,
 ) -> list[tuple[Enqueue, list[Message]]]:
     """Messages as commands of bounded size."""
     blocks: list[tuple[Enqueue, list[Message]]] = []
@@ -107,7 +135,6 @@ def make_blocks(
                 break
             stop += 1
         part = messages if stop - start == len(messages) else messages[start:stop]
-        plain = all(message.plain and message.id is None for message in part)
         block = Enqueue(
             queue.id,
             first if first < 0 else first + start,

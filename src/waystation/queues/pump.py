@@ -1,4 +1,5 @@
-"""Hands out what is ready in a queue, in turn to everybody who can take something.
+"""Hands out what is ready in a queue, in turn to everybody who can take something: those with the highest priority
+first, and others only what these cannot take.
 
 Being woken is cheap and may come too often; the work is done once, in a turn of the loop of its own. In a turn only so
 many messages are handed out: a consumer that always wants more, of a deep queue, lets the rest of the broker live.
@@ -8,9 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
+from waystation.queues.ledger import Ledger
 from waystation.queues.queue import Queue
 from waystation.world.clock import Clock
+
+if TYPE_CHECKING:
+    from waystation.queues.queue_feed import QueueFeed
 
 SHARE = 1024
 """The most that one consumer gets before the next one has its turn."""
@@ -48,16 +56,30 @@ class Pump:
             return
         now_ms = self._clock.now_ms()
         self._let_pass(queue, now_ms)
-        idle = 0
         left = AT_ONCE
         try:
-            while ledger.ready and feeds and idle < len(feeds) and left > 0:
-                queue.turn = (queue.turn + 1) % len(feeds)
-                share = max(1, min(SHARE, ledger.ready // len(feeds)))
-                taken = feeds[queue.turn].feed(share, now_ms)
-                left -= taken
-                idle = 0 if taken else idle + 1
+            for tier in _tiers(feeds):
+                left = _serve(queue, ledger, tier, now_ms, left)
         finally:
             self._arm(queue)  # whatever happened, holds that were begun have an end
         if left <= 0:
             self.wake(queue)
+
+
+def _tiers(feeds: list[QueueFeed]) -> list[list[QueueFeed]]:
+    """The consumers by priority, the highest first. Mostly all have the same."""
+    if feeds[0].priority == feeds[-1].priority:
+        return [feeds]
+    return [list(tier) for _, tier in groupby(feeds, attrgetter("priority"))]
+
+
+def _serve(queue: Queue, ledger: Ledger, feeds: list[QueueFeed], now_ms: int, left: int) -> int:
+    """Hands out to these in turn until none of them takes any more; returns how many more may be handed out."""
+    idle = 0
+    while ledger.ready and feeds and idle < len(feeds) and left > 0:
+        queue.turn = (queue.turn + 1) % len(feeds)
+        share = max(1, min(SHARE, ledger.ready // len(feeds)))
+        taken = feeds[queue.turn].feed(share, now_ms)
+        left -= taken
+        idle = 0 if taken else idle + 1
+    return left

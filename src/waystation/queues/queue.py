@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.message import Message
+from waystation.message import Message, terms_of
 from waystation.queues.commands import Enqueue, Run, decode_messages
 from waystation.queues.ledger import Ledger
 from waystation.queues.places import Places
+from waystation.queues.priorities import levels
 from waystation.queues.settings import QueueSettings
 from waystation.queues.used_ids import UsedIds
 
 if TYPE_CHECKING:
     from waystation.queues.queue_feed import QueueFeed
+
+
+_id_of = attrgetter("id")
 
 
 class Death(NamedTuple):
@@ -36,8 +43,9 @@ class Queue:
     """Constructed by its shard."""
 
     __slots__ = (
-        "acked", "armed_ms", "bytes", "dead", "dead_bytes", "deaths", "delivered", "feeds", "gone_chunks", "id", "ids",
-        "ledger", "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms", "waiting_room",
+        "acked", "armed_ms", "beside", "bytes", "dead", "dead_bytes", "deaths", "delivered", "feeds", "gone_chunks",
+        "id", "ids", "ledger", "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms",
+        "waiting_room",
     )  # fmt: skip
 
     def __init__(self, queue_id: int, name: str, settings: QueueSettings) -> None:
@@ -48,7 +56,8 @@ class Queue:
         self.places: Places | None = None
         self.ids: UsedIds | None = None
         self.deaths: dict[int, Death] | None = None
-        self.feeds: list[QueueFeed] | None = None
+        self.feeds: list[QueueFeed] | None = None  # the consumers, those with higher priorities first
+        self.beside: list[QueueFeed] | None = None  # those that hold or take messages, but count as no consumers
         self.gone_chunks: list[int] | None = None
         self.waiting_room: deque[asyncio.Future[None]] | None = None  # publishers that wait until there is room
         self.owner: str | None = None
@@ -70,7 +79,7 @@ class Queue:
             ledger = Ledger(
                 max_deliveries=settings.max_deliveries,
                 single_active=settings.single_active,
-                keeps_dead=settings.dead_letter is not None,
+                keeps_dead=settings.keeps_dead,
             )
             self.adopt(ledger, Places())
         return ledger
@@ -84,7 +93,7 @@ class Queue:
         if self.ledger is not None:
             self.ledger.max_deliveries = settings.max_deliveries
             self.ledger.single_active = settings.single_active
-            self.ledger.keeps_dead = settings.dead_letter is not None
+            self.ledger.keeps_dead = settings.keeps_dead
         if not settings.dedup_window_ms:
             self.ids = None
 
@@ -108,7 +117,12 @@ class Queue:
         else:
             if messages is None:
                 messages = decode_messages(block.messages)
-            ids = self._admit_each(ledger, messages, first, block)
+            self._admit_by_terms(ledger, messages, first, block.taken_ms)
+            ids = list(map(_id_of, messages))
+            if ids.count(None) == len(ids):
+                ids = None
+            elif self.settings.dedup_window_ms and not block.moved:
+                self.open_ids().add_all(ids, block.taken_ms)
         self.places.add(first, sizes, offset, ids)  # type: ignore[union-attr]  # comes with the ledger
         self.bytes += sum(sizes)
 
@@ -132,27 +146,28 @@ class Queue:
         self.finish(used)
         return block.count - len(used)
 
-    def _admit_each(
-        self, ledger: Ledger, messages: Sequence[Message], first: int, block: Enqueue
-    ) -> list[str | None] | None:
-        ids: list[str | None] = []
-        taken_ms, limit_ms = block.taken_ms, self.settings.ttl_ms
-        remembers = self.settings.dedup_window_ms and not block.moved
-        for entry, message in enumerate(messages, first):
-            expires_ms = message.expires_at_ms(taken_ms)
-            if limit_ms is not None:
-                expires_ms = taken_ms + limit_ms if expires_ms is None else min(expires_ms, taken_ms + limit_ms)
-            ledger.admit(
-                entry,
-                priority=message.priority,
-                deliver_at_ms=message.ready_at_ms(taken_ms),
-                expires_at_ms=expires_ms,
-                max_deliveries=message.max_deliveries,
+    def _admit_by_terms(self, ledger: Ledger, messages: Sequence[Message], first: int, taken_ms: int) -> None:
+        """Messages in a row that ask for the same are one run: most that are sent together do."""
+        level_of, limit_ms = levels(self.settings.max_priority), self.settings.ttl_ms
+        asked = list(map(terms_of, messages))
+        if asked.count(asked[0]) == len(asked):
+            runs = [(asked[0], len(asked))]
+        else:
+            runs = [(terms, len(list(alike))) for terms, alike in groupby(asked)]
+        at = 0
+        for (priority, delay_ms, deliver_at_ms, ttl_ms, max_deliveries), count in runs:
+            later = delay_ms or deliver_at_ms is not None
+            if limit_ms is not None and (ttl_ms is None or ttl_ms > limit_ms):
+                ttl_ms = limit_ms
+            ledger.admit_run(
+                first + at,
+                count,
+                level_of[priority],
+                deliver_at_ms=messages[at].ready_at_ms(taken_ms) if later else None,
+                expires_at_ms=None if ttl_ms is None else taken_ms + ttl_ms,
+                max_deliveries=max_deliveries,
             )
-            ids.append(message.id)
-            if remembers and message.id is not None:
-                self.open_ids().add(message.id, taken_ms)
-        return ids if any(message_id is not None for message_id in ids) else None
+            at += count
 
     def finished(self, runs: Iterable[Run]) -> list[int]:
         """The ledger has let go of these; returns the offsets of blocks that are wholly done as far as can be seen."""
@@ -199,6 +214,25 @@ class Queue:
             for entry in entries if count <= len(deaths) else [entry for entry in deaths if entry in entries]:
                 if deaths.pop(entry, None) is not None:
                     self.dead_bytes -= self.places.bytes_of(entry, 1)  # type: ignore[union-attr]
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def join(self, feed: QueueFeed) -> None:
+        """A consumer comes: behind those of its priority."""
+        if self.feeds is None:
+            self.feeds = []
+        insort(self.feeds, feed, key=_behind)
+
+    def join_beside(self, feed: QueueFeed) -> None:
+        if self.beside is None:
+            self.beside = []
+        self.beside.append(feed)
+
+    def part(self, feed: QueueFeed) -> None:
+        """Someone goes, or changes sides."""
+        for feeds in (self.feeds, self.beside):
+            if feeds and feed in feeds:
+                feeds.remove(feed)
 
     # -- publishers that wait -----------------------------------------------------------------------------------------
 
@@ -252,6 +286,10 @@ class Queue:
         for entry in list(places.with_trace(trace)):
             if ledger.state_of(entry):
                 yield entry
+
+
+def _behind(feed: QueueFeed) -> int:
+    return -feed.priority
 
 
 def block_sizes(block: Enqueue) -> Sequence[int]:

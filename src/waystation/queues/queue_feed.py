@@ -22,11 +22,12 @@ OnEnd = Callable[[WaystationError], None]
 
 
 class QueueFeed:
-    """Opened by the broker's queues. `consumer` is unique on its queue."""
+    """Opened by the broker's queues. `consumer` is unique on its queue. `silent`: it holds messages, but counts as no
+    consumer and is sent none."""
 
     __slots__ = (
-        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "exclusive", "hold_ms", "on_closed", "queue",
-        "shard",
+        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "exclusive", "hold_ms", "on_closed",
+        "priority", "queue", "shard", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +42,8 @@ class QueueFeed:
         hold_ms: int | None = None,
         auto_ack: bool = False,
         exclusive: bool = False,
+        priority: int = 0,
+        silent: bool = False,
     ) -> None:
         self.shard = shard
         self.queue = queue
@@ -48,18 +51,23 @@ class QueueFeed:
         self.hold_ms = hold_ms
         self.auto_ack = auto_ack
         self.exclusive = exclusive
+        self.priority = priority
+        self.silent = silent
         self.closed = False
         self.on_closed: Callable[[QueueFeed], None] | None = None
         self._deliver = deliver
         self._on_end = on_end
         self._left = 0
-        queue.open_ledger().attach(consumer, prefetch)
-        if queue.feeds is None:
-            queue.feeds = []
-        queue.feeds.append(self)
+        queue.open_ledger().attach(consumer, prefetch, aside=silent)
+        if silent:
+            queue.join_beside(self)
+        else:
+            queue.join(self)
         shard.touch(queue)
 
     def credit(self, count: int) -> None:
+        if self.silent:
+            return
         self._left += count
         if self._left > 0:
             self.shard.pump.wake(self.queue)
@@ -73,22 +81,26 @@ class QueueFeed:
         grants = self.shard.acquire(self.queue, self.consumer, count, now_ms, hold_ms)
         if not grants:
             return 0
-        taken: list[Delivered] = []
-        for grant in grants:
-            self._open(grant, taken, now_ms)
+        taken = self._open_all(grants)
         self._left -= len(taken)
         if taken and (not self.auto_ack or self._write_off(taken)):
             self._hand_out(taken)
         return count_of((grant.first, grant.count) for grant in grants)
 
-    def _open(self, grant: Grant, taken: list[Delivered], now_ms: int) -> None:
+    def _open_all(self, grants: Sequence[Grant]) -> list[Delivered]:
+        taken: list[Delivered] = []
+        for grant in grants:
+            self._open(grant, taken)
+        return taken
+
+    def _open(self, grant: Grant, taken: list[Delivered]) -> None:
         """The grant's messages; those that the disk does not give are put aside."""
         deliveries = grant.deliveries
         for first, count, offset, index in self.queue.places.blocks(grant.first, grant.count):  # type: ignore[union-attr]
             try:
                 block = self.shard.bodies.get(offset)
             except (Corrupt, StorageFailed) as error:
-                self.shard.unreadable(self.queue, self.consumer, (first, count), error, now_ms)
+                self.shard.unreadable(self.queue, self.consumer, (first, count), error)
                 continue
             when = block.taken_ms
             if isinstance(when, int):
@@ -103,11 +115,8 @@ class QueueFeed:
 
     def _write_off(self, taken: list[Delivered]) -> bool:
         """Acknowledges what the consumer is about to get; False if the disk refuses, which ends the consumer."""
-        runs: list[Run] = []
-        for delivered in taken:
-            add_run(runs, delivered.tag, 1)
         try:
-            self.shard.write_off(self.queue, self.consumer, runs)
+            self.shard.write_off(self.queue, self.consumer, _runs(taken))
         except StorageFailed as error:
             self.end(error)
             return False
@@ -134,6 +143,21 @@ class QueueFeed:
             hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
         return self.shard.renew(self.queue, self.consumer, runs, hold_ms)
 
+    def retire(self) -> None:
+        """It gets no more and is no consumer any more; what it holds is its own to settle, until it goes."""
+        if self.closed or self.silent:
+            return
+        self.silent = True
+        self._left = 0
+        queue = self.queue
+        queue.part(self)
+        queue.join_beside(self)
+        queue.open_ledger().set_aside(self.consumer)
+        self.shard.touch(queue)
+        self.shard.pump.wake(queue)  # it may be another one's turn now
+        if self.on_closed is not None:
+            self.on_closed(self)
+
     def leave(self) -> None:
         self._go(forgiven=True)
 
@@ -145,9 +169,10 @@ class QueueFeed:
             return
         self.closed = True
         self._left = 0
-        if self.queue.feeds is not None and self in self.queue.feeds:
-            self.queue.feeds.remove(self)
+        self.queue.part(self)
         self.shard.detach(self.queue, self.consumer, forgiven=forgiven)
+        if self.silent:
+            return  # nobody counted it
         self.shard.touch(self.queue)
         if self.on_closed is not None:
             self.on_closed(self)
@@ -156,6 +181,8 @@ class QueueFeed:
         """The broker ends it: the queue is gone, or cannot be used."""
         if not self.closed:
             self.close()
+            if self.silent:
+                return  # it expects nothing
             try:
                 self._on_end(error)
             except Exception:
@@ -168,22 +195,57 @@ class Getter(QueueFeed):
     __slots__ = ("_waiters",)
 
     def __init__(
-        self, shard: Shard, queue: Queue, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+        self,
+        shard: Shard,
+        queue: Queue,
+        consumer: str,
+        *,
+        hold_ms: int | None = None,
+        auto_ack: bool = False,
+        silent: bool = False,
     ) -> None:
-        super().__init__(shard, queue, consumer, self._hand_over, self._ended, hold_ms=hold_ms, auto_ack=auto_ack)
+        super().__init__(
+            shard,
+            queue,
+            consumer,
+            self._hand_over,
+            self._ended,
+            hold_ms=hold_ms,
+            auto_ack=auto_ack,
+            silent=silent,
+        )
         self._waiters: list[tuple[int, asyncio.Future[list[Delivered]]]] = []
 
-    async def get(self, count: int, wait_ms: int) -> list[Delivered]:
-        """At least one message, at most `count`; none if none came in time."""
+    def take(self, count: int) -> list[Delivered]:
+        """What is there now, at most `count`; it does not wait, and for nobody's turn."""
+        self._begin(count)
+        hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
+        taken = self._open_all(self.shard.acquire_now(self.queue, self.consumer, count, hold_ms))
+        if taken and self.auto_ack:
+            try:
+                self.shard.write_off(self.queue, self.consumer, _runs(taken))
+            except StorageFailed:
+                self.shard.detach(self.queue, self.consumer, forgiven=True)  # they are where they were
+                raise
+        self._give_way()
+        return taken
+
+    def _begin(self, count: int) -> None:
         if count < 1:
             raise Invalid(f"count: {count} is below 1")
         if self.closed:
             raise Conflict(f"queue {self.queue.name!r} is gone, or this consumer was closed")
+        self.queue.open_ledger().attach(self.consumer, aside=self.silent)  # it may have given way
+        self.shard.touch(self.queue)
+
+    async def get(self, count: int, wait_ms: int) -> list[Delivered]:
+        """At least one message, at most `count`; none if none came in time."""
+        if self.silent:
+            raise Conflict("a consumer that counts as none does not wait for messages; it takes what is there")
+        self._begin(count)
         future: asyncio.Future[list[Delivered]] = asyncio.get_running_loop().create_future()
         waiter = (count, future)
         self._waiters.append(waiter)
-        self.queue.open_ledger().attach(self.consumer)  # it may have given way
-        self.shard.touch(self.queue)
         self._left += count
         self.shard.pump.now(self.queue)
         try:
@@ -224,3 +286,10 @@ class Getter(QueueFeed):
             if not future.done():
                 future.set_exception(error)
         self._waiters.clear()
+
+
+def _runs(messages: Sequence[Delivered]) -> list[Run]:
+    runs: list[Run] = []
+    for delivered in messages:
+        add_run(runs, delivered.tag, 1)
+    return runs

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.message import MAX_HORIZON_MS
+from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
 
 DEFAULT_HOLD_MS = 30_000
 MAX_NAME_BYTES = 255
@@ -41,12 +41,44 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     dead_letter_key: str | None = None  # with this routing key, instead of their own
     queue_type: str | None = None  # what an AMQP client declared it as: classic, quorum; None: another door did
     policy: str | None = None  # the policy in force
-    own: dict[str, Any] | None = None  # what was declared where the policy says something else
+    own: tuple[tuple[str, Any], ...] = ()  # what was declared (field, value) where the policy says something else
 
     @property
     def keeps_dead(self) -> bool:
         """Whether the dead go somewhere."""
         return self.dead_letter is not None or self.dead_letter_exchange is not None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a full queue refuses what comes; else the oldest gives way."""
+        return self.overflow in ("reject", "reject-dead-letter")
+
+    @property
+    def buries_oldest(self) -> bool:
+        """Whether what gives way in a full queue is a dead letter: in a queue of AMQP always, if the dead go somewhere
+        (also when a policy says where), in others if it was asked for."""
+        return self.overflow == "dead-letter" or (self.queue_type is not None and self.keeps_dead)
+
+
+def declared(settings: QueueSettings) -> QueueSettings:
+    """As they were declared: without what a policy has put in their place."""
+    if settings.policy is None and not settings.own:
+        return settings
+    return msgspec.structs.replace(settings, policy=None, own=(), **dict(settings.own))
+
+
+def undecided(settings: QueueSettings) -> QueueSettings:
+    """What somebody declares: which policy is in force, and over what, is not theirs to say."""
+    if settings.policy is None and not settings.own:
+        return settings
+    return msgspec.structs.replace(settings, policy=None, own=())
+
+
+def kept_declared(present: QueueSettings, wanted: QueueSettings) -> QueueSettings:
+    """What is declared after a change: whoever reads the settings, changes one and writes them back does not make a
+    policy's values the queue's own."""
+    kept = {field: value for field, value in present.own if getattr(wanted, field) == getattr(present, field)}
+    return msgspec.structs.replace(wanted, policy=None, own=(), **kept)
 
 
 def check_settings(settings: QueueSettings) -> QueueSettings:
@@ -59,8 +91,12 @@ def check_settings(settings: QueueSettings) -> QueueSettings:
             raise Invalid(f"{field}: {value} is below {lowest}")
         if not value <= highest or not math.isfinite(value):
             raise Invalid(f"{field}: {value} is above {highest}")
-    if settings.overflow == "dead-letter" and not settings.dead_letter:
-        raise Invalid("overflow: 'dead-letter' needs a dead_letter target")
+    if settings.dead_letter is not None and settings.dead_letter_exchange is not None:
+        raise Invalid("dead_letter_exchange: there is a dead_letter already; the dead go one way")
+    if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
+        raise Invalid("dead_letter_key: there is no dead_letter_exchange that could use it")
+    if settings.overflow == "dead-letter" and not settings.keeps_dead:
+        raise Invalid("overflow: 'dead-letter' needs a dead_letter target, or a dead_letter_exchange")
     return settings
 
 
@@ -77,6 +113,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "max_bytes": (1, _COUNT),
     "dedup_window_ms": (0, MAX_HORIZON_MS),
     "expires_ms": (1, MAX_HORIZON_MS),
+    "max_priority": (0, HIGHEST_PRIORITY),
 }
 """Lowest and highest. A duration of more than a century is a mistake in the unit."""
 

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from waystation.errors import WaystationError
+from waystation.errors import Full, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.queues.backoff import retries
 from waystation.queues.commands import (
     Alter,
+    Bury,
     Command,
     Declare,
     Delete,
@@ -50,6 +52,9 @@ logger = logging.getLogger("waystation.queues")
 FORGET_IDS = 1_000
 """Used ids that are let go of with each publish, beside twice as many as it brings: the work is spread."""
 
+MAX_REFUSED_DEAD = 10_000
+"""Dead letters that may wait in a queue that makes dead letters of what it refuses: their target may be full, too."""
+
 Producer = tuple[int, int]
 
 
@@ -60,6 +65,13 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     count: int
     duplicates: list[int]  # indexes of messages that were left out
     receipt: Receipt
+
+
+class PutEach(NamedTuple):
+    """What a publish of messages that stand alone gave."""
+
+    receipt: Receipt | None  # None: nothing was taken
+    refused: list[int]  # indexes of messages for which there was no room
 
 
 class Shard(Upkeep):
@@ -91,7 +103,7 @@ class Shard(Upkeep):
     ) -> PutResult:
         """Writes messages to a queue. All of them (but duplicates), or none. `moved`: by the broker, whatever ids."""
         now_ms = self.world.clock.now_ms()
-        sizes = check_all(messages, self.max_message_bytes)
+        sizes, plain = check_all(messages, self.max_message_bytes)
         wanted: list[Message] = list(messages)
         duplicates: list[int] = []
         if queue.settings.dedup_window_ms and not moved:
@@ -102,21 +114,69 @@ class Shard(Upkeep):
                 return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
         check_room(queue, len(wanted), sum(sizes), self.open.coming(queue.id))
         first = -1 if producer is not None else queue.newest + 1
-        blocks = make_blocks(queue, wanted, sizes, first, now_ms, moved=moved)
+        blocks = make_blocks(queue, wanted, sizes, first, now_ms, plain=plain, moved=moved)
         written = self.log.write([block for block, _ in blocks], producer)
         waited = queue.ledger.ready if queue.ledger is not None else 0
-        offset = written.first
-        for block, content in blocks:
-            if producer is None:
-                queue.admit(block, block.first, offset, content)
-                self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)))
-            else:
-                self.open.add(producer[0], offset, block)
-            offset += 1
         if producer is None:
+            self._take_in(queue, blocks, written.first, now_ms)
             queue.put += len(wanted)
             self._admitted(queue, waited, now_ms)
+        else:
+            for offset, (block, _) in enumerate(blocks, written.first):
+                self.open.add(producer[0], offset, block)
         return PutResult(first, len(wanted), duplicates, written.receipt)
+
+    def put_each(self, queue: Queue, messages: Sequence[Message]) -> PutEach:
+        """The same as to put them one by one: a full queue refuses those that it cannot take, and only those."""
+        refused: list[int] = []
+        receipt = self._put_halves(queue, messages, 0, refused)
+        if refused:
+            self.refuse(queue, [messages[i] for i in refused])
+        return PutEach(receipt, refused)
+
+    def _put_halves(self, queue: Queue, messages: Sequence[Message], at: int, refused: list[int]) -> Receipt | None:
+        """All, or each half by itself; returns the receipt of the last that was taken."""
+        try:
+            return self.put(queue, messages).receipt
+        except Full:
+            half = len(messages) // 2
+            if not half:
+                refused.append(at)
+                return None
+        first = self._put_halves(queue, messages[:half], at, refused)
+        return self._put_halves(queue, messages[half:], at + half, refused) or first
+
+    def refuse(self, queue: Queue, messages: Sequence[Message]) -> None:
+        """A full queue did not take these, and their sender is told so. Where it says so, they are dead letters, too:
+        they are in the queue for a moment, dead from the beginning."""
+        settings = queue.settings
+        if settings.overflow != "reject-dead-letter" or not settings.keeps_dead:
+            return
+        if len(queue.deaths or ()) + len(messages) > MAX_REFUSED_DEAD:
+            logger.warning("a full queue has too many dead letters to keep those that it refuses: name=%r", queue.name)
+            return
+        now_ms, first = self.world.clock.now_ms(), queue.newest + 1
+        wanted, runs = list(messages), [(first, len(messages))]
+        # They count as moved: whoever sends them again, with the same ids, is not to be told that they are here.
+        blocks = make_blocks(queue, wanted, list(map(_payload_size, wanted)), first, now_ms, moved=True)
+        try:
+            written = self.log.write([*(block for block, _ in blocks), Bury(queue.id, runs, OVERFLOW, now_ms)])
+        except StorageFailed as error:
+            logger.warning(
+                "what a full queue refused is no dead letter, the disk refuses: name=%r: %s", queue.name, error
+            )
+            return
+        self._take_in(queue, blocks, written.first, now_ms)
+        for entry in entries_of(runs):
+            queue.open_ledger().take_out(entry)
+        self._buried(queue, runs, OVERFLOW, None, now_ms)
+
+    def _take_in(self, queue: Queue, blocks: Sequence[tuple[Enqueue, list[Message]]], offset: int, now_ms: int) -> None:
+        """Blocks that were written from `offset` on."""
+        for block, content in blocks:
+            queue.admit(block, block.first, offset, content)
+            self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)))
+            offset += 1
 
     def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:
         settings = queue.settings
@@ -127,11 +187,10 @@ class Shard(Upkeep):
 
     def _drop_overflow(self, queue: Queue, waited: int, now_ms: int) -> None:
         """Old messages make room for new ones, where the queue says so."""
-        overflow = queue.settings.overflow
-        dropped = drop_overflow(queue, waited) if overflow != "reject" else []
+        dropped = drop_overflow(queue, waited) if not queue.settings.refuses else []
         if not dropped:
             return
-        if overflow == "dead-letter":
+        if queue.settings.buries_oldest:
             self._write_quietly(self._buried(queue, dropped, OVERFLOW, None, now_ms))
         else:
             queue.open_ledger().finish(dropped)  # a queue with a dead-letter target keeps them until it is told
@@ -147,6 +206,15 @@ class Shard(Upkeep):
             self.log.note(queue.id, [(grant.first, grant.count) for grant in grants])
             queue.delivered += sum(grant.count for grant in grants)
         return grants
+
+    def acquire_now(self, queue: Queue, consumer: str, count: int, hold_ms: int) -> list[Grant]:
+        """The same for one that asks, whosever turn it is."""
+        now_ms = self.world.clock.now_ms()
+        self._let_pass(queue, now_ms)
+        try:
+            return self.acquire(queue, consumer, count, now_ms, hold_ms)
+        finally:
+            self._arm(queue)
 
     def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
         """More time for what a consumer holds; returns what it does not hold."""

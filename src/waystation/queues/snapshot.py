@@ -134,7 +134,7 @@ def queue_of(piece: Piece) -> Queue:
             piece.ledger,
             max_deliveries=piece.settings.max_deliveries,
             single_active=piece.settings.single_active,
-            keeps_dead=piece.settings.dead_letter is not None,
+            keeps_dead=piece.settings.keeps_dead,
         )
         queue.adopt(ledger, Places.load(piece.places))
     return queue

@@ -74,6 +74,11 @@ class Upkeep:
         """Everything is replayed: time may go on."""
         for queue in self.queues.values():
             queue.stamp = -1
+            if queue.ledger is not None:
+                exhausted = queue.ledger.exhaust()
+                self._write_quietly(
+                    self._buried(queue, exhausted, DELIVERY_LIMIT, None, self.world.clock.now_ms()),
+                )
             self._arm(queue)
             self.touch(queue)
             if queue.deaths:
@@ -147,7 +152,7 @@ class Upkeep:
         if not runs:
             return []
         queue.dead += count_of(runs)
-        if queue.settings.dead_letter is None:
+        if not queue.settings.keeps_dead:
             return self._done(queue, runs)
         queue.bury(runs, Death(reason, now_ms, error))
         self._on_dead(self.index, queue)
@@ -165,7 +170,7 @@ class Upkeep:
         """Entries that are known to be over."""
         self._write_quietly([Done(queue.id, queue.finish([(entry, 1) for entry in entries]))])
 
-    def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception, now_ms: int) -> None:
+    def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception) -> None:
         """The disk does not give what is to be delivered: it is put aside, others go on."""
         if isinstance(error, Gone):
             # Its end was not written, since the disk refused, and the snapshot that knew of it is lost.
@@ -173,7 +178,7 @@ class Upkeep:
             self.end_quietly(queue, range(run[0], sum(run)))
             return
         logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
-        queue.open_ledger().postpone(consumer, [run], now_ms + UNREADABLE_PARK_MS)
+        queue.open_ledger().postpone(consumer, [run], self.world.clock.now_ms() + UNREADABLE_PARK_MS)
 
     # -- looking at messages -------------------------------------------------------------------------------------------
 

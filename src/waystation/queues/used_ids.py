@@ -7,7 +7,7 @@ twice; then those behind it may have to wait for it, which costs memory for a wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class UsedIds:
@@ -30,6 +30,11 @@ class UsedIds:
         """Where it was used before, the later time counts."""
         self._times[message_id] = max(taken_ms, self._times.get(message_id, 0))
         self._order.append(message_id)
+
+    def add_all(self, message_ids: Iterable[str | None], taken_ms: int) -> None:
+        for message_id in message_ids:
+            if message_id is not None:
+                self.add(message_id, taken_ms)
 
     def used_since(self, message_id: str, when_ms: int) -> bool:
         return self._times.get(message_id, when_ms) > when_ms

@@ -40,6 +40,14 @@ class Binding:
     arguments: dict[str, Any] = field(default_factory=dict)
     canonical: bytes = b"\x80"
     durable: bool = True
+    kind: str = field(init=False)
+    name: str = field(init=False)
+    """Of the target: told apart here once, not for every message."""
+
+    def __post_init__(self) -> None:
+        kind, name = split_target(self.target)
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "name", name)
 
     @property
     def identity(self) -> Identity:

@@ -28,19 +28,29 @@ class ExchangeSettings:
     internal: bool = False
     """Gets messages from other exchanges alone."""
     arguments: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Kept for whoever asks. The broker reads nothing in them."""
+    """Kept for whoever asks. Some kinds read some of them (`Exchange.reads_arguments`)."""
 
 
 class Exchange(ABC):
     """Bindings are added and removed by the table, which sees to it that each is there once."""
 
-    reads_messages: ClassVar[bool] = False
+    reads_messages: bool = False
     """Whether the answer depends on more than the routing key."""
+    reads_arguments: ClassVar[tuple[str, ...]] = ()
+    """The exchange's own arguments that mean something to it."""
+    reads_names: ClassVar[bool] = False
+    """Whether the answer depends on which queues and topics there are."""
+    reads_one_key: bool = False
+    """Of a message with several routing keys, whether the first alone counts."""
 
     def __init__(self, name: str, settings: ExchangeSettings) -> None:
         self.name = name
         self.settings = settings
         self.bindings: dict[Identity, Binding] = {}
+        self.policy: str | None = None
+        """The policy in force, by its name."""
+        self.alternate = settings.alternate
+        """Gets what matches no binding: the one that was declared, else the policy's."""
 
     def check(self, key: str, arguments: dict[str, Any]) -> None:  # noqa: B027 - most kinds take any
         """Raises Invalid if such a binding makes no sense here."""

@@ -11,7 +11,7 @@ A name matches as in `patterns`, but a word such as `a*` is an ordinary word her
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from waystation.routing.patterns import words_of
@@ -117,10 +117,8 @@ def step(nodes: list[Node[V]], word: str) -> list[Node[V]]:
 def _with_loops(nodes: list[Node[V]]) -> list[Node[V]]:
     """The nodes, each once, and the `#` nodes that are reached from them without a word."""
     seen = dict.fromkeys(nodes)
-    todo = list(seen)
-    while todo:
-        loop = todo.pop().children.get("#")
-        if loop is not None and loop not in seen:
-            seen[loop] = None
-            todo.append(loop)
+    todo: Iterable[Node[V]] = seen
+    while loops := [loop for node in todo if (loop := node.children.get("#")) is not None and loop not in seen]:
+        seen.update(dict.fromkeys(loops))
+        todo = loops
     return list(seen)

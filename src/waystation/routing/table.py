@@ -7,27 +7,34 @@ also remembers the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waystation.errors import Invalid, NotFound, near_matches
-from waystation.routing.binding import EXCHANGE, Binding
+from waystation.routing.binding import EXCHANGE, QUEUE, TOPIC, Binding
 from waystation.routing.default import DefaultExchange
+from waystation.routing.delayed import ARGUMENT, DelayedExchange
+from waystation.routing.delayed import KIND as DELAYED
 from waystation.routing.direct import DirectExchange
 from waystation.routing.exchange import Exchange, ExchangeSettings
 from waystation.routing.fanout import FanoutExchange
 from waystation.routing.filter import FilterExchange
+from waystation.routing.hashing import KIND as CONSISTENT_HASH
+from waystation.routing.hashing import HashExchange
 from waystation.routing.headers import HeadersExchange
 from waystation.routing.subject import Subject
 from waystation.routing.topic import TopicExchange
 
-KINDS: dict[str, type[Exchange]] = {
+_PLAIN: dict[str, Callable[[str, ExchangeSettings], Exchange]] = {
     "direct": DirectExchange,
     "fanout": FanoutExchange,
     "topic": TopicExchange,
     "headers": HeadersExchange,
     "filter": FilterExchange,
+    CONSISTENT_HASH: HashExchange,
 }
+KINDS = (*_PLAIN, DELAYED)
 
 RESERVED_PREFIX = "amq."
 PREDECLARED = {
@@ -41,6 +48,22 @@ PREDECLARED = {
 
 MAX_NAME_BYTES = 255
 _EXCHANGE_TARGET = f"{EXCHANGE}:"
+
+
+class Walk(NamedTuple):
+    """Where a message goes, each name once, and what that depends on besides the routing key."""
+
+    queues: dict[str, None]
+    topics: dict[str, None]
+    reads_messages: bool
+    """On the message."""
+    reads_names: bool
+    """On which queues and topics there are."""
+
+    @property
+    def targets(self) -> list[str]:
+        """As bindings write them."""
+        return [*(f"{QUEUE}:{name}" for name in self.queues), *(f"{TOPIC}:{name}" for name in self.topics)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +81,24 @@ def check_exchange_name(name: str) -> None:
 
 
 def make_exchange(name: str, settings: ExchangeSettings) -> Exchange:
-    """Raises Invalid for a kind that there is not."""
-    kind = KINDS.get(settings.kind)
-    if kind is None:
+    """Raises Invalid for a kind that there is not, and for arguments that the kind does not take."""
+    if settings.kind == DELAYED:
+        inner = settings.arguments.get(ARGUMENT)
+        if not isinstance(inner, str) or inner not in _PLAIN:
+            raise Invalid(f"arguments: {ARGUMENT} is one of {', '.join(_PLAIN)}, not {str(inner)[:60]!r}")
+        return DelayedExchange(name, settings, _PLAIN[inner](name, settings))
+    make = _PLAIN.get(settings.kind)
+    if make is None:
         raise Invalid(f"kind: {settings.kind[:60]!r} is none; exchanges are {', '.join(KINDS)}")
-    return kind(name, settings)
+    return make(name, settings)
 
 
 class RoutingTable:
     """One per broker."""
 
-    def __init__(self, is_queue: Callable[[str], bool]) -> None:
-        self._default = DefaultExchange(is_queue)
-        self._exchanges: dict[str, Exchange] = {"": self._default}
+    def __init__(self, is_queue: Callable[[str], bool], topic_of: Callable[[str], str | None]) -> None:
+        self.default = DefaultExchange(is_queue, topic_of)
+        self._exchanges: dict[str, Exchange] = {"": self.default}
         self._by_target: dict[str, dict[Binding, None]] = {}
         self._bindings = 0
         for name, kind in PREDECLARED.items():
@@ -108,31 +136,37 @@ class RoutingTable:
 
     # -- the walk ---------------------------------------------------------------------------------------------------
 
-    def route(self, name: str, subject: Subject) -> tuple[list[str], bool]:
-        """The queues and topics (`queue:NAME`, `topic:NAME`) that the message goes to, each once; and whether that
-        depends on the message and not on the routing key alone."""
-        walk = [self.get(name)]
+    def walk(self, name: str, subjects: Sequence[Subject]) -> Walk:
+        """Where a message goes that is published to this exchange, once for every routing key (`subjects` differ in
+        nothing else). An alternate exchange has its turn if none of the keys matches."""
+        queues: dict[str, None] = {}
+        topics: dict[str, None] = {}
+        reads_messages = reads_names = False
+        todo = [self.get(name)]
         seen = {name}
-        found: dict[str, None] = {}
-        reads = False
-        for exchange in walk:  # it grows while we go
-            reads = reads or exchange.reads_messages
+        for exchange in todo:  # it grows while we go
+            reads_messages = reads_messages or exchange.reads_messages
+            reads_names = reads_names or exchange.reads_names
             onward: list[str] = []
             matched = False
-            for binding in exchange.match(subject):
-                matched = True
-                if binding.target.startswith(_EXCHANGE_TARGET):
-                    onward.append(binding.target[len(_EXCHANGE_TARGET) :])
-                else:
-                    found[binding.target] = None
-            if not matched and exchange.settings.alternate is not None:
-                onward.append(exchange.settings.alternate)
+            for subject in subjects[:1] if exchange.reads_one_key else subjects:
+                for binding in exchange.match(subject):
+                    matched = True
+                    kind = binding.kind
+                    if kind == QUEUE:
+                        queues[binding.name] = None
+                    elif kind == TOPIC:
+                        topics[binding.name] = None
+                    else:
+                        onward.append(binding.name)
+            if not matched and (alternate := exchange.alternate) is not None:
+                onward.append(alternate)
             for other in onward:
                 following = self._exchanges.get(other)
                 if following is not None and other not in seen:
                     seen.add(other)
-                    walk.append(following)
-        return list(found), reads
+                    todo.append(following)
+        return Walk(queues, topics, reads_messages, reads_names)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The world as the core sees it: time, chance, disk, and a way to do blocking work, all handed in.
+"""The world as the core sees it: time, chance, disk, memory, and a way to do blocking work, all handed in.
 
 Nothing under `log/`, `groups/`, `transactions/` reaches for the operating system itself; it uses the `World` that it
 was constructed with. The real one is `real_world()`; the tests hand in one whose disk loses power.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from waystation.world.clock import Clock, SystemClock
 from waystation.world.disk import Disk, File, OsDisk
+from waystation.world.memory import Memory, ProcessMemory, UnknownMemory
 from waystation.world.offload import InlineOffload, Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
 from waystation.world.world import World, real_world
@@ -17,12 +18,15 @@ __all__ = [
     "Disk",
     "File",
     "InlineOffload",
+    "Memory",
     "Offload",
     "OsDisk",
+    "ProcessMemory",
     "Random",
     "SystemClock",
     "SystemRandom",
     "ThreadOffload",
+    "UnknownMemory",
     "World",
     "real_world",
 ]

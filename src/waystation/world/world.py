@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from waystation.world.clock import Clock, SystemClock
 from waystation.world.disk import Disk, OsDisk
+from waystation.world.memory import Memory, ProcessMemory, UnknownMemory
 from waystation.world.offload import Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
 
@@ -18,8 +19,9 @@ class World:
     random: Random
     disk: Disk
     offload: Offload
+    memory: Memory = field(default_factory=UnknownMemory)
 
 
 def real_world() -> World:
     """The machine we run on."""
-    return World(SystemClock(), SystemRandom(), OsDisk(), ThreadOffload())
+    return World(SystemClock(), SystemRandom(), OsDisk(), ThreadOffload(), ProcessMemory())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.doors.http.kit import Http
+from tests.doors.http.rabbit_kit import ORACLE, Api, api_of, oracle
 from tests.support.names import unique
 from tests.support.server import Server
 
@@ -34,3 +35,9 @@ def queue(http: Http) -> str:
 def topic() -> str:
     """A topic's name of this test only; nobody has created it."""
     return unique("t")
+
+
+@pytest.fixture(scope="session")
+def api(request: pytest.FixtureRequest) -> Api:
+    """RabbitMQ's management API, here or at an oracle."""
+    return oracle() if ORACLE else api_of(request.getfixturevalue("server"))

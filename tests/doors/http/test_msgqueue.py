@@ -106,7 +106,7 @@ def test_what_makes_no_sense_is_refused_by_field(http: Http) -> None:
     for body, field in (
         ({"message": 1}, "queue"),
         ({"queue": "q"}, "message"),
-        ({"queue": "q", "message": 1, "priority": 11}, "priority"),
+        ({"queue": "q", "message": 1, "priority": 256}, "priority"),
         ({"queue": "q", "message": 1, "delay": -1}, "delay"),
         ({"queue": "q", "message": 1, "ttl": 0}, "ttl"),
     ):

@@ -344,7 +344,7 @@ def test_an_id_used_twice_in_the_window_is_left_out(http: Http) -> None:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"payload": "", "priority": 10}, "priority"),
+        ({"payload": "", "priority": 256}, "priority"),
         ({"payload": "", "priority": "9"}, "priority"),
         ({"payload": "", "delay_ms": -1}, "delay_ms"),
         ({"payload": "", "ttl_ms": 0}, "ttl_ms"),

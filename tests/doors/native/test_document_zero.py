@@ -264,7 +264,7 @@ def _stats(client: MessageProducer) -> dict[str, Any]:
         ({"action": "publish"}, "Missing required field: 'message'"),
         ({"action": "publish", "message": {"payload": "x"}}, "Missing required field: 'topic'"),
         ({"action": "publish", "message": {"topic": "t"}}, "payload"),
-        ({"action": "publish", "message": {"topic": "t", "payload": "x", "priority": 11}}, "priority"),
+        ({"action": "publish", "message": {"topic": "t", "payload": "x", "priority": 256}}, "priority"),
         ({"action": "publish", "message": {"topic": "t", "payload": "x", "expiry": "soon"}}, "expiry"),
         ({"action": "publish", "message": {"topic": "t/t", "payload": "x"}}, "t/t"),
         ({"action": "publish", "message": "text"}, "message"),

@@ -34,7 +34,7 @@ ODD: list[Any] = [None, True, 1.5, "text", [], {}, [[]], {"a": {"b": []}}, [1, 2
 SETTINGS: list[Any] = [None, {}, {"max_length": 5}, {"hold_ms": -1}, {"overflow": "no"}, {"dead_letter": "q2"}, 5]
 MESSAGES: list[Any] = [
     {"payload": "x"},
-    {"payload": "x", "priority": 99},
+    {"payload": "x", "priority": 999},
     {"json": {"a": [1, 2]}},
     {"payload": "x", "delay_ms": 5, "ttl_ms": 50, "id": "same"},
     {"payload_base64": "///"},

@@ -107,7 +107,7 @@ def test_tags_are_runs() -> None:
         ({"action": "put", "queue": 5, "messages": []}, "^queue: expected `str`"),
         ({"action": "put", "queue": "q", "messages": {}}, "^messages: "),
         ({"action": "put", "queue": "q", "messages": [5]}, "^message: "),
-        ({"action": "put", "queue": "q", "messages": [{"payload": "x", "priority": 10}]}, "^priority: 10"),
+        ({"action": "put", "queue": "q", "messages": [{"payload": "x", "priority": 256}]}, "^priority: 256"),
         ({"action": "put", "queue": "q", "messages": [{"payload": "x", "delay_ms": -1}]}, "^delay_ms: -1"),
         ({"action": "put", "queue": "q", "messages": [{"payload": "x", "ttl_ms": 0}]}, "^ttl_ms: 0"),
         ({"action": "put", "queue": "q", "messages": [{"payload": "a"}, {}]}, r"^messages\[1\].payload"),

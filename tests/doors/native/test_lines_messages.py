@@ -98,7 +98,7 @@ def test_m2_text_json_and_bytes(lines: JsonLines) -> None:
         ({"payload": "a", "json": 1}, "payload"),
         ({"payload": "a", "encoding": "hex"}, "encoding"),
         ({"payload_base64": "!"}, "payload_base64"),
-        ({"payload": "a", "priority": 10}, "priority"),
+        ({"payload": "a", "priority": 256}, "priority"),
         ({"payload": "a", "priority": "high"}, "priority"),
         ({"payload": "a", "delay_ms": -1}, "delay_ms"),
         ({"payload": "a", "ttl_ms": 0}, "ttl_ms"),

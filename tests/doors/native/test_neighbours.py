@@ -183,7 +183,7 @@ def test_publishes_together_have_their_own_offsets(frames: Frames) -> None:
         Publish(id=1, topic=topic, messages=[X, X]),
         Publish(id=2, topic=topic, messages=[X]),
         Publish(id=3, topic=topic, messages=[]),
-        Publish(id=4, topic=topic, messages=[Message(b"", priority=99)]),
+        Publish(id=4, topic=topic, messages=[Message(b"", priority=999)]),
         Publish(id=5, topic=topic, messages=[X], acks="written"),
         Publish(id=6, topic=topic, messages=[X, Message(b"late", delay_ms=3_600_000), X]),
         Publish(id=7, topic=topic, messages=[X], partition=0),

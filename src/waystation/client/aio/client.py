@@ -365,10 +365,16 @@ class Client:
         return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000))
 
     async def exchange(
-        self, name: str, kind: str = "direct", *, alternate: str | None = None, passive: bool = False
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        arguments: dict[str, Any] | None = None,
     ) -> Exchange:
-        """An exchange, made if it is not there: direct, fanout, topic, headers or filter."""
-        await admin.declare_exchange(self._core, name, kind, alternate, passive=passive)
+        """An exchange, made if it is not there: direct, fanout, topic, headers, filter, x-consistent-hash, …"""
+        await admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
         return Exchange(self, name)
 
     async def routing(self) -> RoutingInfo:

@@ -334,10 +334,18 @@ class Client:
         return Transaction(tx, self._bridge)
 
     def exchange(
-        self, name: str, kind: str = "direct", *, alternate: str | None = None, passive: bool = False
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        arguments: dict[str, Any] | None = None,
     ) -> Exchange:
-        """An exchange, made if it is not there: direct, fanout, topic, headers or filter."""
-        self._bridge.run(admin.declare_exchange(self._core, name, kind, alternate, passive=passive))
+        """An exchange, made if it is not there: direct, fanout, topic, headers, filter, x-consistent-hash, …"""
+        self._bridge.run(
+            admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
+        )
         return Exchange(self, name)
 
     def routing(self) -> RoutingInfo:

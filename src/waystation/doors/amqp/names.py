@@ -18,7 +18,7 @@ class Names:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.prefix = "" if vhost == DEFAULT else f"{vhost}/"
-        self.topic_prefix = "" if vhost == DEFAULT else f"{vhost}."
+        self.topic_prefix = "" if vhost == DEFAULT else f"{vhost.removeprefix(DEFAULT)}."
 
     def full(self, name: str) -> str:
         """Of a queue or exchange. The default exchange is the door's own affair: it has no name."""

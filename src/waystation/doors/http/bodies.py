@@ -18,7 +18,7 @@ from waystation.doors.http.calls import Messages, read_json
 from waystation.doors.http.engine import Request
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Message, check_message
-from waystation.message_json import JSON_TYPE, from_json_object
+from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_json_object
 from waystation.queues.settings import QueueSettings
 
 MAX_MESSAGES = 10_000
@@ -31,6 +31,11 @@ TEXT_HEADERS = {
     "x-correlation-id": "correlation_id",
     "x-reply-to": "reply_to",
     "x-type": "type",
+    "x-exchange": "exchange",
+    "x-routing-key": "routing_key",
+    "x-content-encoding": "content_encoding",
+    "x-user-id": "user_id",
+    "x-app-id": "app_id",
 }
 NUMBER_HEADERS = {
     "x-priority": "priority",
@@ -39,6 +44,7 @@ NUMBER_HEADERS = {
     "x-ttl": "ttl_ms",
     "x-max-deliveries": "max_deliveries",
     "x-timestamp": "timestamp_ms",
+    "x-delivery-mode": "delivery_mode",
 }
 KEY_HEADER = "x-key"
 OWN_HEADER = "x-header-"
@@ -127,6 +133,14 @@ class MessageIn(msgspec.Struct, omit_defaults=True):
     reply_to: str | None = None
     content_type: str | None = None
     type: str | None = None
+    exchange: Annotated[str, Meta(description="what it was published to, if to an exchange")] | None = None
+    routing_key: str | None = None
+    content_encoding: str | None = None
+    delivery_mode: (
+        Annotated[int, Meta(ge=0, le=HIGHEST_DELIVERY_MODE, description="AMQP's; kept for its receivers")] | None
+    ) = None
+    user_id: str | None = None
+    app_id: str | None = None
 
 
 class Settle(msgspec.Struct, omit_defaults=True):

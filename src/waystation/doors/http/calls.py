@@ -33,6 +33,12 @@ class Nothing(msgspec.Struct):
     """No query parameters, or no body."""
 
 
+class AnyQuery(msgspec.Struct):
+    """Query parameters as they are, whatever their names."""
+
+    values: dict[str, str]
+
+
 class Messages(msgspec.Struct):
     """A body that is one message, many, or a payload as it is (`bodies.py`)."""
 
@@ -124,6 +130,8 @@ def read_query(text: str, wanted: type[Q], bare: str = "") -> Q:
         pairs = [] if not text else parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=1000)
     except ValueError as error:
         raise Invalid(f"query: {error}") from None
+    if wanted is AnyQuery:
+        return convert({"values": dict(pairs)}, wanted)
     for name, value in pairs:
         if bare and not value and name not in known:
             name, value = bare, name

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker import overview
-from waystation.broker.dead_letters import story_of
+from waystation.broker.deaths import story_of
 from waystation.doors.http.bodies import MessageOut
 from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.doors.http.problems import TimedOut

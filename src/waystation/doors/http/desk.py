@@ -35,6 +35,7 @@ from waystation.errors import Invalid, WaystationError
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.http.connection import Connection
+    from waystation.doors.http.rabbit_routes import Rabbit
 
 logger = logging.getLogger("waystation.http")
 
@@ -49,7 +50,17 @@ class Desk:
         self.openapi: bytes | None = None
         self._guard = Guard(host)
         self._router = Router(ROUTES)
+        self._rabbit: Rabbit | None = None
         self._under_way: set[asyncio.Task[Any]] = set()
+
+    @property
+    def rabbit(self) -> Rabbit:
+        """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
+        if self._rabbit is None:
+            from waystation.doors.http.rabbit_routes import Rabbit
+
+            self._rabbit = Rabbit(self.broker)
+        return self._rabbit
 
     async def answer(self, request: Request, connection: Connection) -> Reply | Stream:
         """What a request gets, whatever happens."""
@@ -59,7 +70,7 @@ class Desk:
         try:
             return await self._answer(request, connection)
         except WaystationError as error:
-            return error_reply(error)
+            return self.rabbit.error_reply(error) if _is_rabbits(request.target) else error_reply(error)
         except Exception:
             logger.exception("a request could not be answered: method=%s", request.method)
             return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
@@ -69,7 +80,10 @@ class Desk:
 
     async def _answer(self, request: Request, connection: Connection) -> Reply | Stream:
         parts, query = split_target(request.target)
-        route, names = self._router.find(request.method, parts)
+        if _is_rabbits(request.target):
+            route, names = self.rabbit.find(request.method, parts)
+        else:
+            route, names = self._router.find(request.method, parts)
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
         if request.websocket and not route.streams:
@@ -103,3 +117,7 @@ class Desk:
                 task.cancel()
         await asyncio.sleep(0)  # what they answer is written
         self.holds.close()
+
+
+def _is_rabbits(target: bytes) -> bool:
+    return target.startswith(b"/api/")

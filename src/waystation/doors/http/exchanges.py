@@ -34,8 +34,13 @@ class Binding(msgspec.Struct, omit_defaults=True):
 class ExchangeIn(msgspec.Struct, omit_defaults=True):
     """What the exchange shall be."""
 
-    kind: Annotated[str, Meta(description="direct, fanout, topic, headers or filter")] = "direct"
+    kind: Annotated[
+        str, Meta(description="direct, fanout, topic, headers, filter, x-consistent-hash, x-delayed-message")
+    ] = "direct"
     alternate: Annotated[str, Meta(description="the exchange for what matches nothing")] | None = None
+    arguments: Annotated[
+        dict[str, Any], Meta(description="`x-delayed-type`, `hash-header`, `hash-property`, where the kind takes them")
+    ] = {}
 
 
 class ExchangeOut(msgspec.Struct):
@@ -107,7 +112,7 @@ async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
         status = 200
     except NotFound:
         status = 201
-    await routing.declare_exchange(name, wanted.kind, alternate=wanted.alternate)
+    await routing.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
     return json_reply(_one(desk, name), status)
 
 

@@ -176,7 +176,7 @@ def list_topics(session: Session, command: ListTopics) -> list[TopicInfo]:
 
 def declare_exchange(session: Session, command: DeclareExchange) -> Awaitable[None]:
     return session.broker.routing.declare_exchange(
-        command.exchange, command.kind, alternate=command.alternate, passive=command.passive
+        command.exchange, command.kind, command.alternate, command.passive, arguments=command.arguments
     )
 
 

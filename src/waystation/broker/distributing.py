@@ -1,0 +1,153 @@
+"""What a publish through an exchange does: every target that matches gets the messages.
+
+A message says from then on which exchange it was published to, and with which routing key, unless it says so already.
+Constructed and called by broker/routing.py; on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from waystation.errors import NotFound, WaystationError
+from waystation.message import Message
+from waystation.protocol import PublishAnswer, QueueInfo
+from waystation.queues.feed import Receipt
+from waystation.routing.binding import QUEUE, TOPIC
+from waystation.routing.resolving import Resolver
+
+
+class Put(Protocol):
+    @property
+    def receipt(self) -> Receipt | None: ...
+
+
+class Queues(Protocol):
+    """What routing asks of the queues."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def describe(self, name: str) -> QueueInfo: ...
+
+    def put(self, name: str, messages: Sequence[Message]) -> Put: ...
+
+
+class Published(Protocol):
+    @property
+    def places(self) -> list[tuple[str, int, int]]: ...
+
+    @property
+    def receipts(self) -> list[Receipt]: ...
+
+
+class Messages(Protocol):
+    """What routing asks of the topics' messages."""
+
+    async def ensure(self, topic: str) -> object: ...
+
+    def publish(self, topic: str, messages: Sequence[Message]) -> Published: ...
+
+
+class Kept(Protocol):
+    def __call__(self, *receipts: Receipt | None) -> Awaitable[None]: ...
+
+
+class Routed(NamedTuple):
+    """Where messages went, and what to wait for until they are durable."""
+
+    places: list[tuple[str, int, int]]  # (topic, partition, first offset)
+    queues: list[str]
+    receipts: list[Receipt]
+
+
+_Shares = dict[tuple[str, str], Sequence[Message]]
+"""By kind and name of the target."""
+
+
+class Distributing:
+    """One per broker."""
+
+    def __init__(self, resolver: Resolver, queues: Queues, messages: Messages, kept: Kept) -> None:
+        self._resolver = resolver
+        self._queues = queues
+        self._messages = messages
+        self._kept = kept
+        self.local: Callable[[str], str] = str
+        """What an exchange or queue is called inside its namespace."""
+
+    async def publish(
+        self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False
+    ) -> PublishAnswer:
+        """To every target that matches; returns when all of them have it durably. See `put`."""
+        routed = self.put(exchange, routing_key, messages, mandatory=mandatory)
+        await self._kept(*routed.receipts)
+        return PublishAnswer(routed.places, routed.queues)
+
+    def put(self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False) -> Routed:
+        """The same without the wait: what was put is durable when the receipts are.
+
+        `mandatory`: NotFound, and nothing is stored, if one of the messages matches no binding. A target that refuses
+        (a full queue, for instance) keeps no other target from taking its messages; then the first refusal is raised.
+        """
+        shares = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
+        routed = Routed([], [], [])
+        refusal: WaystationError | None = None
+        for (kind, name), share in shares.items():
+            try:
+                self._put(kind, name, share, routed)
+            except NotFound:
+                continue  # deleted a moment ago; its bindings are about to go
+            except WaystationError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return routed
+
+    def _stamped(self, exchange: str, routing_key: str, messages: Sequence[Message]) -> Sequence[Message]:
+        if all(message.exchange is not None for message in messages):
+            return messages
+        name = self.local(exchange)
+        key = routing_key if exchange else self.local(routing_key)
+        return [
+            replace(message, exchange=name, routing_key=key) if message.exchange is None else message
+            for message in messages
+        ]
+
+    def _shares(self, name: str, routing_key: str, messages: Sequence[Message], mandatory: bool) -> _Shares:
+        """Which messages go to which target."""
+        route = self._resolver.resolve(name, routing_key)
+        if not route.reads_messages:  # then they all go the same way
+            if mandatory and messages and not route.queues and not route.topics:
+                raise _no_way(name, routing_key)
+            if not messages:
+                return {}
+            return dict.fromkeys(_targets(route.queues, route.topics), messages)
+        shares: dict[tuple[str, str], list[Message]] = {}
+        for message in messages:
+            queues, topics = self._resolver.route_all(name, (routing_key,), message)
+            if mandatory and not queues and not topics:
+                raise _no_way(name, routing_key)
+            for target in _targets(queues, topics):
+                shares.setdefault(target, []).append(message)
+        return dict(shares)
+
+    def _put(self, kind: str, name: str, messages: Sequence[Message], routed: Routed) -> None:
+        if kind == QUEUE:
+            receipt = self._queues.put(name, messages).receipt
+            routed.queues.append(name)
+            if receipt is not None:
+                routed.receipts.append(receipt)
+            return
+        published = self._messages.publish(name, messages)
+        routed.places.extend(published.places)
+        routed.receipts.extend(published.receipts)
+
+
+def _targets(queues: tuple[str, ...], topics: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [*((QUEUE, name) for name in queues), *((TOPIC, name) for name in topics)]
+
+
+def _no_way(exchange: str, routing_key: str) -> NotFound:
+    return NotFound(f"no binding of exchange {exchange!r} matches the routing key {routing_key!r}; nothing was stored")

@@ -1,0 +1,279 @@
+"""Namespaces: each has its own queues, exchanges, bindings and policies, and limits to what it may hold.
+
+AMQP calls them virtual hosts. The namespace `/` is always there; others are made and deleted at run time and remembered
+in the catalog (definitions of the kind `namespace`). How names inside and outside of one belong together is said in
+`namespace_names.py`. The parts of a broker do not know namespaces: they know full names.
+
+A namespace that is being deleted is not found any more from the first moment on; it leaves the catalog when everything
+in it is gone. If the broker dies in between, it is there again after the start, with what is left, and can be deleted
+again. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.broker.changes import Changes
+from waystation.broker.namespace_names import (
+    DEFAULT,
+    check_namespace_name,
+    prefix_of,
+    split_full_name,
+    topic_prefix_of,
+)
+from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+logger = logging.getLogger("waystation.namespaces")
+
+KIND = "namespace"
+MAX_NAMESPACES = 10_000
+SLICE = 500
+"""Queues that are deleted with one wait for the disk."""
+
+OnDelete = Callable[[str], Awaitable[object]]
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a namespace may hold. None: no limit."""
+
+    max_queues: int | None = None
+    max_bytes: int | None = None  # of messages in its queues and topics; publishers are held back above it
+    max_connections: int | None = None
+
+
+class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is remembered of one."""
+
+    description: str = ""
+    tags: list[str] = []
+    default_queue_type: str | None = None  # what an AMQP client gets that does not say
+    limits: Limits = Limits()
+
+
+class Namespaces:
+    """One per broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[str, Namespace] = {DEFAULT: Namespace()}
+        self._queues: dict[str, int] = {}  # how many there are, but for `/`, which has the rest
+        self.byte_limits: dict[str, int] = {}
+        """Of the namespaces that have one."""
+        self._changes = Changes()
+        self._on_delete: list[OnDelete] = []
+
+    def load(self) -> None:
+        """Reads the catalog. Blocks: before the doors open and before the exchanges are loaded."""
+        for name, value in self._broker.catalog.definitions(KIND).items():
+            try:
+                self._known[name] = msgspec.msgpack.decode(value, type=Namespace)
+            except msgspec.DecodeError as error:
+                logger.warning("what is known of a namespace cannot be read: name=%r: %s", name, error)
+                self._known[name] = Namespace()
+        routing, queues = self._broker.routing, self._broker.queues
+        for name in self.names():
+            if name != DEFAULT:
+                routing.add_namespace(prefix_of(name))
+                self._count_queues(name)
+        self._note_limits()
+        routing.use_local_names(self.local)
+        queues.admit = self._check_room
+        queues.subscribe_creations(self._queue_came)
+        queues.subscribe_deletions(self._queue_went)
+
+    async def settle(self) -> None:
+        """Returns when no change is under way: before the broker stops."""
+        await self._changes.settle()
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def names(self) -> list[str]:
+        """In order, `/` first."""
+        return [DEFAULT, *sorted(name for name in self._known if name != DEFAULT)]
+
+    def get(self, name: str) -> Namespace:
+        found = self._known.get(name)
+        if found is None:
+            raise NotFound(f"there is no namespace {name[:127]!r}{near_matches(name, self._known)}")
+        return found
+
+    def limits(self, name: str) -> Limits:
+        return self.get(name).limits
+
+    def of(self, full_name: str) -> str:
+        """The namespace that a queue or exchange is in."""
+        name = split_full_name(full_name)[0]
+        return name if name in self._known else DEFAULT
+
+    def local(self, full_name: str) -> str:
+        """What a queue or exchange is called in its namespace."""
+        return full_name[len(prefix_of(self.of(full_name))) :]
+
+    def of_topic(self, topic: str) -> str:
+        """The namespace that a topic is in: the one with the longest name where several are possible."""
+        found = DEFAULT
+        at = topic.find(".")
+        while at >= 0:
+            for name in (topic[:at], f"/{topic[:at]}"):
+                found = name if name in self._known else found
+            at = topic.find(".", at + 1)
+        return found
+
+    def queue_count(self, name: str) -> int:
+        if name == DEFAULT:
+            return len(self._broker.queues) - sum(self._queues.values())
+        return self._queues.get(name, 0)
+
+    # -- limits -----------------------------------------------------------------------------------------------------
+
+    def _check_room(self, full_name: str) -> None:
+        name = self.of(full_name)
+        limit = self._known[name].limits.max_queues
+        if limit is not None and self.queue_count(name) >= limit:
+            raise Full(
+                f"namespace {name!r} has {limit} queues already, which is its limit;"
+                f" delete one or raise the limit to make room for {self.local(full_name)!r}"
+            )
+
+    def _note_limits(self) -> None:
+        limits = {name: namespace.limits.max_bytes for name, namespace in self._known.items()}
+        self.byte_limits = {name: limit for name, limit in limits.items() if limit is not None}
+
+    def check_connections(self, name: str, connected: int) -> None:
+        """Raises NotAllowed if one more connection to the namespace is too many."""
+        limit = self.get(name).limits.max_connections
+        if limit is not None and connected >= limit:
+            raise NotAllowed(f"namespace {name!r} has {connected} connections; its limit is {limit}")
+
+    def _count_queues(self, name: str) -> None:
+        self._queues[name] = sum(1 for _ in self._broker.queues.names(prefix_of(name)))
+
+    def _queue_came(self, full_name: str) -> None:
+        name = split_full_name(full_name)[0]
+        if name in self._queues:
+            self._queues[name] += 1
+
+    def _queue_went(self, full_name: str, _: object) -> None:
+        name = split_full_name(full_name)[0]
+        if name in self._queues:
+            self._queues[name] -= 1
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def subscribe_deletions(self, callback: OnDelete) -> None:
+        """`callback` gets the name of each namespace that is deleted, and deletes what its owner keeps of it."""
+        self._on_delete.append(callback)
+
+    async def create(self, name: str, **known: Any) -> bool:
+        """A namespace of this name; True if it is new. `known` (fields of `Namespace`) changes what is known of it."""
+        return await self._changes.to_the_end(self._create(name, known))
+
+    async def _create(self, name: str, known: dict[str, Any]) -> bool:
+        check_namespace_name(name)
+        present = self._known.get(name)
+        namespace = msgspec.structs.replace(present or Namespace(), **known)
+        _check_limits(namespace.limits)
+        if present is None:
+            self._check_new(name)
+        if namespace != present:
+            value = msgspec.msgpack.encode(namespace)
+            await self._broker.world.offload(self._broker.catalog.save_definition, KIND, name, value)
+            self._known[name] = namespace
+            self._note_limits()
+        if present is None:
+            self._broker.routing.add_namespace(prefix_of(name))
+            self._count_queues(name)  # some may have had such names already
+        return present is None
+
+    def _check_new(self, name: str) -> None:
+        if len(self._known) >= MAX_NAMESPACES:
+            raise Full(f"there are {MAX_NAMESPACES} namespaces already; delete one to make room for {name!r}")
+        other = name[1:] if name.startswith("/") else f"/{name}"
+        if other in self._known:
+            raise Conflict(f"namespace: {name!r} is too like {other!r}; the names of their topics would be the same")
+
+    async def set_limits(self, name: str, limits: Limits) -> None:
+        """Replaces the limits of a namespace. What is there already stays."""
+        self.get(name)
+        await self.create(name, limits=limits)
+
+    async def delete(self, name: str) -> None:
+        """Deletes it, and its queues, exchanges, bindings, policies and streams. Its connections are ended."""
+        if name == DEFAULT:
+            raise NotAllowed("namespace '/' is always there and cannot be deleted")
+        self.get(name)
+        await self._changes.to_the_end(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        namespace = self.get(name)
+        del self._known[name]
+        self._note_limits()
+        try:
+            self._end_connections(name)
+            await self._empty(name)
+            await self._broker.world.offload(self._broker.catalog.delete_definition, KIND, name)
+        except BaseException:
+            self._known[name] = namespace  # what is left of it can be seen, and deleted again
+            self._note_limits()
+            self._broker.routing.add_namespace(prefix_of(name))
+            raise
+        self._queues.pop(name, None)
+        logger.info("namespace deleted: name=%r", name)
+
+    def _end_connections(self, name: str) -> None:
+        for connection in self._broker.presence:
+            if connection.info().namespace == name:
+                connection.end(f"vhost '{name}' is deleted")
+
+    async def _empty(self, name: str) -> None:
+        prefix = prefix_of(name)
+        for callback in self._on_delete:
+            await callback(name)
+        for topic in self._streams(name):
+            await self._broker.topics.delete(topic)
+        for full_name in self._broker.topic_queues.names(prefix):
+            await self._broker.topic_queues.delete(full_name)
+        await self._broker.routing.remove_namespace(prefix)
+        while names := list(islice(self._broker.queues.names(prefix), SLICE)):
+            await asyncio.gather(*(self._delete_queue(full_name) for full_name in names))
+
+    def _streams(self, name: str) -> list[str]:
+        """Topics that were declared as queues of the namespace; other topics are nobody's but their makers'."""
+        prefix = topic_prefix_of(name)
+        return [
+            topic.name
+            for topic in self._broker.topics
+            # The namespace itself is not found any more: what no longer one than it has is in `/` now.
+            if topic.settings.stream and topic.name.startswith(prefix) and self._is_left(topic.name, name)
+        ]
+
+    def _is_left(self, topic: str, name: str) -> bool:
+        return len(topic_prefix_of(self.of_topic(topic))) < len(topic_prefix_of(name))
+
+    async def _delete_queue(self, full_name: str) -> None:
+        try:
+            await self._broker.queues.delete(full_name)
+        except NotFound:
+            return  # it went with its connection
+
+
+def _check_limits(limits: Limits) -> None:
+    for field in Limits.__struct_fields__:
+        value = getattr(limits, field)
+        if value is not None and not 0 <= value < 2**63:
+            raise Invalid(f"{field}: {value} is not between 0 and {2**63 - 1}")

@@ -1,0 +1,261 @@
+"""The policies of a broker: kept in the catalog, and put in force on every queue and exchange that they match.
+
+Of several policies that match, the one of the highest priority is in force, alone. What is in force is written into a
+queue's settings like any other change of them, so a replay agrees with what was; of an exchange it is remembered in
+memory and found again at the start. A change is in the catalog before it is in force anywhere. A broker that dies in
+between, with a million queues to go through, finishes the work after its next start.
+
+On the loop's thread only. Doors set and delete policies; queues and routing ask what is in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from waystation.broker.changes import Changes
+from waystation.broker.namespace_names import DEFAULT, prefix_of
+from waystation.broker.policy_rules import Policy, check_policy, under
+from waystation.broker.queue_names import INTERNAL_PREFIX
+from waystation.catalog import Catalog
+from waystation.errors import Full, NotFound, StorageFailed, WaystationError
+from waystation.queues.feed import Receipt
+from waystation.queues.settings import QueueSettings
+from waystation.world import World
+
+logger = logging.getLogger("waystation.policies")
+
+KIND = "policy"
+MAX_POLICIES = 10_000
+SLICE = 200
+"""Queues that are looked at before the loop has its turn: 200 new settings take about 5 ms."""
+
+_decoder = msgspec.json.Decoder(Policy)
+
+
+class Queues(Protocol):
+    """What policies ask of the queues."""
+
+    effective: Callable[[str, QueueSettings], QueueSettings]
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def names(self, prefix: str = "", after: str = "") -> Iterable[str]: ...
+
+    def govern(self, name: str) -> Receipt | None: ...
+
+
+class Routing(Protocol):
+    """What policies ask of the exchanges."""
+
+    alternate_by_policy: Callable[[str], tuple[str, str | None] | None]
+
+    def exchange_names(self) -> list[str]: ...
+
+    def govern(self, names: Iterable[str]) -> None: ...
+
+
+class Namespaces(Protocol):
+    def of(self, full_name: str) -> str: ...
+
+    def local(self, full_name: str) -> str: ...
+
+
+class Kept(Protocol):
+    def __call__(self, *receipts: Receipt | None) -> Awaitable[None]: ...
+
+
+class Policies:
+    """One per broker."""
+
+    def __init__(
+        self, catalog: Catalog, world: World, queues: Queues, routing: Routing, namespaces: Namespaces, kept: Kept
+    ) -> None:
+        self._catalog = catalog
+        self._world = world
+        self._queues = queues
+        self._routing = routing
+        self._namespaces = namespaces
+        self._kept = kept
+        self._known: dict[tuple[str, str], Policy] = {}
+        self._in_order: dict[str, list[Policy]] = {}  # by namespace, the one that wins first
+        self._changes = Changes()
+        self._to_do: set[str] = set()  # namespaces whose queues have to be looked through
+        self._waiting: list[asyncio.Future[None]] = []
+        self._work: asyncio.Task[None] | None = None
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def listing(self, namespace: str | None = None) -> list[Policy]:
+        """In the order of namespaces and names."""
+        found = sorted(self._known.items())
+        return [policy for (where, _), policy in found if namespace is None or where == namespace]
+
+    def find(self, namespace: str, name: str) -> Policy | None:
+        return self._known.get((namespace, name))
+
+    def of_queue(self, full_name: str, queue_type: str | None) -> Policy | None:
+        """The one in force on a queue of this name."""
+        namespace, local = self._split(full_name)
+        for policy in self._in_order.get(namespace, ()):
+            if policy.for_queues(queue_type) and policy.matches(local):
+                return policy
+        return None
+
+    def of_exchange(self, full_name: str) -> Policy | None:
+        namespace, local = self._split(full_name)
+        for policy in self._in_order.get(namespace, ()):
+            if policy.for_exchanges and policy.matches(local):
+                return policy
+        return None
+
+    def effective(self, full_name: str, settings: QueueSettings) -> QueueSettings:
+        """What is in force on a queue that was declared with these settings."""
+        if not self._known or full_name.startswith(INTERNAL_PREFIX):
+            return settings
+        policy = self.of_queue(full_name, settings.queue_type)
+        return settings if policy is None else under(policy, settings, prefix_of(policy.namespace))
+
+    def alternate(self, full_name: str) -> tuple[str, str | None] | None:
+        """The policy in force on an exchange, and the alternate exchange that it names."""
+        policy = self.of_exchange(full_name) if self._known and full_name else None
+        if policy is None:
+            return None
+        name = policy.definition.get("alternate-exchange")
+        return policy.name, prefix_of(policy.namespace) + name if name else None
+
+    def _split(self, full_name: str) -> tuple[str, str]:
+        return self._namespaces.of(full_name), self._namespaces.local(full_name)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Reads the catalog. Blocks: before the doors open, when queues and exchanges are known."""
+        for name, value in self._catalog.definitions(KIND).items():
+            try:
+                policy = check_policy(_decoder.decode(value))
+            except (msgspec.DecodeError, WaystationError) as error:  # taken by another version, refused by this one
+                logger.warning("a policy is not used: name=%r: %s", name, error)
+                continue
+            self._known[policy.namespace, policy.name] = policy
+        self._sort()
+        self._queues.effective = self.effective
+        self._routing.alternate_by_policy = self.alternate
+        self._routing.govern(self._routing.exchange_names())
+
+    def start(self) -> None:
+        """Finishes what the last run left undone."""
+        self._look_through([DEFAULT])
+
+    async def stop(self) -> None:
+        await self._changes.settle()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def set(self, policy: Policy) -> bool:
+        """Makes it, or replaces the one of its name; True if it was made. Returns when it is in force everywhere."""
+        check_policy(policy)
+        made = await self._changes.to_the_end(self._save(policy))
+        await self._look_through([policy.namespace])
+        return made
+
+    async def set_all(self, policies: Iterable[Policy]) -> None:
+        """Many of them, and one look through the queues."""
+        wanted = [check_policy(policy) for policy in policies]
+        for policy in wanted:
+            await self._changes.to_the_end(self._save(policy))
+        if wanted:
+            await self._look_through({policy.namespace for policy in wanted})
+
+    async def delete(self, namespace: str, name: str) -> None:
+        """Returns when everything has again what was declared, or what another policy says."""
+        await self._changes.to_the_end(self._forget([(namespace, name)]))
+        await self._look_through([namespace])
+
+    async def delete_all(self, namespace: str) -> None:
+        """The namespace goes: its queues and exchanges are not looked at."""
+        await self._changes.to_the_end(self._forget([key for key in self._known if key[0] == namespace]))
+
+    async def _save(self, policy: Policy) -> bool:
+        key = policy.namespace, policy.name
+        if key not in self._known and len(self._known) >= MAX_POLICIES:
+            raise Full(f"there are {MAX_POLICIES} policies already; delete one to make room for {policy.name!r}")
+        await self._world.offload(self._catalog.save_definition, KIND, _row(*key), msgspec.json.encode(policy))
+        made = key not in self._known
+        self._known[key] = policy
+        self._sort()
+        return made
+
+    async def _forget(self, keys: list[tuple[str, str]]) -> None:
+        for namespace, name in keys:
+            if (namespace, name) not in self._known:
+                raise NotFound(f"there is no policy {name[:255]!r} in namespace {namespace[:255]!r}")
+            await self._world.offload(self._catalog.delete_definition, KIND, _row(namespace, name))
+            del self._known[namespace, name]
+        self._sort()
+
+    def _sort(self) -> None:
+        self._in_order = {}
+        for _, policy in sorted(self._known.items(), key=lambda item: (-item[1].priority, item[0])):
+            self._in_order.setdefault(policy.namespace, []).append(policy)
+
+    # -- putting in force ---------------------------------------------------------------------------------------------
+
+    def _look_through(self, namespaces: Iterable[str]) -> asyncio.Future[None]:
+        """Done when every queue of these has the policy that matches it now. Many that ask at once share the work."""
+        self._to_do.update(namespaces)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())  # whether or not it is awaited
+        self._waiting.append(done)
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._look())
+        return done
+
+    async def _look(self) -> None:
+        while self._to_do:
+            namespaces, self._to_do = self._to_do, set()
+            waiting, self._waiting = self._waiting, []
+            try:
+                for namespace in sorted(namespaces):
+                    await self._look_at(namespace)
+            except WaystationError as error:
+                logger.warning("policies are not in force on every queue until the next start: %s", error)
+                _tell(waiting, StorageFailed(f"the policy is kept, but not in force on every queue: {error}"))
+            finally:
+                _tell(waiting, None)
+
+    async def _look_at(self, namespace: str) -> None:
+        prefix = prefix_of(namespace)
+        exchanges = iter([name for name in self._routing.exchange_names() if name.startswith(prefix)])
+        while names := list(islice(exchanges, SLICE)):
+            self._routing.govern(names)
+            await asyncio.sleep(0)
+        after = ""
+        while page := list(islice(self._queues.names(prefix, after), SLICE)):
+            receipts = [self._queues.govern(name) for name in page if name in self._queues]
+            after = page[-1]
+            await asyncio.sleep(0)
+            if any(receipt is not None for receipt in receipts):
+                await self._kept(*receipts)  # no faster than the disk
+
+
+def _tell(waiting: list[asyncio.Future[None]], error: Exception | None) -> None:
+    for done in waiting:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+
+def _row(namespace: str, name: str) -> str:
+    """Unlike any other pair's: the slash of a namespace is written otherwise."""
+    return f"{quote(namespace, safe='')}/{name}"

@@ -1,0 +1,157 @@
+"""A policy: settings for all queues and exchanges of a namespace whose names match a pattern. What one may say, and
+what becomes of declared settings under it.
+
+The words are RabbitMQ's (`message-ttl`, `max-length`, …), and so is the way they meet what was declared: of two limits
+the smaller one counts, and of anything else what was declared. What was declared is remembered beside what is in force
+(`QueueSettings.own`), so a policy that goes leaves nothing behind. Pure; used by `policies.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from waystation.errors import Invalid, InvalidPattern
+from waystation.message import MAX_HORIZON_MS
+from waystation.queues.settings import Overflow, QueueSettings
+from waystation.routing.regex import Regex
+from waystation.routing.table import MAX_NAME_BYTES
+
+logger = logging.getLogger("waystation.policies")
+
+APPLY_TO = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
+
+_COUNT = 2**53
+_LIMITS: dict[str, tuple[str, int, int]] = {
+    "message-ttl": ("ttl_ms", 0, MAX_HORIZON_MS),
+    "expires": ("expires_ms", 1, MAX_HORIZON_MS),
+    "max-length": ("max_length", 0, _COUNT),
+    "max-length-bytes": ("max_bytes", 0, _COUNT),
+    "delivery-limit": ("max_deliveries", 0, 2**31 - 2),
+}
+"""The field of the queue's settings, the lowest and the highest value."""
+
+_OVERFLOWS: dict[str, Overflow] = {
+    "drop-head": "drop-oldest",
+    "reject-publish": "reject",
+    "reject-publish-dlx": "reject-dead-letter",
+}
+_TEXTS = ("dead-letter-exchange", "dead-letter-routing-key", "alternate-exchange")
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown"),
+        *("ha-promote-on-failure", "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator"),
+        *("max-in-memory-length", "max-in-memory-bytes", "dead-letter-strategy"),
+    }
+)
+"""Where and how RabbitMQ keeps a queue. Taken and shown, so that its definitions can be imported; they mean nothing."""
+
+
+class Policy(msgspec.Struct, frozen=True, dict=True):
+    """One policy of one namespace."""
+
+    namespace: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    priority: int = 0
+    apply_to: str = "all"
+
+    @cached_property
+    def _regex(self) -> Regex:
+        return Regex(anywhere(self.pattern))
+
+    def matches(self, name: str) -> bool:
+        """Whether it is about things of this (local) name."""
+        try:
+            return self._regex.matches(name)
+        except InvalidPattern as error:  # too many alternatives at once, which only a name can show
+            logger.warning("policy does not apply: name=%r: %s", self.name, error)
+            return False
+
+    def for_queues(self, queue_type: str | None) -> bool:
+        kind = f"{queue_type or 'classic'}_queues"
+        return self.apply_to in ("all", "queues", kind)
+
+    @property
+    def for_exchanges(self) -> bool:
+        return self.apply_to in ("all", "exchanges")
+
+
+def anywhere(pattern: str) -> str:
+    """The pattern of a whole name in which this one occurs somewhere, as RabbitMQ takes patterns."""
+    flag = "(?i)" if pattern.startswith("(?i)") else ""
+    return f"{flag}.*(?:{pattern.removeprefix(flag)}).*"
+
+
+def check_policy(policy: Policy) -> Policy:
+    """Raises Invalid, saying what is wrong with it."""
+    size = len(policy.name.encode(errors="replace"))
+    if not 0 < size <= MAX_NAME_BYTES or not policy.name.isprintable():
+        raise Invalid(f"name: a policy's has 1 to {MAX_NAME_BYTES} printable bytes, not {policy.name[:60]!r}")
+    Regex(policy.pattern)  # by itself, or a parenthesis too many would go unseen
+    Regex(anywhere(policy.pattern))
+    if policy.apply_to not in APPLY_TO:
+        raise Invalid(f"apply-to: {policy.apply_to[:60]!r} is unrecognised; should be one of {', '.join(APPLY_TO)}")
+    if not -(2**31) <= policy.priority < 2**31:
+        raise Invalid(f"priority: {policy.priority} is no 32-bit number")
+    if not policy.definition:
+        raise Invalid("definition: no policy provided")
+    for key, value in policy.definition.items():
+        _check_entry(key, value)
+    return policy
+
+
+def _check_entry(key: str, value: object) -> None:
+    if key in _LIMITS:
+        _, lowest, highest = _LIMITS[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise Invalid(f"{key}: {value!r} is not a number between {lowest} and {highest}")
+    elif key == "overflow":
+        if value not in _OVERFLOWS:
+            raise Invalid(f"overflow: {value!r} is none; it is one of {', '.join(_OVERFLOWS)}")
+    elif key in _TEXTS:
+        if not isinstance(value, str) or len(value.encode(errors="replace")) > MAX_NAME_BYTES:
+            raise Invalid(f"{key}: {value!r} is not a text of at most {MAX_NAME_BYTES} bytes")
+    elif key not in WITHOUT_EFFECT:
+        known = ", ".join([*_LIMITS, "overflow", *_TEXTS])
+        raise Invalid(f"definition: {key[:60]!r} is not a recognised policy setting; there are {known}")
+
+
+def under(policy: Policy, settings: QueueSettings, prefix: str) -> QueueSettings:
+    """Declared settings under a policy. `prefix` is its namespace's, of the full names of exchanges."""
+    found: dict[str, Any] = {}
+    for key, value in policy.definition.items():
+        if key in _LIMITS:
+            _limit(settings, _LIMITS[key][0], value, found)
+    _overflow(settings, policy.definition.get("overflow"), found)
+    exchange = policy.definition.get("dead-letter-exchange")
+    if exchange is not None and not settings.keeps_dead:
+        found["dead_letter_exchange"] = prefix + exchange if exchange else ""
+    routing_key = policy.definition.get("dead-letter-routing-key")
+    if routing_key is not None and settings.dead_letter_key is None:
+        found["dead_letter_key"] = routing_key
+    own = tuple((field, getattr(settings, field)) for field in sorted(found))
+    return msgspec.structs.replace(settings, policy=policy.name, own=own, **found)
+
+
+def _limit(settings: QueueSettings, field: str, value: int, found: dict[str, Any]) -> None:
+    if field == "max_deliveries":
+        if settings.queue_type == "classic":
+            return  # RabbitMQ has no such limit there
+        value += 1  # the first delivery is not a redelivery
+    value = max(value, 1)  # there is no limit of nothing; what comes nearest to it is one
+    present = getattr(settings, field)
+    if not present or value < present:
+        found[field] = value
+
+
+def _overflow(settings: QueueSettings, wanted: str | None, found: dict[str, Any]) -> None:
+    """It wins over what every queue of its door is declared with; what differs from that was somebody's wish."""
+    usual = "reject" if settings.queue_type is None else "drop-oldest"
+    if wanted is not None and settings.overflow == usual and _OVERFLOWS[wanted] != usual:
+        found["overflow"] = _OVERFLOWS[wanted]

@@ -1,0 +1,195 @@
+"""Sends dead letters back to where they died, or elsewhere: oldest first, as many and as fast as is asked for.
+
+Each batch is a transaction, so that stopping in the middle, or a crash, neither loses nor doubles a message. Only what
+is ready goes. `broker/queues.py` calls this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from waystation.broker.deaths import TOPIC_TARGET, story_of
+from waystation.broker.letters import send
+from waystation.broker.transacting import OWN_PREFIX
+from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, WaystationError
+from waystation.message import Message
+from waystation.protocol import RedriveAnswer
+from waystation.queues.queue import Queue
+from waystation.queues.runs import runs_of
+from waystation.queues.shard import Shard
+from waystation.queues.states import State
+from waystation.routing.filters import Filter, compile_filter
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.transacting import Tx
+
+logger = logging.getLogger("waystation.dead_letters")
+
+REDRIVE_ID = f"{OWN_PREFIX}redrive"
+BATCH = 200
+LOOKED_AT = 500
+"""Messages that a redrive looks at before the loop has its turn."""
+
+
+class Redriving:
+    """Constructed with the mover of dead letters. One redrive of a queue at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._redriving: set[int] = set()
+
+    async def redrive(
+        self,
+        name: str,
+        *,
+        to: str | None = None,
+        filter: str | None = None,
+        rate: float = 0.0,
+        limit: int = 0,
+        dry_run: bool = False,
+        message_ids: Sequence[str] = (),
+        progress: Callable[[RedriveAnswer], None] | None = None,
+    ) -> RedriveAnswer:
+        """Sends what is in a dead-letter queue back to where it died, or to `to`, oldest first."""
+        if not (math.isfinite(rate) and rate >= 0):
+            raise Invalid(f"rate: {rate} is not a number from zero on")
+        if limit < 0:
+            raise Invalid(f"limit: {limit} is below zero")
+        shard, queue = self._broker.queues.of_users(name)
+        if to is not None:
+            _check_target(self._broker, queue, to)
+        chooser = _Chooser(shard, queue, compile_filter(filter) if filter else None, frozenset(message_ids))
+        if dry_run:
+            return await self._send_all_back(chooser, to, rate, limit, None, progress)
+        if queue.id in self._redriving:
+            raise Conflict(f"queue {name!r} is being redriven already; wait until that is through")
+        self._redriving.add(queue.id)
+        try:
+            tx = await self._broker.transacting.begin(f"{REDRIVE_ID}-{shard.index}-{queue.id}")
+            return await self._send_all_back(chooser, to, rate, limit, tx, progress)
+        finally:
+            self._redriving.discard(queue.id)
+
+    async def _send_all_back(
+        self,
+        chooser: _Chooser,
+        to: str | None,
+        rate: float,
+        limit: int,
+        tx: Tx | None,
+        progress: Callable[[RedriveAnswer], None] | None,
+    ) -> RedriveAnswer:
+        answer = RedriveAnswer(0, 0)
+        at_once = min(BATCH, max(1, int(rate))) if rate else BATCH
+        while not chooser.done and (not limit or answer.matched < limit):
+            chosen = chooser.next(min(at_once, limit - answer.matched) if limit else at_once)
+            answer.matched += len(chosen)
+            if tx is None or not chosen:
+                await asyncio.sleep(0)
+            else:
+                moved = await self._send_back(tx, chooser.shard, chooser.queue, chosen, to)
+                answer.moved += moved
+                answer.skipped += len(chosen) - moved
+                if rate:
+                    await asyncio.sleep(len(chosen) / rate)
+            if progress is not None and chosen:
+                progress(answer)
+        return answer
+
+    async def _send_back(
+        self, tx: Tx, shard: Shard, queue: Queue, chosen: list[tuple[int, Message]], to: str | None
+    ) -> int:
+        ledger = queue.open_ledger()
+        targets: dict[str, list[Message]] = {}
+        taken: list[int] = []
+        for entry, message in chosen:
+            target = to or _origin(message)
+            if target is None or target == queue.name or not _exists(self._broker, target):
+                continue
+            # Only what is ready: what waits for its time could not be given back as it was.
+            if ledger.state_of(entry) is State.READY and ledger.take_out(entry):
+                taken.append(entry)
+                targets.setdefault(target, []).append(message)
+        if not taken:
+            return 0
+        runs = runs_of(taken)
+        try:
+            for target, messages in targets.items():
+                await send(tx, target, messages)
+            await tx.take(shard, queue, None, runs)
+        except BaseException:
+            shard.give_back(queue, runs)  # the transaction does not know of them yet
+            with contextlib.suppress(WaystationError):
+                await tx.end(commit=False)
+            raise
+        await tx.end(commit=True)
+        return len(taken)
+
+
+def _check_target(broker: Broker, queue: Queue, to: str) -> None:
+    if to == queue.name:
+        raise Invalid(f"to: queue {to!r} cannot be redriven to itself")
+    if to.startswith(TOPIC_TARGET):
+        broker.topics.get(to.removeprefix(TOPIC_TARGET))
+    else:
+        broker.queues.of_users(to)
+
+
+def _exists(broker: Broker, target: str) -> bool:
+    if target.startswith(TOPIC_TARGET):
+        return target.removeprefix(TOPIC_TARGET) in broker.topics
+    return target in broker.queues
+
+
+def _origin(message: Message) -> str | None:
+    story = story_of(message)
+    source = story[0].get("queue") if story else None
+    return source if isinstance(source, str) else None
+
+
+class _Chooser:
+    """Goes through what is ready in a queue, oldest first, and picks what is to go back."""
+
+    def __init__(self, shard: Shard, queue: Queue, wanted: Filter | None, ids: frozenset[str]) -> None:
+        self.shard = shard
+        self.queue = queue
+        self.done = False
+        self._wanted = wanted
+        self._ids = ids
+        self._seen = -1
+        self._last = queue.newest  # what comes later is not looked at
+
+    def next(self, room: int) -> list[tuple[int, Message]]:
+        """Some more; perhaps none of those that were looked at. `done` says whether that was all."""
+        chosen: list[tuple[int, Message]] = []
+        looked = 0
+        if self.queue.ledger is not None and self.shard.queues.get(self.queue.id) is self.queue:
+            for _, first, count in self.queue.ledger.alive_runs(State.READY, self._seen):
+                for entry in range(first, min(first + count, self._last + 1)):
+                    self._seen = entry
+                    looked += 1
+                    message = self._pick(entry)
+                    if message is not None:
+                        chosen.append((entry, message))
+                    if len(chosen) >= room or looked >= LOOKED_AT:
+                        return chosen
+                if first + count > self._last:
+                    break
+        self.done = True
+        return chosen
+
+    def _pick(self, entry: int) -> Message | None:
+        try:
+            _, message = self.shard.message_at(self.queue, entry)
+        except (Corrupt, StorageFailed) as error:
+            logger.error("a message cannot be read: queue=%r entry=%d: %s", self.queue.name, entry, error)
+            return None
+        known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
+        wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))
+        return message if wanted else None

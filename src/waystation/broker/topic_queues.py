@@ -1,0 +1,359 @@
+"""Queues on topics: names under which clients that know queues alone share the messages of a topic.
+
+A topic queue is a shared subscription (`SharedGroups`) that has been given a name, a place to begin and terms of its
+own. The group is called as the queue is; its members of other doors and Kafka's compete with the queue's consumers. The
+topic stays what it is, and other readers of it are not concerned.
+
+What must hold: a name is in the catalog (kind `topic-queue`) before it is found here, and out of it before its group
+goes. The group's place in the topic is fixed when the queue is declared: what comes after that is the queue's, also
+while it has no consumer. Topics and partitions that come later are read from their beginning.
+
+Doors call it, on the loop's thread only. `load` before they open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from waystation.broker.changes import Changes
+from waystation.broker.queue_names import check_not_internal
+from waystation.broker.shared import SharedGroups
+from waystation.broker.shared_checks import MAX_HOLD_MS
+from waystation.broker.shared_feed import OnEnd, SharedFeed
+from waystation.broker.shared_group import SharedGroup, earliest, latest
+from waystation.broker.topic_queue_settings import TopicQueueSettings, check_same, group_settings
+from waystation.broker.topics import Topic, Topics
+from waystation.catalog import Catalog
+from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
+from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.settings import check_queue_name
+from waystation.world import World
+
+logger = logging.getLogger("waystation.topic_queues")
+
+KIND = "topic-queue"
+
+
+class TopicQueue:
+    """One of them, as it is."""
+
+    __slots__ = ("exclusive", "feeds", "getters", "name", "settings")
+
+    def __init__(self, name: str, settings: TopicQueueSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.feeds: dict[SharedFeed, None] = {}
+        self.getters: dict[SharedFeed, None] = {}
+        self.exclusive: SharedFeed | str | None = None
+        """Who consumes it alone; a name while that one is on its way."""
+
+
+class Counts(NamedTuple):
+    """As far as it can be known without reading: `ready` counts markers of transactions, and what compaction left."""
+
+    ready: int
+    held: int
+    consumers: int
+
+
+class Names(Protocol):
+    """The ordinary queues, as far as this module needs them."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+
+class TopicQueues:
+    """One per broker."""
+
+    def __init__(
+        self,
+        world: World,
+        catalog: Catalog,
+        topics: Topics,
+        shared: SharedGroups,
+        queues: Names,
+        ensure_topic: Callable[[str], Awaitable[Topic]],
+    ) -> None:
+        self._world = world
+        self._catalog = catalog
+        self._topics = topics
+        self._shared = shared
+        self._ordinary = queues
+        self._ensure_topic = ensure_topic
+        self._queues: dict[str, TopicQueue] = {}
+        self._changes = Changes()
+        self._on_change: list[Callable[[], None]] = []
+        self._closed = False
+
+    def load(self) -> None:
+        """Reads the catalog, and removes what was not to survive. Blocks: before the doors open."""
+        for name, value in self._catalog.definitions(KIND).items():
+            try:
+                settings = msgspec.msgpack.decode(value, type=TopicQueueSettings)
+            except msgspec.DecodeError as error:
+                logger.error("topic_queues.unreadable name=%r error=%r", name, str(error))
+                continue
+            if settings.durable:
+                self._queues[name] = TopicQueue(name, settings)
+            else:
+                self._catalog.delete_definition(KIND, name)
+                self._remove_group(name)
+
+    async def close(self) -> None:
+        """Returns when no change is under way: before the broker stops."""
+        self._closed = True
+        await self._changes.settle()
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` runs after a queue has come or gone."""
+        self._on_change.append(callback)
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._queues
+
+    def find(self, name: str) -> TopicQueue | None:
+        return self._queues.get(name)
+
+    def get(self, name: str) -> TopicQueue:
+        found = self._queues.get(name)
+        if found is None:
+            raise NotFound(f"there is no queue {name!r} on a topic")
+        return found
+
+    def names(self, prefix: str = "") -> list[str]:
+        """In order."""
+        return sorted(name for name in self._queues if name.startswith(prefix))
+
+    def counts(self, name: str) -> Counts:
+        queue = self.get(name)
+        topic = self._topics.find(queue.settings.topic)
+        group = self._shared.get(name) if name in self._shared else None
+        ready = held = 0
+        for partition in topic.partitions if topic is not None else ():
+            log = partition.log
+            begin = log.start_offset
+            if group is not None and group.has((partition.topic.id, partition.index)):
+                core = group.partition(partition).core
+                out = len(core.ledger) - core.ready
+                held += out
+                begin = max(core.start, begin) + core.marks.done + out
+            ready += max(0, log.stable_offset - begin)
+        members = 0 if group is None else len(group.machine.members)
+        idle = len(queue.getters) + sum(feed.retired for feed in queue.feeds)
+        return Counts(ready, held, max(0, members - idle))
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    async def declare(self, name: str, settings: TopicQueueSettings) -> TopicQueue:
+        """The queue, made if it is not there; one that differs is a Conflict. It is kept when this returns."""
+        return await self._changes.to_the_end(self._declare(name, settings))
+
+    async def _declare(self, name: str, settings: TopicQueueSettings) -> TopicQueue:
+        present = self._queues.get(name)
+        if present is not None:
+            check_same(name, present.settings, settings)
+            return present
+        check_queue_name(name)
+        check_not_internal(name)
+        if name in self._ordinary:
+            raise AlreadyExists(f"{name!r} is a queue already, and not one on a topic; choose another name")
+        own = group_settings(settings)
+        topic = await self._ensure_topic(settings.topic)
+        if topic.internal:
+            raise NotAllowed(f"topic {settings.topic!r} is the broker's own")
+        was_there = name in self._shared
+        receipt = self._begin_group(name, settings, own)
+        try:
+            await self._shared.keeping.kept(receipt)
+            value = msgspec.msgpack.encode(settings)
+            await self._world.offload(self._catalog.save_definition, KIND, name, value)
+        except BaseException:
+            if not was_there:
+                self._remove_group(name)
+            raise
+        made = self._queues[name] = TopicQueue(name, settings)
+        self._changed()
+        return made
+
+    def _begin_group(self, name: str, settings: TopicQueueSettings, own: dict[str, str]) -> Receipt:
+        """The group with the queue's terms, standing where the queue begins."""
+        group = self._shared.make(name)
+        self._shared.change_settings(name, {**self._shared.own_settings(name), **own})
+        group.subscribe([settings.topic], earliest if settings.start == "earliest" else latest)
+        return self._shared.journal.note(group.key, group.encode)
+
+    async def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """The queue and its group's place in the topic; its consumers are ended. Returns how much was ready.
+
+        With `if_unused` or `if_empty`, a queue that has consumers or messages is a Conflict instead.
+        """
+        return await self._changes.to_the_end(self._delete(name, if_unused, if_empty))
+
+    async def _delete(self, name: str, if_unused: bool, if_empty: bool) -> int:
+        queue = self.get(name)
+        counts = self.counts(name)
+        if if_unused and counts.consumers:
+            raise Conflict(f"queue {name!r} is in use: it has {counts.consumers} consumers")
+        if if_empty and counts.ready:
+            raise Conflict(f"queue {name!r} is not empty: about {counts.ready} messages are ready in it")
+        await self._world.offload(self._catalog.delete_definition, KIND, name)
+        self._queues.pop(name, None)
+        self._changed()
+        gone = NotFound(f"queue {name!r} was deleted")
+        for feed in [*queue.feeds, *queue.getters]:
+            feed.close() if feed.retired or feed in queue.getters else feed.end(gone)
+        await self._shared.keeping.kept(self._remove_group(name))
+        return counts.ready
+
+    def _remove_group(self, name: str) -> Receipt | None:
+        receipt = self._shared.remove(self._shared.get(name)) if name in self._shared else None
+        if self._shared.own_settings(name):
+            return self._shared.change_settings(name, {})
+        return receipt
+
+    async def purge(self, name: str) -> int:
+        """Everything that the topic has now is done for this queue, also what consumers hold. Returns how many."""
+        self.get(name)
+        purged = self.counts(name).ready
+        group = self._group(name)
+        receipt = None
+        topic = self._topics.find(self.get(name).settings.topic)
+        for partition in topic.partitions if topic is not None else ():
+            receipt = group.partition(partition, latest).reset(partition.log.stable_offset) or receipt
+        await self._shared.keeping.kept(receipt)
+        return purged
+
+    def _group(self, name: str) -> SharedGroup:
+        if name not in self._shared:  # an administrator has deleted it
+            settings = self.get(name).settings
+            self._begin_group(name, settings, group_settings(settings))
+        return self._shared.get(name)
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    async def consume(
+        self,
+        name: str,
+        consumer: str,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        hold_ms: int | None = None,
+        prefetch: int = 0,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+    ) -> SharedFeed:
+        """A consumer of the queue; it delivers when it is given credit.
+
+        A hold lasts a day at most. `exclusive`: a Conflict if there are other consumers, and for those who come later.
+        """
+        queue = self.get(name)
+        consumers = self.counts(name).consumers
+        if queue.exclusive is not None:
+            raise Conflict(f"queue {name!r} has an exclusive consumer")
+        if exclusive and consumers:
+            raise Conflict(f"queue {name!r} has {consumers} consumers; it cannot be consumed exclusively")
+        if exclusive:
+            queue.exclusive = consumer  # before anybody else can come
+        try:
+            feed = await self._open(queue, consumer, deliver, on_end, prefetch, hold_ms, auto_ack)
+        except BaseException:
+            queue.exclusive = None if exclusive else queue.exclusive
+            raise
+        queue.feeds[feed] = None
+        if exclusive:
+            queue.exclusive = feed
+        feed.on_retired = lambda _: self._left(queue, feed)
+        self._on_closed(feed, lambda: self._gone(queue, feed))
+        return feed
+
+    async def getter(
+        self, name: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+    ) -> SharedFeed:
+        """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
+        queue = self.get(name)
+        feed = await self._open(queue, consumer, _nothing, _nothing, 0, hold_ms, auto_ack)
+        queue.getters[feed] = None
+        self._on_closed(feed, lambda: queue.getters.pop(feed, None))
+        return feed
+
+    async def _open(
+        self,
+        queue: TopicQueue,
+        consumer: str,
+        deliver: Deliver,
+        on_end: OnEnd,
+        prefetch: int,
+        hold_ms: int | None,
+        auto_ack: bool,
+    ) -> SharedFeed:
+        self._group(queue.name)
+        # The place was fixed when the queue was declared, so what the group does not know yet is new: all of it is
+        # the queue's.
+        feed = await self._shared.open(
+            queue.name,
+            [queue.settings.topic],
+            "wildcard",
+            consumer,
+            deliver,
+            on_end,
+            start="earliest",
+            prefetch=prefetch,
+            hold_ms=None if hold_ms is None else min(hold_ms, MAX_HOLD_MS),
+            auto_ack=auto_ack,
+        )
+        if self._queues.get(queue.name) is not queue:
+            feed.close()
+            raise NotFound(f"queue {queue.name!r} was deleted")
+        return feed
+
+    @staticmethod
+    def _on_closed(feed: SharedFeed, then: Callable[[], object]) -> None:
+        usual = feed.on_closed
+
+        def closed(one: SharedFeed) -> None:
+            if usual is not None:
+                usual(one)
+            then()
+
+        feed.on_closed = closed
+
+    def _gone(self, queue: TopicQueue, feed: SharedFeed) -> None:
+        queue.feeds.pop(feed, None)
+        if not feed.retired:
+            self._left(queue, feed)
+
+    def _left(self, queue: TopicQueue, feed: SharedFeed) -> None:
+        """One consumer fewer."""
+        if queue.exclusive is feed:
+            queue.exclusive = None
+        if not queue.settings.auto_delete or self._closed or self._queues.get(queue.name) is not queue:
+            return
+        if all(one.retired for one in queue.feeds):
+            task = self._changes.begin(self._delete_unused(queue))
+            task.add_done_callback(_log_failure)
+
+    async def _delete_unused(self, queue: TopicQueue) -> None:
+        if self._queues.get(queue.name) is queue and not self.counts(queue.name).consumers:
+            await self._delete(queue.name, if_unused=False, if_empty=False)
+
+
+def _nothing(_: object) -> None:
+    """For those who take and are not told."""
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.warning("topic_queues.not_deleted error=%r", str(error))

@@ -1,0 +1,185 @@
+"""The socket around a session: bytes in and out, when to read, when to write, and when the peer is taken for dead.
+
+The buffer that bytes arrive in belongs to the door and is shared by all its connections, since only one of them is read
+at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from waystation.doors.amqp.engine import Phase
+from waystation.doors.amqp.frames import HEARTBEAT_FRAME
+from waystation.doors.amqp.session import Session
+
+if TYPE_CHECKING:
+    from waystation.doors.amqp.server import AmqpDoor
+
+logger = logging.getLogger("waystation.amqp")
+
+WRITE_BUFFER = 1024 * 1024
+"""Bytes that the peer has not read; with more, consumers get nothing."""
+MOST_UNREAD = 16 * WRITE_BUFFER
+"""With more, the peer is not read either. Not sooner: one that is busy writing may read later."""
+HANDSHAKE_S = 10.0
+FAREWELL_S = 3.0
+"""How long the peer may take to agree that a connection is closed."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's."""
+
+    __slots__ = (
+        "_door", "_flushing", "_paused", "_since", "_transport", "_working", "_writable", "closing_since", "host",
+        "last_received", "last_sent", "peer", "received_bytes", "sent_bytes", "session",
+    )  # fmt: skip
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self._door = door
+        self._transport: asyncio.Transport | None = None
+        self._writable = True
+        self._paused = False
+        self._flushing = False
+        self._working = False
+        self._since = self.last_received = self.last_sent = door.now_s()
+        self.closing_since: float | None = None
+        self.received_bytes = self.sent_bytes = 0
+        self.peer = self.host = ("", 0)
+        self.session: Session | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.host = _address(transport.get_extra_info("sockname"))
+        if not self._door.admit(self):
+            logger.warning("connection refused: more than max.connections; client=%s", self.peer[0])
+            self._transport.abort()  # type: ignore[union-attr]
+            return
+        self._transport.set_write_buffer_limits(WRITE_BUFFER)  # type: ignore[union-attr]
+        name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
+        self.session = Session(self._door.broker, self, name, self._door.tx_ids)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.dismiss(self)
+        if self.session is not None:
+            self.session.ended(politely=False)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._door.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        session = self.session
+        if session is None:
+            return
+        self.last_received = self._door.now_s()
+        self.received_bytes += nbytes
+        session.receive(bytes(self._door.buffer[:nbytes]))
+        self._after()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def to_work(self) -> None:
+        if not self._working:
+            self._working = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        self._working = False
+        if self.session is not None and self._transport is not None:
+            self.session.work()
+            self._after()
+
+    def _after(self) -> None:
+        """Something was worked off: answers go out, and the socket is read only while that is of use."""
+        self._flush()
+        transport, session = self._transport, self.session
+        if transport is None or session is None or transport.is_closing():
+            return
+        unread = 0 if self._writable else transport.get_write_buffer_size()
+        busy = (session.busy or unread > MOST_UNREAD) and not session.closed
+        if busy and not self._paused:
+            self._paused = True
+            transport.pause_reading()
+        elif not busy and self._paused:
+            self._paused = False
+            self.last_received = self._door.now_s()
+            transport.resume_reading()
+        if session.closed and self.closing_since is None:
+            self.closing_since = self._door.now_s()
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def to_flush(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        session, transport = self.session, self._transport
+        if session is None:
+            return
+        if session.out:
+            data = b"".join(session.out)
+            session.out.clear()
+            if transport is not None and not transport.is_closing():
+                self.sent_bytes += len(data)
+                self.last_sent = self._door.now_s()
+                transport.write(data)
+        if session.hungry and self._writable:
+            session.fed()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.to_work()
+
+    def over(self) -> None:
+        """What was said is the last word."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Once a second: heartbeats, and whoever is silent for too long."""
+        session, transport = self.session, self._transport
+        if session is None or transport is None:
+            return
+        if session.closed:
+            if self.closing_since is None:
+                self.closing_since = now_s
+            elif now_s - self.closing_since > FAREWELL_S:
+                transport.abort()
+            return
+        if session.engine.phase is not Phase.OPEN:
+            if now_s - self._since > HANDSHAKE_S:
+                logger.info("connection closed: no login within %d s; client=%s", HANDSHAKE_S, self.peer[0])
+                transport.abort()
+            return
+        heartbeat_s = session.heartbeat_s
+        if not heartbeat_s:
+            return
+        if now_s - self.last_sent >= heartbeat_s / 2:
+            self.last_sent = now_s
+            transport.write(HEARTBEAT_FRAME)
+        if not self._paused and now_s - self.last_received > 2 * heartbeat_s + 1:
+            logger.info("connection closed: missed heartbeats, timeout %d s; connection=%s", heartbeat_s, session.name)
+            transport.abort()
+
+
+def _address(found: object) -> tuple[str, int]:
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", 0)

@@ -1,0 +1,472 @@
+"""A session: one connection's events (`engine.py`) become calls of the broker, its answers become frames.
+
+It has no socket: bytes come in by `receive`, and go out through `Outside`, which is the connection in real life and a
+test elsewhere. Events are worked off in order. One that has to wait (a declaration that must be durable) makes those
+behind it wait, and the peer is not read meanwhile; publishes and acks wait for nothing and are written once a turn.
+
+Invariant: whatever a peer sends, its session ends with the protocol's own error at worst; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pamqp import commands
+from pamqp.base import Frame
+
+from waystation.broker.presence import ConnectionInfo
+from waystation.doors.amqp import handshake, publishing, settling
+from waystation.doors.amqp.channel import Channel
+from waystation.doors.amqp.declaring import Declaring
+from waystation.doors.amqp.engine import (
+    Acked,
+    Broken,
+    ChannelState,
+    Engine,
+    Event,
+    Greeted,
+    Method,
+    Opened,
+    Phase,
+    Published,
+    Target,
+    WrongHeader,
+)
+from waystation.doors.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    AmqpError,
+    of_error,
+)
+from waystation.doors.amqp.frames import PROTOCOL_HEADER, method_frame
+from waystation.doors.amqp.methods import HANDLERS
+from waystation.doors.amqp.names import DEFAULT, Names
+from waystation.doors.amqp.sources import Sources
+from waystation.errors import WaystationError
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.doors.amqp.consuming import Consumer
+    from waystation.message import Message
+
+logger = logging.getLogger("waystation.amqp")
+
+MOST_IN_FLIGHT = 8 * 1024 * 1024
+"""Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
+CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
+
+
+class Outside(Protocol):
+    """What is around a session."""
+
+    peer: tuple[str, int]
+    host: tuple[str, int]
+
+    def to_flush(self) -> None:
+        """There is something in `out`; it is to be written when this turn is over."""
+
+    def to_work(self) -> None:
+        """Events wait, and now they can be worked off."""
+
+    def over(self) -> None:
+        """What is in `out` is the last that is sent."""
+
+
+class Session:
+    """One connection's, from its first byte to its last."""
+
+    __slots__ = (
+        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "_tokens", "broker", "channels",
+        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "mechanism", "name", "names", "out",
+        "outside", "routing", "since_ms", "sources", "tx_ids", "user",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str]) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.outside = outside
+        self.name = name
+        self.tx_ids = tx_ids  # free ones, shared by all sessions
+        self.engine = Engine(broker.max_queue_message_bytes)
+        self.names = Names(DEFAULT)
+        self.sources = Sources(broker, self.names)
+        self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
+        self.out: list[bytes] = []
+        self.hungry: dict[Consumer, None] = {}  # may have room for more
+        self.channels: dict[int, Channel] = {}
+        self.client: dict[str, Any] = {}
+        self.mechanism = ""
+        self.user = ""
+        self.heartbeat_s = 0
+        self.closed = False
+        self.since_ms = broker.world.clock.now_ms()
+        self._events: deque[Event] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._tokens = 0
+        self._in_flight = 0
+        self._pressed: str | None = None  # why the namespace cannot take more
+        self._published = False
+        self._blocked = False
+
+    # -- bytes in, frames out -----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self.closed:
+            if CLOSE_OK in data:
+                self.outside.over()
+            return
+        self._events.extend(self.engine.receive(data))
+        self.work()
+
+    @property
+    def busy(self) -> bool:
+        """Whether more bytes are of no use now."""
+        return self._task is not None or self._blocked or self._in_flight > MOST_IN_FLIGHT
+
+    def work(self) -> None:
+        """Works off events, as far as none of them has to wait."""
+        events = self._events
+        touched: dict[Channel, None] = {}
+        while events and self._task is None and not self.closed:
+            event = events.popleft()
+            if isinstance(event, Published):
+                channel: Channel | None = event.channel.owner
+                if channel is not None and not channel.closed:
+                    touched[channel] = None
+                    try:
+                        publishing.publish(self, channel, event)
+                    except AmqpError as error:
+                        self._fail(channel, error, 60, 40)
+                    except WaystationError as error:
+                        self._fail(channel, self.translated(error), 60, 40)
+            elif isinstance(event, Acked):
+                channel = event.channel.owner
+                if channel is not None and not channel.closed:
+                    touched[channel] = None
+                    try:
+                        settling.ack(channel, event.tag, event.multiple)
+                    except AmqpError as error:
+                        self._fail(channel, error, 60, 80)
+            else:
+                self._finish(touched)
+                self._handle(event)
+        self._finish(touched)
+
+    def _finish(self, touched: dict[Channel, None]) -> None:
+        """Writes what channels have collected."""
+        for channel in touched:
+            if channel.settled and not channel.closed:
+                try:
+                    channel.settle_acked()
+                except WaystationError as error:
+                    self._fail(channel, self.translated(error), 60, 80)
+            if channel.pending or channel.pending_topics or channel.written < channel.sequence:
+                self._published = True
+                publishing.write(self, channel)
+        if touched and self._pressed is not None and self._published:
+            self._block()
+        touched.clear()
+
+    def send(self, frame: bytes) -> None:
+        self.out.append(frame)
+        self.outside.to_flush()
+
+    def answer(self, channel: int, method: Frame) -> None:
+        self.send(method_frame(method, channel))
+
+    def to_flush(self) -> None:
+        self.outside.to_flush()
+
+    def fed(self) -> None:
+        """The socket can take more: consumers with room get credit."""
+        hungry, self.hungry = self.hungry, {}
+        for consumer in hungry:
+            consumer.pass_on()
+
+    # -- publishes on their way to the disk ---------------------------------------------------------------------------
+
+    def took_off(self, size: int) -> None:
+        self._in_flight += size
+
+    def landed(self, size: int) -> None:
+        before = self._in_flight
+        self._in_flight = before - size
+        if before > MOST_IN_FLIGHT >= self._in_flight:
+            self.outside.to_work()
+
+    def publish_failed(self, channel: Channel, error: WaystationError) -> None:
+        """A publish without confirms was not stored: closing the channel is all there is to tell it."""
+        if not channel.closed:
+            self._fail(channel, self.translated(error), 60, 40)
+
+    def pressure(self, reason: str | None) -> None:
+        """The namespace is short of something, or is no more."""
+        self._pressed = reason
+        if reason is not None and self._published:
+            self._block()
+        elif reason is None and self._blocked:
+            self._blocked = False
+            if self._knows("connection.blocked"):
+                self.answer(0, commands.Connection.Unblocked())
+            self.outside.to_work()
+
+    def _block(self) -> None:
+        if self._blocked or self.closed or self.engine.phase is not Phase.OPEN:
+            return
+        self._blocked = True
+        if self._knows("connection.blocked"):
+            self.answer(0, commands.Connection.Blocked((self._pressed or "")[:200]))
+        self.outside.to_work()
+
+    def _knows(self, capability: str) -> bool:
+        capabilities = self.client.get("capabilities")
+        return isinstance(capabilities, dict) and bool(capabilities.get(capability))
+
+    # -- routes -------------------------------------------------------------------------------------------------------
+
+    def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """Queues and topics that a publish goes to, and whether that depends on the message."""
+        names = self.names
+        if not exchange and names.prefix:
+            # The default exchange of a namespace reaches that namespace's queues alone.
+            if names.full(key) in self.broker.queues:
+                return (names.full(key),), (), False
+            source = self.sources.find(key)
+            return ((), (source.topic,), False) if source is not None else ((), (), False)
+        route = self.routing.resolve(names.full(exchange) if exchange else "", key)
+        if not exchange and not route.queues:
+            source = self.sources.find(key)
+            if source is not None:
+                return (), (source.topic,), False
+        return route.queues, route.topics, route.reads_messages
+
+    def route_all(
+        self, target: Target, more: tuple[str, ...], message: Message
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where one message goes: by what is in it, and by the other keys that it says."""
+        queues: dict[str, None] = {}
+        topics: dict[str, None] = {}
+        if not target.exchange:
+            for key in (target.key, *more):
+                found = self.resolve("", key)
+                queues.update(dict.fromkeys(found[0]))
+                topics.update(dict.fromkeys(found[1]))
+            return tuple(queues), tuple(topics)
+        routed = self.routing.route_all(self.names.full(target.exchange), (target.key, *more), message)
+        return tuple(routed[0]), tuple(routed[1])
+
+    def give_back(self, channel: Channel, message: Message) -> None:
+        publishing.give_back(self, channel, message)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        try:
+            if isinstance(event, Method):
+                if event.channel is None:
+                    self._connection_method(event.method)
+                else:
+                    self._method(event.channel, event.method)
+            elif isinstance(event, Opened):
+                self._open_channel(event.channel)
+            elif isinstance(event, Greeted):
+                self.answer(0, handshake.start(self.broker.cluster_id))
+            elif isinstance(event, WrongHeader):
+                self.send(PROTOCOL_HEADER)
+                self.closed = True
+                self.outside.over()
+            elif isinstance(event, Broken):
+                self._broken(event)
+        except AmqpError as error:
+            self.close(error)
+        except Exception:
+            logger.exception("a session failed and is closed: connection=%s", self.name)
+            self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
+
+    def _broken(self, event: Broken) -> None:
+        if event.channel is None:
+            self.close(event.error)
+        elif event.channel.owner is not None:
+            self._fail(event.channel.owner, event.error, 60, 40)
+
+    def _open_channel(self, state: ChannelState) -> None:
+        state.owner = self.channels[state.number] = Channel(self, state)
+        self.answer(state.number, commands.Channel.OpenOk())
+
+    def _method(self, state: ChannelState, method: Frame) -> None:
+        channel: Channel | None = state.owner
+        if isinstance(method, commands.Channel.Close):
+            self.engine.closed(state)
+            if channel is not None:
+                channel.gone(politely=True)
+                self.channels.pop(state.number, None)
+            self.answer(state.number, commands.Channel.CloseOk())
+            return
+        if channel is None or channel.closed:
+            return
+        handler = HANDLERS.get(method.name)
+        if handler is None:
+            raise AmqpError(NOT_IMPLEMENTED, f"{method.name} is not for clients to send")
+        try:
+            answer = handler(self, channel, method)
+        except AmqpError as error:
+            self._fail(channel, error, *divmod(method.index, 1 << 16))
+            return
+        except WaystationError as error:
+            self._fail(channel, self.translated(error), *divmod(method.index, 1 << 16))
+            return
+        if isinstance(answer, Frame):
+            self._reply(channel, method, answer)
+        elif answer is not None:
+            self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer))
+
+    async def _wait(self, channel: Channel, method: Frame, work: Awaitable[Frame | None]) -> None:
+        """Something that takes a while; events behind it wait."""
+        try:
+            answer = await work
+            if answer is not None and not channel.closed:
+                self._reply(channel, method, answer)
+        except AmqpError as error:
+            self._fail(channel, error, *divmod(method.index, 1 << 16))
+        except WaystationError as error:
+            self._fail(channel, self.translated(error), *divmod(method.index, 1 << 16))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("a session failed and is closed: connection=%s", self.name)
+            self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
+        finally:
+            self._task = None
+            self.outside.to_work()
+
+    def _reply(self, channel: Channel, method: Frame, answer: Frame) -> None:
+        if not getattr(method, "nowait", False):
+            self.answer(channel.number, answer)
+
+    def _connection_method(self, method: Frame) -> None:
+        if isinstance(method, commands.Connection.StartOk):
+            self._authenticate(method)
+        elif isinstance(method, commands.Connection.TuneOk):
+            frame_max, channel_max, self.heartbeat_s = handshake.tuned(method)
+            self.engine.tuned(frame_max, channel_max)
+        elif isinstance(method, commands.Connection.Open):
+            self._open(method)
+        elif isinstance(method, commands.Connection.Close):
+            self.answer(0, commands.Connection.CloseOk())
+            self.ended(politely=True)
+            self.outside.over()
+        elif isinstance(method, commands.Connection.CloseOk):
+            self.outside.over()
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            self.answer(0, commands.Connection.UpdateSecretOk())
+
+    def _authenticate(self, method: commands.Connection.StartOk) -> None:
+        self.client = dict(method.client_properties or {})
+        self.mechanism = method.mechanism
+        response: Any = method.response
+        try:
+            self.user = handshake.user_of(
+                method.mechanism, response.encode() if isinstance(response, str) else bytes(response)
+            )
+        except AmqpError as error:
+            logger.warning("login refused: mechanism=%s client=%s", method.mechanism[:20], self.outside.peer[0])
+            if self._knows("authentication_failure_close"):
+                raise
+            logger.debug("%s", error)
+            self.closed = True
+            self.outside.over()
+            return
+        self.answer(0, handshake.tune())
+
+    def _open(self, method: commands.Connection.Open) -> None:
+        vhost = method.virtual_host
+        if vhost not in self.broker.namespaces:
+            raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found")
+        self.names = Names(vhost)
+        self.sources = Sources(self.broker, self.names)
+        self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
+        self._pressed = self.broker.pressure.reason(vhost)
+        self.broker.presence.add(self)
+        self.answer(0, commands.Connection.OpenOk())
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def translated(self, error: WaystationError) -> AmqpError:
+        return of_error(error)
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        """Its queue is gone: the client is told, if it can be."""
+        consumer.channel.consumers.pop(consumer.tag, None)
+        if self._knows("consumer_cancel_notify") and not self.closed:
+            self.answer(consumer.channel.number, commands.Basic.Cancel(consumer.tag, True))
+
+    def _fail(self, channel: Channel, error: AmqpError, class_id: int, method_id: int) -> None:
+        """An error on a channel: it ends the channel, or all of them."""
+        if error.hard:
+            self.close(error, class_id, method_id)
+        elif not channel.closed and not self.closed:
+            logger.info("channel closed: connection=%s channel=%d: %s", self.name, channel.number, error.reply_text)
+            self.engine.closing(channel.state)
+            channel.gone(politely=False)
+            self.channels.pop(channel.number, None)
+            self.answer(channel.number, commands.Channel.Close(error.code, error.reply_text, class_id, method_id))
+
+    def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
+        """Ends the connection, saying why. The peer's agreement is awaited for a moment by whoever is outside."""
+        if self.closed:
+            return
+        logger.info("connection closed: connection=%s: %s", self.name, error.reply_text)
+        if self.engine.phase is not Phase.HEADER:
+            self.answer(0, commands.Connection.Close(error.code, error.reply_text, class_id, method_id))
+        self.ended(politely=False)
+
+    def end(self, reason: str) -> None:
+        """Somebody who runs the broker wants it to end."""
+        self.close(AmqpError(CONNECTION_FORCED, reason))
+
+    def ended(self, *, politely: bool) -> None:
+        """Nothing more is worked off; what it held is given back, and what was its own goes."""
+        if self.closed:
+            return
+        self.closed = True
+        self._events.clear()
+        self.hungry.clear()
+        if self._task is not None:
+            self._task.cancel()
+        for channel in list(self.channels.values()):
+            channel.gone(politely=politely)
+        self.channels.clear()
+        self.broker.presence.discard(self)
+        self.broker.queues.release_owner(self.name)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def token(self) -> str:
+        """Part of a name that nobody has."""
+        return self.broker.world.random.uuid().hex
+
+    def info(self) -> ConnectionInfo:
+        return ConnectionInfo(
+            self.name,
+            "amqp",
+            self.user,
+            self.names.vhost,
+            self.outside.peer,
+            self.outside.host,
+            self.since_ms,
+            "blocked" if self._blocked else "running",
+            self.client,
+            self.engine.channel_max,
+            self.engine.frame_max,
+            self.heartbeat_s,
+            getattr(self.outside, "received_bytes", 0),
+            getattr(self.outside, "sent_bytes", 0),
+            [channel.info() for channel in self.channels.values()],
+        )

@@ -1,0 +1,135 @@
+"""tx.select, commit and rollback: publishes and verdicts of a channel that happen together, or not at all.
+
+They are collected in memory, and on commit become one transaction of the broker's (`broker/transacting.py`), over as
+many queues and topics as it takes. Verdicts other than acks (nack, reject) follow the commit: a transaction can take a
+message out of a queue, but what becomes of a rejected one is the queue's own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+from pamqp.base import Frame
+
+from waystation.broker.transacting import OWN_PREFIX, Tx
+from waystation.doors.amqp.errors import PRECONDITION_FAILED, AmqpError
+from waystation.doors.amqp.settling import grouped
+from waystation.errors import NotFound
+from waystation.queues.feed import Verdict
+from waystation.queues.queue_feed import QueueFeed
+
+if TYPE_CHECKING:
+    from waystation.doors.amqp.channel import Channel, Holder
+    from waystation.doors.amqp.engine import Target
+    from waystation.doors.amqp.session import Session
+    from waystation.message import Message
+
+TX_PREFIX = f"{OWN_PREFIX}amqp-"
+
+
+class Transaction:
+    """What waits for the commit, on one channel."""
+
+    __slots__ = ("queues", "returned", "settled", "topics")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, list[Message]] = {}
+        self.topics: dict[str, list[Message]] = {}
+        self.returned: list[Message] = []
+        self.settled: dict[int, Verdict] = {}  # by delivery tag; they stay unacked until the commit
+
+    def publish(self, message: Message, target: Target, queues: tuple[str, ...], topics: tuple[str, ...]) -> None:
+        for name in queues:
+            self.queues.setdefault(name, []).append(message)
+        for name in topics:
+            self.topics.setdefault(name, []).append(message)
+        if target.mandatory and not (queues or topics):
+            self.returned.append(message)
+
+    def settle(self, tags: Iterable[int], verdict: Verdict) -> None:
+        self.settled.update(dict.fromkeys(tags, verdict))
+
+    def undo(self) -> None:
+        """Publishes and verdicts are forgotten; what was settled is as unacked as it was."""
+        self.queues.clear()
+        self.topics.clear()
+        self.returned.clear()
+        self.settled.clear()
+
+
+def select(session: Session, channel: Channel, method: commands.Tx.Select) -> Frame:
+    if channel.confirming:
+        raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.tx is None:
+        channel.tx = Transaction()
+    return commands.Tx.SelectOk()
+
+
+def confirm_select(session: Session, channel: Channel, method: commands.Confirm.Select) -> Frame:
+    if channel.tx is not None:
+        raise AmqpError(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    channel.confirming = True
+    return commands.Confirm.SelectOk()
+
+
+def commit(session: Session, channel: Channel, method: commands.Tx.Commit) -> Awaitable[Frame]:
+    return _commit(session, channel, _of(channel))
+
+
+async def _commit(session: Session, channel: Channel, work: Transaction) -> Frame:
+    channel.tx = Transaction()
+    verdicts: dict[Verdict, list[tuple[Holder, int]]] = {}
+    for tag, verdict in work.settled.items():
+        found = channel.unacked.pop(tag, None)
+        if found is not None:
+            verdicts.setdefault(verdict, []).append(found)
+    acked = grouped(verdicts.pop(Verdict.ACK, ()))
+    inside = {holder: runs for holder, runs in acked.items() if isinstance(holder.feed, QueueFeed)}
+    if work.queues or work.topics or inside:
+        transactional_id = session.tx_ids.pop() if session.tx_ids else f"{TX_PREFIX}{session.token()}"
+        tx = await session.broker.transacting.begin(transactional_id)
+        try:
+            await _fill(session, tx, work, inside)
+            await tx.end(commit=True)
+        except BaseException:
+            await tx.end(commit=False)
+            raise
+        finally:
+            session.tx_ids.append(transactional_id)
+    for holder, runs in acked.items():
+        if holder in inside:
+            holder.freed(sum(count for _, count in runs))
+        else:
+            holder.ack(runs)
+    for verdict, taken in verdicts.items():
+        for holder, runs in grouped(taken).items():
+            holder.settle(verdict, runs, 0 if verdict is Verdict.REJECT else None)
+    for message in work.returned:
+        session.give_back(channel, message)
+    return commands.Tx.CommitOk()
+
+
+async def _fill(session: Session, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
+    for name, messages in work.queues.items():
+        try:
+            await tx.put(name, messages)
+        except NotFound:
+            continue  # deleted since it was published to
+    for name, messages in work.topics.items():
+        await tx.publish(name, messages)
+    for holder, runs in acked.items():
+        if isinstance(holder.feed, QueueFeed) and not holder.feed.closed:
+            await tx.settle(holder.feed, runs)
+
+
+def rollback(session: Session, channel: Channel, method: commands.Tx.Rollback) -> Frame:
+    _of(channel).undo()
+    return commands.Tx.RollbackOk()
+
+
+def _of(channel: Channel) -> Transaction:
+    if channel.tx is None:
+        raise AmqpError(PRECONDITION_FAILED, "channel is not transactional")
+    return channel.tx

@@ -1,0 +1,324 @@
+"""A Celery application for tests, its journal, and its real worker processes.
+
+A `Stage` is everything that an application of one test needs to be the same on both sides: in the test, which sends
+tasks, and in `celery worker`, which runs them (celery_app.py builds it from the environment). Tasks write what they do
+into the stage's journal, a file: a test waits for lines of it and needs no result backend to know what ran, where and
+how often. Names of queues and of Celery's own exchanges are the stage's, so that stages share a broker. Only
+tests/clients calls this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from celery import Celery
+from celery.signals import worker_ready
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+
+from tests.clients.amqp_kit import AmqpTarget
+from tests.support.names import unique
+from tests.support.server import ROOT
+from tests.support.waiting import DEADLINE_S, wait_for
+
+VARIABLE = "WAYSTATION_TEST_CELERY_STAGE"
+STOP_S = 15.0
+
+
+class QueueSpec(msgspec.Struct, frozen=True):
+    """A queue of an application, in words that fit into JSON."""
+
+    name: str
+    exchange: str
+    kind: str = "direct"
+    key: str = ""
+    arguments: dict[str, Any] = {}
+    broadcast: bool = False
+
+    def build(self) -> Any:
+        """As Celery wants it."""
+        if self.broadcast:
+            return Broadcast(self.name)
+        exchange = Exchange(self.exchange, type=self.kind)
+        return Queue(self.name, exchange, routing_key=self.key or self.name, queue_arguments=dict(self.arguments))
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What a task did. Ends carry the same task's id."""
+
+    event: str
+    task: str = ""
+    id: str = ""
+    text: str = ""
+    worker: str = ""
+    pid: int = 0
+    retries: int = 0
+    redelivered: bool = False
+    key: str = ""
+    at: float = 0.0
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One application: where its broker is, how it is set up, where its journal lies."""
+
+    broker: str
+    folder: str
+    queue: str
+    options: dict[str, Any] = {}
+    queues: tuple[QueueSpec, ...] = ()
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.folder) / "journal"
+
+    def write(self, line: Line) -> None:
+        """Add a line. One write of a few bytes to the end: lines of several processes do not mix."""
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, msgspec.json.encode(line) + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def lines(self, event: str = "start", **fields: object) -> list[Line]:
+        """Those lines of an event whose fields are as given."""
+        try:
+            data = self.journal.read_bytes()
+        except FileNotFoundError:
+            return []
+        lines = [msgspec.json.decode(line, type=Line) for line in data.splitlines()]
+        return [
+            line
+            for line in lines
+            if line.event == event and all(getattr(line, name) == value for name, value in fields.items())
+        ]
+
+    def texts(self, event: str = "start", **fields: object) -> list[str]:
+        return [line.text for line in self.lines(event, **fields)]
+
+    def wait(self, count: int, event: str = "start", within_s: float = DEADLINE_S, **fields: object) -> list[Line]:
+        """The lines of an event, once there are so many."""
+        what = f"{count} lines {event} {fields} in {self.journal}"
+        wait_for(lambda: len(self.lines(event, **fields)) >= count, what, within_s=within_s)
+        return self.lines(event, **fields)
+
+    def open_gate(self, name: str) -> None:
+        """Let the tasks go on that are held at this gate."""
+        (Path(self.folder) / f"gate-{name}").touch()
+
+    def pass_gate(self, name: str) -> None:
+        """Wait until somebody opens it. A test that died opens none: the deadline is for that."""
+        gate = Path(self.folder) / f"gate-{name}"
+        wait_for(gate.exists, f"the gate {name}", within_s=2 * DEADLINE_S)
+
+
+def new_stage(target: AmqpTarget, folder: Path, *, queues: Iterable[QueueSpec] = (), **options: Any) -> Stage:
+    """A stage of its own names at a broker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Stage(target.url("/"), str(folder), unique("celery"), options, tuple(queues))
+
+
+def build(stage: Stage) -> Any:
+    """The application, the same wherever it is built."""
+    app = Celery(stage.queue, set_as_current=False)
+    app.conf.update(
+        {
+            "broker_url": stage.broker,
+            "result_backend": "rpc://",
+            "broker_transport_options": {"confirm_publish": True},
+            "broker_connection_retry_on_startup": True,
+            "control_exchange": f"{stage.queue}.control",
+            "event_exchange": f"{stage.queue}.events",
+            "event_queue_prefix": f"{stage.queue}.events",
+            "task_default_queue": stage.queue,
+            "result_chord_retry_interval": 0.1,
+            **stage.options,
+        }
+    )
+    if stage.queues:
+        app.conf.task_queues = [queue.build() for queue in stage.queues]
+    _add_tasks(app, stage)
+    return app
+
+
+def stage_of_environment() -> Stage:
+    """In a worker process: the stage that its test set."""
+    return msgspec.json.decode(os.environ[VARIABLE], type=Stage)
+
+
+def tell_when_ready(stage: Stage) -> None:
+    """In a worker process: write a line when it consumes."""
+
+    @worker_ready.connect(weak=False)
+    def _ready(sender: Any, **_: Any) -> None:
+        stage.write(Line("ready", worker=sender.hostname, pid=os.getpid()))
+
+
+def _add_tasks(app: Any, stage: Stage) -> None:
+    def tell(task: Any, event: str, text: object) -> None:
+        request = task.request
+        info = request.delivery_info or {}
+        stage.write(
+            Line(
+                event,
+                task=task.name,
+                id=request.id or "",
+                text=str(text),
+                worker=str(request.hostname),
+                pid=os.getpid(),
+                retries=request.retries or 0,
+                redelivered=bool(info.get("redelivered")),
+                key=str(info.get("routing_key") or ""),
+                at=time.time(),
+            )
+        )
+
+    def add(task: Any, x: float, y: float) -> float:
+        tell(task, "start", f"{x}+{y}")
+        return x + y
+
+    def total(task: Any, numbers: list[float]) -> float:
+        tell(task, "start", numbers)
+        return sum(numbers)
+
+    def note(task: Any, text: str) -> str:
+        tell(task, "start", text)
+        return text
+
+    def hold(task: Any, text: str, gate: str) -> str:
+        tell(task, "start", text)
+        stage.pass_gate(gate)
+        tell(task, "end", text)
+        return text
+
+    def flaky(task: Any, failures: int, countdown: float) -> int:
+        tell(task, "start", failures)
+        if task.request.retries < failures:
+            raise task.retry(countdown=countdown, max_retries=failures)
+        return int(task.request.retries)
+
+    def broken(task: Any, text: str) -> None:
+        tell(task, "start", text)
+        raise ValueError(text)
+
+    def stubborn(task: Any) -> None:
+        tell(task, "start", "")
+        raise task.retry(exc=OSError("never"), countdown=0.05, max_retries=2)
+
+    late = {"bind": True, "shared": False, "acks_late": True}
+    plain: list[Callable[..., object]] = [add, total, note, hold, flaky, stubborn, broken]
+    for function in plain:
+        app.task(name=function.__name__, bind=True, shared=False)(function)
+    app.task(name="note_late", **late)(note)
+    app.task(name="hold_late", **late)(hold)
+    app.task(name="hold_lost", reject_on_worker_lost=True, **late)(hold)
+
+
+class Worker:
+    """One `celery worker` process, and the processes of its pool."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *options: str,
+        pool: str = "solo",
+        concurrency: int = 1,
+        queues: Iterable[str] = (),
+        quick: bool = True,
+    ) -> None:
+        self.stage = stage
+        self.name = f"{unique('w')}@test"
+        self.log = Path(stage.folder) / f"{self.name}.log"
+        command = [sys.executable, "-m", "celery", "-A", "tests.clients.celery_app:app", "worker"]
+        command += ["-n", self.name, "-P", pool, "-c", str(concurrency), "-l", "INFO", *options]
+        if quick:  # A worker that asks nobody who else is there starts a second earlier.
+            command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        if names := ",".join(queues):
+            command += ["-Q", names]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=stage.folder,
+                env=environment(stage),
+                start_new_session=True,
+            )
+
+    def ready(self) -> Worker:
+        """Once it consumes."""
+
+        def told() -> bool:
+            if (code := self.process.poll()) is not None:
+                raise AssertionError(f"the worker ended with {code}:\n{self.tail()}")
+            return bool(self.stage.lines("ready", worker=self.name))
+
+        wait_for(told, f"{self.name} is ready")
+        return self
+
+    def kill(self) -> None:
+        """As kill -9 of everything that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_S)
+
+    def children(self) -> list[int]:
+        """The processes of its pool."""
+        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Play:
+    """A stage with the application that the test itself uses, and the workers that it starts."""
+
+    def __init__(self, target: AmqpTarget, folder: Path, *, queues: Iterable[QueueSpec] = (), **options: Any) -> None:
+        self.stage = new_stage(target, folder, queues=queues, **options)
+        self.app = build(self.stage)
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Play:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Workers are killed: a warm shutdown takes seconds, and a test that wants one asks for it."""
+        for worker in self.workers:
+            worker.kill()
+        self.app.close()
+
+    def task(self, name: str) -> Any:
+        return self.app.tasks[name]
+
+    def start(self, *options: str, **more: Any) -> Worker:
+        """A worker that may not consume yet."""
+        worker = Worker(self.stage, *options, **more)
+        self.workers.append(worker)
+        return worker
+
+    def worker(self, *options: str, **more: Any) -> Worker:
+        """A worker that consumes."""
+        return self.start(*options, **more).ready()
+
+    def counts(self, queue: str = "") -> tuple[int, int]:
+        """Messages that are ready, and consumers, as a passive declaration tells it."""
+        with self.app.connection_for_read() as connection:
+            found = connection.default_channel.queue_declare(queue or self.stage.queue, passive=True)
+            return int(found.message_count), int(found.consumer_count)
+
+
+def environment(stage: Stage) -> dict[str, str]:
+    """For a process that loads celery_app.py."""
+    path = os.pathsep.join(p for p in (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
+    return {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps(msgspec.to_builtins(stage))}

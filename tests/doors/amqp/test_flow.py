@@ -1,0 +1,152 @@
+"""Who is too fast or too slow: publishers are held back, consumers are not fed, and nobody else feels it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pamqp import commands
+
+from tests.doors.amqp.kit import Amqp, connected, publish
+from tests.support.names import unique
+from tests.support.server import Server
+from tests.support.waiting import DEADLINE_S, wait_for
+
+MiB = 1024 * 1024
+LOW_DISK = "waystation.disk.free.min.bytes"
+MORE_THAN_ANY_DISK_HAS = 2**60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("flow")) as server:
+        yield server
+
+
+def rss(server: Server) -> int:
+    assert server.process is not None
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def declare(amqp: Amqp, queue: str, **arguments: object) -> int:
+    answer = amqp.ask(commands.Queue.Declare(0, queue, False, True, arguments=dict(arguments)))  # type: ignore[arg-type]
+    assert isinstance(answer, commands.Queue.DeclareOk), answer
+    return answer.message_count or 0
+
+
+def fill(server: Server, queue: str, count: int, size: int) -> None:
+    with connected(server) as amqp:
+        declare(amqp, queue)
+        amqp.ask(commands.Confirm.Select())
+        for _ in range(count):
+            amqp.send(publish(1, bytes(size), queue))
+        confirmed = 0
+        while confirmed < count:
+            confirmed = amqp.expect(commands.Basic.Ack).delivery_tag
+
+
+@pytest.mark.parametrize("prefetch", [0, 50])
+def test_a_consumer_that_does_not_read_is_not_fed(server: Server, prefetch: int) -> None:
+    queue = unique("deep")
+    fill(server, queue, 80, MiB)
+    before = rss(server)
+    with connected(server) as sleeper, connected(server) as other:
+        sleeper.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sleeper.ask(commands.Basic.Qos(0, prefetch))
+        sleeper.ask(commands.Basic.Consume(0, queue))
+        fill(server, unique("others"), 100, 1000)  # the broker had its time
+        other.say(commands.Basic.Get(0, queue))
+        other.content()
+        assert rss(server) - before < 30 * MiB
+        assert declare(other, queue) >= 80 - 51 if prefetch else declare(other, queue) >= 60
+    with connected(server) as amqp:
+        wait_for(lambda: declare(amqp, queue) == 80, "what the sleeper held is back")
+        amqp.ask(commands.Queue.Purge(0, queue))
+
+
+def test_a_publisher_that_does_not_read_its_confirms_is_served_for_long_and_then_waits(server: Server) -> None:
+    """Confirms are small; the broker keeps megabytes of them before it stops reading, and loses none."""
+    queue = unique("deaf")
+    count = 20_000
+    with connected(server) as amqp:
+        declare(amqp, queue)
+        amqp.ask(commands.Confirm.Select())
+        amqp.send(publish(1, b"x", queue) * count)
+        confirmed = 0
+        while confirmed < count:
+            confirmed = amqp.expect(commands.Basic.Ack).delivery_tag
+        assert declare(amqp, queue) == count
+
+
+def set_free_disk(server: Server, wanted: int) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    node = str(next(iter(admin.list_topics(timeout=DEADLINE_S).brokers)))
+    entry = ConfigEntry(LOW_DISK, str(wanted), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.BROKER, node, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(DEADLINE_S)
+
+
+def test_a_publisher_is_told_when_the_disk_is_short_and_when_it_is_not_any_more(server: Server) -> None:
+    queue = unique("short")
+    fill(server, queue, 10, 1000)
+    with connected(server) as publisher, connected(server) as consumer:
+        publisher.ask(commands.Confirm.Select())
+        publisher.send(publish(1, b"before", queue))
+        publisher.expect(commands.Basic.Ack)
+        set_free_disk(server, MORE_THAN_ANY_DISK_HAS)
+        try:
+            told = publisher.expect(commands.Connection.Blocked)
+            assert "disk" in told.reason
+            publisher.send(publish(1, b"later", queue))
+            consumer.ask(commands.Basic.Consume(0, queue, no_ack=True))
+            for _ in range(11):
+                consumer.content()  # whoever only consumes goes on
+        finally:
+            set_free_disk(server, 0)
+        publisher.expect(commands.Connection.Unblocked)
+        publisher.expect(commands.Basic.Ack)
+        assert consumer.content()[2] == b"later"
+
+
+def test_a_namespace_that_stores_little_goes_on_publishing(server: Server) -> None:
+    queue = unique("many")
+    fill(server, queue, 50, 10_000)
+    web = http.client.HTTPConnection(server.addresses["http"], timeout=DEADLINE_S)
+    web.request("PUT", "/api/vhosts/small", headers={"content-type": "application/json"})
+    assert web.getresponse().status in (201, 204)
+    with connected(server) as large, connected(server, "small") as small:
+        declare(small, "few")
+        for amqp in (large, small):
+            amqp.ask(commands.Confirm.Select())
+        large.send(publish(1, b"x", queue))
+        large.expect(commands.Basic.Ack)
+        set_free_disk(server, MORE_THAN_ANY_DISK_HAS)
+        try:
+            large.expect(commands.Connection.Blocked)
+            for _ in range(3):
+                small.send(publish(1, b"x", "few"))
+                small.expect(commands.Basic.Ack)
+        finally:
+            set_free_disk(server, 0)
+        large.expect(commands.Connection.Unblocked)
+
+
+def test_heartbeats_come_and_a_silent_client_is_taken_for_dead(server: Server) -> None:
+    with Amqp(server.addresses["amqp"]) as amqp:
+        amqp.open(heartbeat_s=1)
+        amqp.channel()
+        queue = unique("mine")
+        amqp.ask(commands.Queue.Declare(0, queue, exclusive=True))
+        beats = 0
+        while data := amqp.socket.recv(65536):
+            beats += data.count(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+        assert beats >= 2
+    with connected(server) as other:
+        answer = other.ask(commands.Queue.Declare(0, queue, True))
+        assert isinstance(answer, commands.Channel.Close)
+        assert answer.reply_code == 404
