@@ -22,8 +22,8 @@ from waystation.embedded import BrokerThread
 class EmbeddedBroker(Client):
     """A running broker and a client of it in one. Use it as a context manager, or call `close`.
 
-    `kafka`, `http` and `amqp` are the addresses where its doors listen, empty where they are closed; `data` is its folder. A
-    process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
+    `kafka`, `http` and `amqp` are the addresses where its doors listen, empty where they are closed; `data` is its
+    folder. A process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
     """
 
     def __init__(

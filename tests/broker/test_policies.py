@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run, snapshot
@@ -176,7 +177,7 @@ def test_what_a_dead_broker_left_undone_is_done_after_its_next_start(tmp_path: P
             await broker.queues.declare("other", CLASSIC)
             # As if it died between the catalog and the queues.
             await asyncio.to_thread(broker.catalog.delete_definition, "policy", "%2F/p")
-            value = b'{"namespace":"/","name":"o","pattern":"^other","definition":{"max-length":6}}'
+            value = msgspec.msgpack.encode(policy("o", "^other", max_length=6))
             await asyncio.to_thread(broker.catalog.save_definition, "policy", "%2F/o", value)
         async with broker_on(tmp_path) as broker:
             async with asyncio.timeout(30):
@@ -189,7 +190,7 @@ def test_what_a_dead_broker_left_undone_is_done_after_its_next_start(tmp_path: P
 def test_a_policy_of_the_catalog_that_cannot_be_used_keeps_no_broker_from_starting(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker_on(tmp_path) as broker:
-            for name, value in (("a", b"{"), ("b", b'{"namespace":"/","name":"b","pattern":"(","definition":{}}')):
+            for name, value in (("a", b"\xc1"), ("b", msgspec.msgpack.encode(policy("b", "(", max_length=1)))):
                 await asyncio.to_thread(broker.catalog.save_definition, "policy", name, value)
         async with broker_on(tmp_path) as broker:
             assert broker.policies.listing() == []

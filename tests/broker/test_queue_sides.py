@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
+from waystation.broker.deaths import story_of
 from waystation.errors import Conflict, NotFound, StorageFailed
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
@@ -273,3 +274,28 @@ async def test_what_comes_back_keeps_its_place_and_counts_its_deliveries(machine
     other = Inbox(broker, "jobs")
     await asyncio.sleep(0.1)
     assert [(one.message.payload, one.deliveries) for one in other.got] == [(b"0", 2), (b"3", 2), (b"new", 1)]
+
+
+@on_a_machine
+async def test_what_was_in_hands_for_the_last_time_when_the_broker_ended_is_dead(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs", QueueSettings(max_deliveries=2, dead_letter="dead"))
+    await put(broker, "jobs", b"a", b"b", b"c")
+    await put(broker, "jobs", b"own", max_deliveries=1)
+    first = Inbox(broker, "jobs", credit=1)
+    await asyncio.sleep(0.1)
+    await first.settle(Verdict.REJECT, *first.got, delay_ms=0)
+    first.feed.credit(2)
+    await asyncio.sleep(0.1)
+    Inbox(broker, "jobs", credit=2)
+    await asyncio.sleep(0.1)
+    broker = await machine.again()
+    await asyncio.sleep(1)
+    inbox = Inbox(broker, "jobs")
+    await asyncio.sleep(0.1)
+    assert [(one.message.payload, one.deliveries) for one in inbox.got] == [(b"b", 2), (b"c", 2)]
+    letters = [one.delivered.message for one in broker.queues.peek("dead", 10)]
+    assert [(one.payload, story_of(one)[0]["reason"], story_of(one)[0]["deliveries"]) for one in letters] == [
+        (b"a", "delivery-limit", 2),
+        (b"own", "delivery-limit", 1),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
 from tests.cli.kit import Cli, QuickCli
@@ -38,7 +39,7 @@ def test_every_setting_can_be_said(quick: QuickCli, queue: str) -> None:
     words = (
         "--max-deliveries=5 --retry-base=250ms --retry-factor=1.5 --retry-max=1h30m --retry-jitter=0.2 --hold=2m"
         " --dead-letter=d --ttl=7d --max-length=1000 --max-bytes=1.5MiB --overflow=dead-letter --dedup-window=10m"
-        " --expires=2w --single-active --auto-delete"
+        " --expires=2w --single-active --auto-delete --max-priority=20 --no-durable"
     )
     (made,) = quick("queues", "create", queue, *words.split(), "--json").objects
     assert made["settings"] == {
@@ -58,13 +59,25 @@ def test_every_setting_can_be_said(quick: QuickCli, queue: str) -> None:
         "expires_ms": 1_209_600_000,
         "auto_delete": True,
         "exclusive": False,
+        "durable": False,
+        "max_priority": 20,
+        "dead_letter_exchange": None,
+        "dead_letter_key": None,
+        "queue_type": None,
+        "policy": None,
+        "own": [],
     }
     assert made["created"] is True
+    quick("queues", "create", f"{queue}.2", "--dead-letter-exchange", "amq.direct", "--dead-letter-key", "dead")
+    described = quick("queues", "describe", f"{queue}.2").text
+    assert "amq.direct" in described
+    assert "dead-letter-key" in described
 
 
 def test_the_settings_are_those_of_a_queue() -> None:
-    """All but one: an exclusive queue would go with the command."""
-    assert {name.removesuffix("_ms") for name in QueueSettings.__struct_fields__} == {*NAMES, "exclusive"}
+    """All but some: an exclusive queue would go with the command, and others say what a door or a policy did."""
+    others = {"exclusive", "queue_type", "policy", "own"}
+    assert {name.removesuffix("_ms") for name in QueueSettings.__struct_fields__} == {*NAMES, *others}
     retry = {name for name in NAMES if name.startswith("retry_")}
     assert QueueOptions.__annotations__.keys() == {*NAMES, "retry", "exclusive"} - retry
     assert Overflow.__args__ == OVERFLOWS  # type: ignore[attr-defined]
@@ -75,7 +88,8 @@ def test_altering_changes_what_is_named_and_nothing_else(quick: QuickCli, queue:
     shown = quick("queues", "alter", queue, "--hold", "1h", "--unset", "max-length", "--no-single-active").text
     assert ["hold", "30s", "1h"] in [line.split() for line in shown.splitlines()]
     (described,) = quick("queues", "describe", queue, "--json").objects
-    changed = {name: value for name, value in described["settings"].items() if value != getattr(QueueSettings(), name)}
+    default = msgspec.structs.asdict(QueueSettings()) | {"own": []}
+    changed = {name: value for name, value in described["settings"].items() if value != default[name]}
     assert changed == {"ttl_ms": 4035, "hold_ms": 3_600_000, "retry_base_ms": 2000}
 
 

@@ -335,7 +335,7 @@ def test_bad_input_gets_a_typed_error_that_names_the_field(mq: Any, name: str) -
         with pytest.raises(Invalid, match=field):
             queue.put("x", **options)
     with pytest.raises(waystation.errors.TooLarge, match="payload"):
-        queue.put(bytes(3_000_000))
+        queue.put(bytes(17_000_000))
     with pytest.raises(FilterSyntax, match=r"\^"):
         mq.subscribe(name, filter="a = = b").get_message(timeout=5)
     with pytest.raises(Empty):

@@ -1,15 +1,13 @@
-"""A Celery application for tests, its journal, and its real worker processes.
+"""A Celery application for tests, and its real worker processes.
 
 A `Stage` is everything that an application of one test needs to be the same on both sides: in the test, which sends
 tasks, and in `celery worker`, which runs them (celery_app.py builds it from the environment). Tasks write what they do
-into the stage's journal, a file: a test waits for lines of it and needs no result backend to know what ran, where and
-how often. Names of queues and of Celery's own exchanges are the stage's, so that stages share a broker. Only
-tests/clients calls this.
+into the stage's journal. Names of queues and of Celery's own exchanges are the stage's, so that stages share a broker.
+Only tests/clients calls this.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -24,13 +22,13 @@ import msgspec
 import psutil
 from celery import Celery
 from celery.signals import worker_ready
-from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from kombu.entity import Exchange, Queue
 
 from tests.clients.amqp_kit import AmqpTarget
+from tests.clients.task_journal import Journal, Line, environment
 from tests.support.names import unique
-from tests.support.server import ROOT
-from tests.support.waiting import DEADLINE_S, wait_for
+from tests.support.waiting import wait_for
 
 VARIABLE = "WAYSTATION_TEST_CELERY_STAGE"
 STOP_S = 15.0
@@ -54,78 +52,21 @@ class QueueSpec(msgspec.Struct, frozen=True):
         return Queue(self.name, exchange, routing_key=self.key or self.name, queue_arguments=dict(self.arguments))
 
 
-class Line(msgspec.Struct, frozen=True):
-    """What a task did. Ends carry the same task's id."""
-
-    event: str
-    task: str = ""
-    id: str = ""
-    text: str = ""
-    worker: str = ""
-    pid: int = 0
-    retries: int = 0
-    redelivered: bool = False
-    key: str = ""
-    at: float = 0.0
-
-
-class Stage(msgspec.Struct, frozen=True):
+class Stage(Journal, frozen=True, kw_only=True):
     """One application: where its broker is, how it is set up, where its journal lies."""
 
     broker: str
-    folder: str
     queue: str
-    options: dict[str, Any] = {}
-    queues: tuple[QueueSpec, ...] = ()
-
-    @property
-    def journal(self) -> Path:
-        return Path(self.folder) / "journal"
-
-    def write(self, line: Line) -> None:
-        """Add a line. One write of a few bytes to the end: lines of several processes do not mix."""
-        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, msgspec.json.encode(line) + b"\n")
-        finally:
-            os.close(descriptor)
-
-    def lines(self, event: str = "start", **fields: object) -> list[Line]:
-        """Those lines of an event whose fields are as given."""
-        try:
-            data = self.journal.read_bytes()
-        except FileNotFoundError:
-            return []
-        lines = [msgspec.json.decode(line, type=Line) for line in data.splitlines()]
-        return [
-            line
-            for line in lines
-            if line.event == event and all(getattr(line, name) == value for name, value in fields.items())
-        ]
-
-    def texts(self, event: str = "start", **fields: object) -> list[str]:
-        return [line.text for line in self.lines(event, **fields)]
-
-    def wait(self, count: int, event: str = "start", within_s: float = DEADLINE_S, **fields: object) -> list[Line]:
-        """The lines of an event, once there are so many."""
-        what = f"{count} lines {event} {fields} in {self.journal}"
-        wait_for(lambda: len(self.lines(event, **fields)) >= count, what, within_s=within_s)
-        return self.lines(event, **fields)
-
-    def open_gate(self, name: str) -> None:
-        """Let the tasks go on that are held at this gate."""
-        (Path(self.folder) / f"gate-{name}").touch()
-
-    def pass_gate(self, name: str) -> None:
-        """Wait until somebody opens it. A test that died opens none: the deadline is for that."""
-        gate = Path(self.folder) / f"gate-{name}"
-        wait_for(gate.exists, f"the gate {name}", within_s=2 * DEADLINE_S)
+    options: dict[str, Any]
+    queues: tuple[QueueSpec, ...]
 
 
 def new_stage(target: AmqpTarget, folder: Path, *, queues: Iterable[QueueSpec] = (), **options: Any) -> Stage:
     """A stage of its own names at a broker."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Stage(target.url("/"), str(folder), unique("celery"), options, tuple(queues))
+    return Stage(
+        folder=str(folder), broker=target.url("/"), queue=unique("celery"), options=options, queues=tuple(queues)
+    )
 
 
 def build(stage: Stage) -> Any:
@@ -159,9 +100,10 @@ def stage_of_environment() -> Stage:
 def tell_when_ready(stage: Stage) -> None:
     """In a worker process: write a line when it consumes."""
 
-    @worker_ready.connect(weak=False)
-    def _ready(sender: Any, **_: Any) -> None:
+    def ready(sender: Any, **_: Any) -> None:
         stage.write(Line("ready", worker=sender.hostname, pid=os.getpid()))
+
+    worker_ready.connect(ready, weak=False)
 
 
 def _add_tasks(app: Any, stage: Stage) -> None:
@@ -231,7 +173,7 @@ class Worker:
         self,
         stage: Stage,
         *options: str,
-        pool: str = "solo",
+        pool: str = "prefork",
         concurrency: int = 1,
         queues: Iterable[str] = (),
         quick: bool = True,
@@ -252,7 +194,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 cwd=stage.folder,
-                env=environment(stage),
+                env=environment(VARIABLE, stage),
                 start_new_session=True,
             )
 
@@ -316,9 +258,3 @@ class Play:
         with self.app.connection_for_read() as connection:
             found = connection.default_channel.queue_declare(queue or self.stage.queue, passive=True)
             return int(found.message_count), int(found.consumer_count)
-
-
-def environment(stage: Stage) -> dict[str, str]:
-    """For a process that loads celery_app.py."""
-    path = os.pathsep.join(p for p in (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps(msgspec.to_builtins(stage))}

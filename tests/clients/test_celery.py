@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,9 +57,7 @@ def troupe(amqp: AmqpTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     }
     with Play(amqp, tmp_path_factory.mktemp("celery"), queues=queues, **options) as play:
         common = names["all"]
-        first = play.start(
-            "-E", pool="prefork", concurrency=2, queues=(names["plain"], names["images"], common), quick=False
-        )
+        first = play.start("-E", concurrency=2, queues=(names["plain"], names["images"], common), quick=False)
         second = play.start(queues=(names["films"], common))
         yield Troupe(play, first.ready(), second.ready(), names)
 
@@ -102,7 +101,7 @@ def test_a_task_that_fails_is_tried_again_after_its_countdown(troupe: Troupe) ->
     assert result.get(**WAIT) == 2
     lines = troupe.stage.lines(id=result.id)
     assert [line.retries for line in lines] == [0, 1, 2]
-    assert all(later.at - earlier.at >= 0.2 for earlier, later in zip(lines, lines[1:], strict=False))
+    assert all(later.at - earlier.at >= 0.2 for earlier, later in pairwise(lines))
 
 
 def test_a_task_that_keeps_failing_gives_up(troupe: Troupe) -> None:
@@ -172,7 +171,7 @@ def test_callbacks_of_success_and_of_failure(troupe: Troupe) -> None:
 def test_the_rpc_backend_refuses_chords_by_itself(troupe: Troupe) -> None:
     """It is Celery that says so, before anything is sent: with any broker."""
     add = troupe.task("add")
-    with pytest.raises(NotImplementedError, match="rpc.*does not support chords"):
+    with pytest.raises(NotImplementedError, match=r"rpc.*does not support chords"):
         chord([add.s(1, 1), add.s(2, 2)])(troupe.task("total").s())
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from billiard.exceptions import WorkerLostError
+from celery.exceptions import WorkerLostError
 from kombu.exceptions import OperationalError
 
-from tests.clients.amqp_kit import AmqpTarget, OwnAmqpCall, target_of
+from tests.clients.amqp_kit import AmqpTarget, ours_only, target_of
 from tests.clients.celery_kit import Play
+from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 WAIT: dict[str, Any] = {"timeout": DEADLINE_S}
@@ -44,7 +45,7 @@ def test_a_task_acknowledged_early_dies_with_its_worker(amqp: AmqpTarget, tmp_pa
     with Play(amqp, tmp_path) as play:
         play.task("hold").apply_async(("begun", "never"), ignore_result=True)
         play.task("note").apply_async(("waiting",), ignore_result=True)
-        doomed = play.worker(pool="prefork", concurrency=1)
+        doomed = play.worker()
         play.stage.wait(1, text="begun")
         wait_for(lambda: play.counts()[0] == 0, "the other is with the worker too")
         doomed.kill()
@@ -57,26 +58,28 @@ def test_a_task_acknowledged_early_dies_with_its_worker(amqp: AmqpTarget, tmp_pa
 def test_a_task_whose_process_is_lost_is_run_again_if_it_wants_that(amqp: AmqpTarget, tmp_path: Path) -> None:
     """The worker lives on: it rejects the message (reject_on_worker_lost), or tells that the task has failed."""
     with Play(amqp, tmp_path) as play:
-        play.worker(pool="prefork", concurrency=1)
+        play.worker(concurrency=2)
         again = play.task("hold_lost").delay("again", "gate")
-        (first,) = play.stage.wait(1, text="again")
+        failed = play.task("hold_late").delay("failed", "never")
+        first, only = (*play.stage.wait(1, text="again"), *play.stage.wait(1, text="failed"))
         os.kill(first.pid, signal.SIGKILL)
+        os.kill(only.pid, signal.SIGKILL)
         _, second = play.stage.wait(2, text="again")
         assert (second.id, second.redelivered) == (first.id, True)
-        assert second.pid != first.pid
         play.stage.open_gate("gate")
         assert again.get(**WAIT) == "again"
-        failed = play.task("hold_late").delay("failed", "never")
-        (only,) = play.stage.wait(1, text="failed")
-        os.kill(only.pid, signal.SIGKILL)
         with pytest.raises(WorkerLostError):
             failed.get(**WAIT)
+        assert len(play.stage.lines(id=failed.id)) == 1
 
 
-def test_confirmed_tasks_survive_a_killed_broker(own_amqp: OwnAmqpCall, tmp_path: Path) -> None:
+@ours_only
+def test_confirmed_tasks_survive_a_killed_broker(tmp_path: Path) -> None:
     """Workers that were there before come back by themselves; nothing that was confirmed is lost."""
-    server = own_amqp()
-    with Play(target_of(server), tmp_path / "celery", worker_prefetch_multiplier=4) as play:
+    with (
+        Server(tmp_path / "broker") as server,
+        Play(target_of(server), tmp_path / "celery", worker_prefetch_multiplier=4) as play,
+    ):
         for _ in range(2):
             play.start()
         for worker in play.workers:
@@ -97,5 +100,3 @@ def test_confirmed_tasks_survive_a_killed_broker(own_amqp: OwnAmqpCall, tmp_path
         assert {line.worker for line in play.stage.lines("end")} == {worker.name for worker in play.workers}
         wait_for(lambda: play.counts() == (0, 2), "the queue is empty")
         assert all(worker.process.poll() is None for worker in play.workers)
-
-

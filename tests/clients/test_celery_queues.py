@@ -1,8 +1,7 @@
-"""Celery: what its queues promise. Priorities, prefetch, delays held by the broker, expiry, chords through the broker."""
+"""Celery: what its queues promise. Priorities, prefetch, expiry, delays held by the broker; and chords."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,6 @@ from tests.support.waiting import DEADLINE_S, wait_for
 WAIT: dict[str, Any] = {"timeout": DEADLINE_S}
 FAR_S = 3600
 """A delay that no test waits for."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    return tmp_path / "celery"
 
 
 def test_high_priorities_overtake_low_ones(amqp: AmqpTarget, tmp_path: Path) -> None:
@@ -46,7 +40,7 @@ def test_high_priorities_overtake_low_ones(amqp: AmqpTarget, tmp_path: Path) -> 
         assert play.stage.texts() == ["first", *(f"priority {priority}" for priority in expected)]
 
 
-@pytest.mark.parametrize(("multiplier", "late", "taken"), [(1, True, 1), (1, False, 2), (4, True, 4), (4, False, 5)])
+@pytest.mark.parametrize(("multiplier", "late", "taken"), [(1, True, 1), (4, False, 5)])
 def test_a_worker_takes_no_more_than_its_prefetch(
     amqp: AmqpTarget, tmp_path: Path, multiplier: int, late: bool, taken: int
 ) -> None:
@@ -54,7 +48,7 @@ def test_a_worker_takes_no_more_than_its_prefetch(
     with Play(amqp, tmp_path, worker_prefetch_multiplier=multiplier, task_acks_late=late) as play:
         for n in range(8):
             play.app.send_task("hold_late" if late else "hold", (f"{n}", "gate"), ignore_result=True)
-        play.worker(pool="prefork", concurrency=1)
+        play.worker()
         play.stage.wait(1)
         wait_for(lambda: play.counts()[0] == 8 - taken, f"{taken} of 8 tasks are with the worker")
         play.stage.open_gate("gate")
@@ -64,13 +58,13 @@ def test_a_worker_takes_no_more_than_its_prefetch(
 def test_tasks_with_an_eta_take_nobodys_place_and_are_not_lost(amqp: AmqpTarget, tmp_path: Path) -> None:
     """The worker holds them unacknowledged and asks for a greater prefetch for each; they go back when it is killed."""
     with Play(amqp, tmp_path, worker_prefetch_multiplier=1) as play:
-        for n in range(20):
-            play.task("note").apply_async((f"later {n}",), countdown=FAR_S, ignore_result=True)
         worker = play.worker()
+        for n in range(6):
+            play.task("note").apply_async((f"later {n}",), countdown=FAR_S, ignore_result=True)
         assert play.task("note").delay("now").get(**WAIT) == "now"
         assert play.counts()[0] == 0
         worker.kill()
-        wait_for(lambda: play.counts() == (20, 0), "the delayed tasks are back in their queue")
+        wait_for(lambda: play.counts() == (6, 0), "the delayed tasks are back in their queue")
         assert play.stage.texts() == ["now"]
 
 
@@ -90,7 +84,8 @@ def test_a_result_queue_that_nobody_reads_goes_away(amqp: AmqpTarget, tmp_path: 
         play.task("note").delay("asked")
         queue = play.app.thread_oid
         assert not gone(pikas, queue)
-        wait_for(lambda: gone(pikas, queue), "the result queue has expired")
+        # A queue that is asked for counts as used: leave it alone for longer than it lasts.
+        wait_for(lambda: gone(pikas, queue), "the result queue has expired", every_s=1.5)
 
 
 def test_a_result_is_there_for_who_comes_later(amqp: AmqpTarget, tmp_path: Path) -> None:
@@ -106,7 +101,7 @@ def test_chord_with_a_backend_that_knows_chords(amqp: AmqpTarget, tmp_path: Path
     """Results lie in files; every task goes through the broker, also the one that waits for the others."""
     (tmp_path / "results").mkdir()
     with Play(amqp, tmp_path, result_backend=f"file://{tmp_path / 'results'}") as play:
-        play.worker(pool="prefork", concurrency=2)
+        play.worker(concurrency=2)
         add, total = play.task("add"), play.task("total")
         assert chord([add.s(n, n) for n in range(10)])(total.s()).get(**WAIT) == 90
         nested = chord([add.s(1, 1), chord([add.s(2, 2), add.s(3, 3)], total.s())], total.s())

@@ -112,6 +112,13 @@ def test_direct_reply_to_has_its_rules(pikas: Pikas) -> None:
     assert "fast reply consumer" in text
 
 
+def test_asker_may_declare_the_queue_of_its_replies(pikas: Pikas) -> None:
+    channel = pikas.channel()
+    for passive in (True, False):
+        declared = channel.queue_declare("amq.rabbitmq.reply-to", passive=passive).method
+        assert (declared.queue, declared.message_count, declared.consumer_count) == ("amq.rabbitmq.reply-to", 0, 1)
+
+
 def test_answerer_can_ask_whether_the_asker_is_still_there(pikas: Pikas) -> None:
     asker, answerer = pikas.channel(), pikas.channel()
     queue = new_queue(answerer, exclusive=False, auto_delete=True)

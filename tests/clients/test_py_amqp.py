@@ -20,7 +20,7 @@ from amqp.exceptions import (
     UnexpectedFrame,
 )
 
-from tests.clients.amqp_kit import FRAME_MIN, AmqpTarget, numbered
+from tests.clients.amqp_kit import FRAME_MIN, AmqpTarget, numbered, ours_only
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -78,6 +78,12 @@ def test_login_by_every_mechanism_and_by_the_clients_choice(connect: Connect, me
     assert {"PLAIN", "AMQPLAIN"} <= {m.decode() if isinstance(m, bytes) else m for m in connection.mechanisms}
     assert connection.server_capabilities["publisher_confirms"]
     assert connection.channel().queue_declare(exclusive=True).queue.startswith("amq.gen-")
+
+
+@ours_only
+def test_external_login_is_the_local_guest_while_authentication_is_off(connect: Connect) -> None:
+    # RabbitMQ offers this with a plugin, for clients that TLS has identified.
+    assert connect(login_method="EXTERNAL").channel().queue_declare(exclusive=True).queue.startswith("amq.gen-")
 
 
 @pytest.mark.parametrize("method", ["PLAIN", "AMQPLAIN"])
@@ -211,6 +217,23 @@ def test_consumer_hears_of_the_end_of_its_queue(connect: Connect) -> None:
     other.queue_delete(queue)
     serve(connection, lambda: told, "the consumer is cancelled")
     assert told == [tag]
+
+
+def test_consumer_that_wants_nothing_of_its_own_gets_it_all_the_same(channel: Any) -> None:
+    # RabbitMQ has never heeded no-local, and clients rely on that.
+    queue = new_queue(channel)
+    got: list[str] = []
+    channel.basic_consume(queue, no_local=True, no_ack=True, callback=lambda message: got.append(message.body))
+    channel.basic_publish(pyamqp.Message("mine"), routing_key=queue)
+    serve(channel.connection, lambda: got, "the message")
+    assert got == ["mine"]
+
+
+def test_cancelling_a_consumer_that_is_not_there_is_no_error(channel: Any) -> None:
+    channel.basic_consume(new_queue(channel), consumer_tag="there")
+    for tag in ("there", "there", "never"):
+        channel.send_method((60, 30), "sb", (tag, False), wait=(60, 31))
+    assert channel.queue_declare(exclusive=True).queue
 
 
 def test_transactions(connect: Connect) -> None:

@@ -244,7 +244,7 @@ def dead_in_queue(doors: Doors) -> None:
         (letter,) = doors.ways[way].take(dead, 1)
         assert payloads([letter]) == ["ttl_ms: gone"]
         (death,) = letter.fields["headers"]["x-death"]
-        assert (death["reason"], death["deliveries"]) == ("expired", 0)
+        assert (death["reason"], death.get("deliveries")) == ("expired", None if way == "amqp" else 0)
 
 
 @pytest.fixture(scope="session")

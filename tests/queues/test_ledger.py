@@ -412,3 +412,23 @@ def test_a_queue_that_is_always_busy_does_not_grow() -> None:
 
     turns(0, 3_000)
     assert bytes_of(lambda: turns(3_000, 6_000)) < 50_000
+
+
+def test_what_had_its_last_delivery_before_a_restart_is_exhausted() -> None:
+    ledger = Ledger(max_deliveries=2)
+    ledger.admit_run(0, 4)
+    ledger.admit(4, max_deliveries=1)
+    ledger.admit(5, max_deliveries=9)
+    ledger.attach("anna")
+    ledger.acquire("anna", 10, START, 1_000)
+    ledger.release("anna", [(0, 2), (5, 1)])
+    ledger.acquire("anna", 1, START, 1_000)
+    again = Ledger.load(ledger.dump(), max_deliveries=2)
+    assert again.exhaust() == [(0, 1), (4, 1)]
+    assert again.exhaust() == []
+    assert (again.ready, len(again)) == (4, 4)
+    kept = Ledger.load(ledger.dump(), max_deliveries=2, keeps_dead=True)
+    assert kept.exhaust() == [(0, 1), (4, 1)]
+    assert (kept.ready, kept.leaving) == (4, 2)
+    assert Ledger.load(ledger.dump()).exhaust() == [(4, 1)]
+    assert Ledger().exhaust() == []

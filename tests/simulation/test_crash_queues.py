@@ -202,6 +202,7 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
     async def apart(tx: Tx, target: str, messages: list[Message]) -> None:
         if target == "right":
             tx._broker.queues.put(target, messages)  # the deliberate bug
+            await asyncio.sleep(0.1)
         else:
             await send(tx, target, messages)
 

@@ -10,6 +10,8 @@ from waystation.log.commit import GroupCommit
 from waystation.queues.feed import Receipt
 
 Told = Callable[[WaystationError | None], None]
+SOON_S = 0.02
+"""When what nobody waits for is synced at the latest."""
 
 
 class Keeping:
@@ -17,6 +19,7 @@ class Keeping:
 
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
+        self._timer: asyncio.TimerHandle | None = None
 
     async def kept(self, *receipts: Receipt | None) -> None:
         """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
@@ -30,6 +33,16 @@ class Keeping:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
         wanted = [receipt for receipt in receipts if receipt is not None] if self._commit.waits else []
         _Wait(self._commit, wanted, told).check()
+
+    def soon(self) -> None:
+        """Something was written that has no answer, such as an AMQP client's ack: it is durable in a moment all the
+        same, and not only when somebody waits for something else."""
+        if self._timer is None and self._commit.waits:
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._sync)
+
+    def _sync(self) -> None:
+        self._timer = None
+        self._commit.join()
 
 
 class _Wait:

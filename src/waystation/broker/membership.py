@@ -100,8 +100,10 @@ class Membership:
 
     async def _live(self) -> None:
         while True:
+            # Not `wait_for`: in Python 3.11 it forgets that we were cancelled if we are woken in the same turn.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(self._interval_ms, LONGEST_INTERVAL_MS) / 1000)
+                async with asyncio.timeout(min(self._interval_ms, LONGEST_INTERVAL_MS) / 1000):
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 await self._beat()

@@ -55,6 +55,7 @@ class Partition:
                 f"{self.topic.name}-{self.index}: cannot delete records before {offset},"
                 f" the log ends at {log.high_watermark}"
             )
-        if offset > log.start_offset:
-            await retention.remove_before(log, offset)
+        # Retention may have moved the start already and still be writing it down: what is answered must be durable.
+        if offset > log.start_offset or log.moving_start.locked():
+            await retention.remove_before(log, max(offset, log.start_offset))
         return log.start_offset

@@ -32,11 +32,16 @@ from waystation.world import World
 logger = logging.getLogger("waystation.policies")
 
 KIND = "policy"
-MAX_POLICIES = 10_000
+MAX_POLICIES = 1_000
 SLICE = 200
-"""Queues that are looked at before the loop has its turn: 200 new settings take about 5 ms."""
+"""Names that are read at once."""
+EXCHANGES_AT_ONCE = 20
+TURN_S = 0.005
+"""Then the loop has its turn: some patterns take a thousand times as long as others."""
+KEPT_AT_ONCE = 5_000
+"""Changes that are written before the disk is waited for."""
 
-_decoder = msgspec.json.Decoder(Policy)
+_decoder = msgspec.msgpack.Decoder(Policy)
 
 
 class Queues(Protocol):
@@ -187,7 +192,7 @@ class Policies:
         key = policy.namespace, policy.name
         if key not in self._known and len(self._known) >= MAX_POLICIES:
             raise Full(f"there are {MAX_POLICIES} policies already; delete one to make room for {policy.name!r}")
-        await self._world.offload(self._catalog.save_definition, KIND, _row(*key), msgspec.json.encode(policy))
+        await self._world.offload(self._catalog.save_definition, KIND, _row(*key), msgspec.msgpack.encode(policy))
         made = key not in self._known
         self._known[key] = policy
         self._sort()
@@ -234,16 +239,30 @@ class Policies:
     async def _look_at(self, namespace: str) -> None:
         prefix = prefix_of(namespace)
         exchanges = iter([name for name in self._routing.exchange_names() if name.startswith(prefix)])
-        while names := list(islice(exchanges, SLICE)):
+        while names := list(islice(exchanges, EXCHANGES_AT_ONCE)):
             self._routing.govern(names)
             await asyncio.sleep(0)
         after = ""
+        written: list[Receipt] = []
         while page := list(islice(self._queues.names(prefix, after), SLICE)):
-            receipts = [self._queues.govern(name) for name in page if name in self._queues]
+            await self._govern(page, written)
             after = page[-1]
-            await asyncio.sleep(0)
-            if any(receipt is not None for receipt in receipts):
-                await self._kept(*receipts)  # no faster than the disk
+            if len(written) >= KEPT_AT_ONCE:
+                await self._kept(*reversed(written))  # no faster than the disk
+                written.clear()
+        await self._kept(*reversed(written))
+
+    async def _govern(self, names: list[str], written: list[Receipt]) -> None:
+        now_s = self._world.clock.monotonic
+        began_s = now_s()
+        for name in names:
+            receipt = self._queues.govern(name) if name in self._queues else None
+            if receipt is not None:
+                written.append(receipt)
+            if now_s() - began_s > TURN_S:
+                await asyncio.sleep(0)
+                began_s = now_s()
+        await asyncio.sleep(0)
 
 
 def _tell(waiting: list[asyncio.Future[None]], error: Exception | None) -> None:

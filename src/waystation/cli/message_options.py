@@ -29,7 +29,7 @@ def add_content(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--content-type", metavar="TYPE", help="default: text/plain where it is text")
     parser.add_argument("--type", metavar="NAME", help="what sort of message it is, in your own words")
-    parser.add_argument("--priority", type=int, metavar="0-9", default=0, help="9 comes first (default: 0)")
+    parser.add_argument("--priority", type=int, metavar="0-255", default=0, help="higher comes first (default: 0)")
 
 
 def add_delivery(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waystation.client.queue_options import QueueOptions
     from waystation.queues.settings import QueueSettings
 
-OVERFLOWS = ("reject", "drop-oldest", "dead-letter")
+OVERFLOWS = ("reject", "drop-oldest", "dead-letter", "reject-dead-letter")
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("max_deliveries", {"type": not_negative, "metavar": "N", "help": "failures until a message is dead (0: never)"}),
@@ -26,6 +26,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("retry_max", {"type": duration, "metavar": "TIME", "help": "and at most so long (default: 1h)"}),
     ("retry_jitter", {"type": fraction, "metavar": "F", "help": "0.2 spreads it from 80 to 120 percent (default: 0)"}),
     ("dead_letter", {"metavar": "QUEUE", "help": "where dead messages go: a queue, or topic:NAME (default: they go)"}),
+    ("dead_letter_exchange", {"metavar": "EXCHANGE", "help": "or the exchange that they are published to"}),
+    ("dead_letter_key", {"metavar": "KEY", "help": "with this routing key (default: their own)"}),
     ("hold", {"type": duration, "metavar": "TIME", "help": "a consumer may keep a message so long (default: 30s)"}),
     ("ttl", {"type": duration, "metavar": "TIME", "help": "messages expire after so long"}),
     ("max_length", {"type": positive, "metavar": "N", "help": "the most messages it takes"}),
@@ -35,11 +37,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "dedup_window",
         {"type": duration, "metavar": "TIME", "help": "how long an id is remembered (default: it is not)"},
     ),
+    ("max_priority", {"type": not_negative, "metavar": "0-255", "help": "priorities it tells apart (default: 9)"}),
     ("expires", {"type": duration, "metavar": "TIME", "help": "the queue goes when nobody used it for so long"}),
 )
 _SWITCHES = (
     ("single_active", "one consumer at a time gets messages"),
     ("auto_delete", "the queue goes with its last consumer"),
+    ("durable", "the queue survives a restart of the broker (default)"),
 )
 NAMES = tuple(name for name, _ in (*_OPTIONS, *_SWITCHES))
 _RETRY = ("retry_base", "retry_factor", "retry_max", "retry_jitter")

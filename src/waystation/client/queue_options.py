@@ -29,14 +29,18 @@ class QueueOptions(TypedDict, total=False):
     `max_deliveries`: after so many failed deliveries a message is dead (0: never). `dead_letter`: the queue, or
     `"topic:NAME"`, where dead messages go. `hold`: how long a consumer may keep a message without a word. `ttl`: of
     every message that has no shorter one. `max_length`, `max_bytes`, `overflow` (`"reject"`, `"drop-oldest"`,
-    `"dead-letter"`): its bounds, and what happens at them. `dedup_window`: how long an id is remembered.
-    `single_active`: one consumer at a time gets messages. `expires`: the queue goes after so long without use;
-    `auto_delete`: with its last consumer; `exclusive`: with this connection.
+    `"dead-letter"`, `"reject-dead-letter"`): its bounds, and what happens at them. `dedup_window`: how long an id is
+    remembered. `single_active`: one consumer at a time gets messages. `max_priority`: it tells 0 to this apart.
+    `expires`: the queue goes after so long without use; `auto_delete`: with its last consumer; `exclusive`: with this
+    connection; `durable=False`: with the broker. `dead_letter_exchange`, `dead_letter_key`: instead of `dead_letter`,
+    the exchange that dead messages are published to, and the routing key (else their own).
     """
 
     max_deliveries: int
     retry: Retry | None
     dead_letter: str | None
+    dead_letter_exchange: str | None
+    dead_letter_key: str | None
     hold: Seconds
     ttl: Seconds | None
     max_length: int | None
@@ -44,9 +48,11 @@ class QueueOptions(TypedDict, total=False):
     overflow: Overflow
     dedup_window: Seconds
     single_active: bool
+    max_priority: int
     expires: Seconds | None
     auto_delete: bool
     exclusive: bool
+    durable: bool
 
 
 _IN_MS = {"hold": "hold_ms", "ttl": "ttl_ms", "dedup_window": "dedup_window_ms", "expires": "expires_ms"}

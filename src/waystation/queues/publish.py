@@ -75,6 +75,8 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     length, content = len(queue), queue.bytes
     if settings.overflow == "reject-dead-letter":  # then what it refused is here for a moment
         length, content = length - len(queue.deaths or ()), content - queue.dead_bytes
+    if settings.queue_type is not None and queue.ledger is not None:  # as in RabbitMQ, what is held does not count
+        length = queue.ledger.ready + queue.ledger.parked
     too_long = settings.max_length is not None and length + coming.count + count > settings.max_length
     too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):

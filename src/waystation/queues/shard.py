@@ -112,7 +112,7 @@ class Shard(Upkeep):
             if not wanted:
                 # They are kept when the first of their ids is, which may not be yet.
                 return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
-        check_room(queue, len(wanted), sum(sizes), self.open.coming(queue.id))
+        self._check_room(queue, len(wanted), sum(sizes))
         first = -1 if producer is not None else queue.newest + 1
         blocks = make_blocks(queue, wanted, sizes, first, now_ms, plain=plain, moved=moved)
         written = self.log.write([block for block, _ in blocks], producer)
@@ -125,6 +125,17 @@ class Shard(Upkeep):
             for offset, (block, _) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
         return PutResult(first, len(wanted), duplicates, written.receipt)
+
+    def _check_room(self, queue: Queue, count: int, size: int) -> None:
+        """Raises Full. Consumers of an AMQP queue that have room for what waits get it first: then it does not count."""
+        coming = self.open.coming(queue.id)
+        try:
+            check_room(queue, count, size, coming)
+        except Full:
+            if not queue.feeds or queue.settings.queue_type is None:
+                raise
+            self.pump.now(queue)
+            check_room(queue, count, size, coming)
 
     def put_each(self, queue: Queue, messages: Sequence[Message]) -> PutEach:
         """The same as to put them one by one: a full queue refuses those that it cannot take, and only those."""
@@ -186,7 +197,9 @@ class Shard(Upkeep):
         self.pump.wake(queue)
 
     def _drop_overflow(self, queue: Queue, waited: int, now_ms: int) -> None:
-        """Old messages make room for new ones, where the queue says so."""
+        """Old messages make room for new ones, where the queue says so; but first consumers get what they can take."""
+        if queue.feeds and not queue.settings.refuses:
+            self.pump.now(queue)
         dropped = drop_overflow(queue, waited) if not queue.settings.refuses else []
         if not dropped:
             return

@@ -25,6 +25,7 @@ from tests.doors.amqp.declaring_steps import (
 )
 from waystation.broker.broker import Broker
 from waystation.doors.amqp.arguments import arguments_of
+from waystation.doors.amqp.template import AT_ONCE_MS
 from waystation.message import MAX_HORIZON_MS, Message
 from waystation.queues.settings import QueueSettings
 
@@ -116,7 +117,7 @@ def test_an_exclusive_queue_goes_with_its_connection() -> None:
 
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    ({"x-message-ttl": 0}, {"ttl_ms": 1}),
+    ({"x-message-ttl": 0}, {"ttl_ms": AT_ONCE_MS}),
     ({"x-overflow": "reject-publish", "x-max-length": 5}, {"overflow": "reject", "max_length": 5}),
     ({"x-overflow": "reject-publish-dlx"}, {"overflow": "reject-dead-letter"}),
     ({"x-delivery-limit": 0}, {"max_deliveries": 1}),

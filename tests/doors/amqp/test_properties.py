@@ -16,7 +16,7 @@ from waystation.doors.amqp.errors import AmqpError
 from waystation.doors.amqp.names import Names
 from waystation.doors.amqp.properties import encode, template_of
 from waystation.doors.amqp.tables import encode_table
-from waystation.doors.amqp.template import MAX_CACHED_BYTES
+from waystation.doors.amqp.template import AT_ONCE_MS, MAX_CACHED_BYTES
 from waystation.message import MAX_HORIZON_MS, Message, check_message
 
 HERE = Names("/")
@@ -195,7 +195,7 @@ def test_an_invalid_expiration_is_refused_in_rabbitmqs_words(text: str, reason: 
 
 
 def test_an_expiration_of_zero_is_the_shortest_time() -> None:
-    assert made(expiration="0").ttl_ms == 1
+    assert made(expiration="0").ttl_ms == AT_ONCE_MS
     assert made(expiration="+7").ttl_ms == 7
 
 

@@ -120,12 +120,10 @@ def test_m1_a_message_that_makes_no_sense_names_the_field(lines: JsonLines, mess
 
 
 def test_m1_a_payload_over_the_limit_is_too_large(lines: JsonLines) -> None:
-    queue = lines.queue(unique("m1"))
-    refused = lines.refusal("put", queue=queue, message={"payload": "x" * (2 * 1024 * 1024)})
-    assert (refused.kind, "payload" in refused.text) == ("TooLarge", True)
-    assert lines.refusal("publish_messages", topic=unique("m1"), message={"payload": "x" * (2 * 1024 * 1024)}).kind == (
-        "TooLarge"
-    )
+    """A queue takes larger ones than a topic: more than a line can hold."""
+    large = {"payload": "x" * (2 * 1024 * 1024)}
+    assert lines.ask("put", queue=lines.queue(unique("m1")), message=large)["count"] == 1
+    assert lines.refusal("publish_messages", topic=unique("m1"), message=large).kind == "TooLarge"
 
 
 def test_m4_a_message_is_found_by_its_id(lines: JsonLines) -> None:

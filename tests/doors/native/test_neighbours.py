@@ -126,7 +126,7 @@ def test_a_bad_put_among_good_ones_spoils_no_other(frames: Frames) -> None:
     frames.ask(DeclareQueue(queue=queue, settings=QueueSettings(max_length=10)))
     frames.send(
         Put(id=1, queue=queue, messages=[X] * 4),
-        Put(id=2, queue=queue, messages=[Message(b"", priority=77)]),
+        Put(id=2, queue=queue, messages=[Message(b"", priority=777)]),
         Put(id=3, queue=queue, messages=[X] * 4),
         Put(id=4, queue=queue, messages=[X] * 4),
         Put(id=5, queue=queue, messages=[]),

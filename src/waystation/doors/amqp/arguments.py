@@ -15,6 +15,7 @@ from typing import Any
 
 from waystation.doors.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.doors.amqp.names import DEFAULT, Names
+from waystation.doors.amqp.template import AT_ONCE_MS
 from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
 from waystation.queues.settings import Overflow, QueueSettings, declared
 
@@ -55,9 +56,6 @@ _UNFIT = {
 
 MAX_TEXT_BYTES = 255
 """Of an exchange's name and of a routing key."""
-AT_ONCE_MS = 20
-"""A time to live of 0 means: to a consumer that is waiting, or to nobody. This is how long reaching one may take; with a
-single millisecond, two of five messages missed a consumer that had nothing else to do."""
 _MOST = 2**53
 _MOST_DELIVERIES = 2**31 - 2
 

@@ -117,6 +117,8 @@ class Consumer:
             self.unacked += count
             if channel.global_prefetch:
                 self._take_from_others(count)
+        else:
+            session.broker.keeping.soon()  # what was sent is acknowledged with that
         self._portion = portion(count, size)
         session.hungry[self] = None
         session.to_flush()
@@ -164,8 +166,8 @@ class Consumer:
         self.settle(Verdict.ACK, runs)
 
     def settle(self, verdict: Verdict, runs: list[Run], delay_ms: int | None = None) -> None:
-        if self.feed is not None:
-            self.feed.settle(verdict, runs, delay_ms=delay_ms)
+        if self.feed is not None and self.feed.settle(verdict, runs, delay_ms=delay_ms).receipt is not None:
+            self.channel.session.broker.keeping.soon()
         self.freed(sum([count for _, count in runs]))
 
     def freed(self, count: int) -> None:
@@ -249,7 +251,8 @@ class Getter:
         self.settle(Verdict.ACK, runs)
 
     def settle(self, verdict: Verdict, runs: list[Run], delay_ms: int | None = None) -> None:
-        self.feed.settle(verdict, runs, delay_ms=delay_ms)
+        if self.feed.settle(verdict, runs, delay_ms=delay_ms).receipt is not None:
+            self.channel.session.broker.keeping.soon()
 
     def freed(self, count: int) -> None:
         """What was got counts against no prefetch."""

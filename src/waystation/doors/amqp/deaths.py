@@ -76,12 +76,12 @@ def _listed(story: Any) -> Any:
 
 def _death_out(death: dict[str, Any], names: Names) -> dict[str, Any]:
     found = dict(death)
+    found.pop("deliveries", None)  # ours; RabbitMQ's readers do not expect it
     at_ms = found.get("time")
     if type(at_ms) is int and 0 <= at_ms < _LAST_MS:
         found["time"] = datetime.fromtimestamp(at_ms // 1000, UTC)
-    for name in ("count", "deliveries"):
-        if type(found.get(name)) is int:
-            found[name] = Long(found[name])
+    if type(found.get("count")) is int:
+        found["count"] = Long(found["count"])
     if "reason" in found:
         found["reason"] = _word(found["reason"], RABBIT_REASONS)
     for name in ("queue", "exchange"):

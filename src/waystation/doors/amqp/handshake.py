@@ -20,8 +20,12 @@ from waystation.version import __version__
 USER = PASSWORD = "guest"
 HEARTBEAT_S = 60
 MECHANISMS = "PLAIN AMQPLAIN EXTERNAL"
-COMPATIBLE = "4.0.5"
-"""The version of RabbitMQ whose behaviour clients may count on: several choose theirs by it."""
+COMPATIBLE = "3.13.7"
+"""The version of RabbitMQ whose behaviour clients may count on: several choose theirs by it.
+
+From 4.0 on kombu thinks that a channel has no prefetch of its own any more, and Celery's workers cannot ask for more
+while they hold tasks with an ETA. Here a channel has one.
+"""
 
 CAPABILITIES = {
     "publisher_confirms": True,

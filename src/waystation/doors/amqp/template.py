@@ -20,6 +20,9 @@ from waystation.doors.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, Amqp
 from waystation.doors.amqp.tables import decode_table
 from waystation.message import LATEST_MS, MAX_HORIZON_MS, Message
 
+AT_ONCE_MS = 20
+"""A time to live of 0 means: to a consumer that waits, or to nobody. This is how long reaching one may take; with a
+single millisecond, two of five messages missed a consumer that had nothing else to do."""
 MAX_EXPIRATION_MS = 315_360_000_000
 """Ten years, as RabbitMQ has it."""
 MAX_CACHED_BYTES = 256
@@ -209,7 +212,7 @@ def _short(data: bytes, position: int) -> tuple[str, int]:
 
 
 def _expiration(text: str) -> int:
-    """The time to live; RabbitMQ's words where it is none. Zero (deliver at once or never) is the shortest there is."""
+    """The time to live; RabbitMQ's words where it is none. Zero is `AT_ONCE_MS`."""
     found = re.match(r"[+-]?[0-9]+", text)
     if found is None:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': no_integer")
@@ -221,7 +224,7 @@ def _expiration(text: str) -> int:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{number}}}")
     if number > MAX_EXPIRATION_MS:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_large,{number}}}")
-    return number or 1
+    return number or AT_ONCE_MS
 
 
 def _number(headers: dict[str, Any], name: str, lowest: int, highest: int) -> int | None:

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from waystation.doors.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
-from waystation.doors.amqp.names import DEFAULT, Names
+from waystation.doors.amqp.names import Names
 from waystation.doors.http.calls import AnyQuery, AnyRoute, Call, Method, Nothing, Outcome, Route, read_json
 from waystation.doors.http.problems import MethodNotAllowed, status_of
 from waystation.doors.http.replies import Reply, json_reply
@@ -33,7 +33,7 @@ ApiCall = Call[AnyQuery, Nothing]
 Handler = Callable[["Desk", ApiCall], Awaitable[Any]]
 
 
-class Refused(WaystationError):
+class Refused(Invalid):
     """Answered with this status, and RabbitMQ's two words."""
 
     def __init__(self, status: int, error: str, reason: Any) -> None:
@@ -52,9 +52,7 @@ def not_found() -> Refused:
 
 
 def parts_of(parts: list[str]) -> list[str]:
-    """A path's parts: a slash at the end means nothing, and two of them are the virtual host `/`, unquoted."""
-    if parts[-2:] == ["", ""]:
-        return [*parts[:-2], DEFAULT]
+    """A path's parts: a slash at the end means nothing."""
     return parts[:-1] if len(parts) > 1 and not parts[-1] else parts
 
 

@@ -27,7 +27,6 @@ from waystation.doors.http.rabbit_calls import (
     text,
 )
 from waystation.doors.http.rabbit_declaring import Ends
-from waystation.doors.http.rabbit_paging import encode_list
 from waystation.doors.http.rabbit_policies import read_policy, show_policy
 from waystation.doors.http.rabbit_shapes import (
     Shown,
@@ -91,13 +90,17 @@ async def _exported(desk: Desk, head: dict[str, Any], vhosts: list[str], *, with
     )
     for name, fields, things in lists:
         wanted = [field for field in fields if with_vhost or field != "vhost"]
-        found: list[Shown] = []
+        pieces: list[bytes] = []
+        count = 0
         while some := list(islice(things, AT_ONCE)):
-            found += [{field: one[field] for field in wanted} for one in some if one is not None]
-            if len(found) > MAX_EXPORTED:
+            shown = [{field: one[field] for field in wanted} for one in some if one is not None]
+            count += len(shown)
+            if count > MAX_EXPORTED:
                 raise bad_request(f"there are more than {MAX_EXPORTED} {name}; export virtual hosts one by one")
+            if shown:
+                pieces.append(encode_json(shown)[1:-1])
             await asyncio.sleep(0)
-        parts.append(f',"{name}":'.encode() + await encode_list(found))
+        parts.append(f',"{name}":['.encode() + b",".join(pieces) + b"]")
     return Reply(200, b"".join(parts) + b"}")
 
 

@@ -22,8 +22,9 @@ from waystation.routing.regex import Regex
 MAX_LISTED = 10_000
 """Without a page, and with an order other than the list's own."""
 MAX_PAGE = 500
-NAMES_AT_ONCE = 2_000
-SHOWN_AT_ONCE = 200
+TURN_S = 0.005
+"""Then the loop has its turn."""
+SHOWN_AT_ONCE = 100
 TRUNCATED = "x-waystation-truncated"
 
 T = TypeVar("T")
@@ -102,13 +103,18 @@ async def reply_list(
 
 async def _matching(asked: Wanted, things: Iterable[T], name_of: Callable[[T], str]) -> tuple[list[T], int]:
     """Those that the filter lets through, and how many were looked at."""
+    now_s = asyncio.get_running_loop().time
+    matches = asked.matches
     found: list[T] = []
     total = 0
-    rest = iter(things)
-    while some := list(islice(rest, NAMES_AT_ONCE)):
-        total += len(some)
-        found += some if asked.matches is None else [thing for thing in some if asked.matches(name_of(thing))]
-        await asyncio.sleep(0)
+    began_s = now_s()
+    for thing in things:
+        total += 1
+        if matches is None or matches(name_of(thing)):
+            found.append(thing)
+        if now_s() - began_s > TURN_S:
+            await asyncio.sleep(0)
+            began_s = now_s()
     return found, total
 
 

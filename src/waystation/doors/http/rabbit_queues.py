@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from waystation.doors.amqp.names import Names
 from waystation.doors.amqp.sources import Sources
@@ -33,20 +32,6 @@ if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 
-class Place(NamedTuple):
-    """A queue of a virtual host."""
-
-    names: Names
-    full: str
-
-
-def places(desk: Desk, vhosts: list[str]) -> Iterator[Place]:
-    for vhost in vhosts:
-        names = Names(vhost)
-        for full in queue_names(desk.broker, names):
-            yield Place(names, full)
-
-
 async def list_queues(desk: Desk, call: ApiCall) -> Reply:
     return await _listed(desk, call, desk.broker.namespaces.names())
 
@@ -56,12 +41,15 @@ async def list_queues_of_vhost(desk: Desk, call: ApiCall) -> Reply:
 
 
 async def _listed(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+    """Texts, not tuples: of a million of those, the collector of garbage would take its time."""
+    namespaces = desk.broker.namespaces
+    found = (full for vhost in vhosts for full in queue_names(desk.broker, Names(vhost)))
     basic = call.query.values.get("disable_stats") == "true"
     return await reply_list(
         call.query,
-        places(desk, vhosts),
-        lambda place: place.names.local(place.full),
-        lambda place: show_queue(desk, *place, basic=basic),
+        found,
+        namespaces.local,
+        lambda full: show_queue(desk, Names(namespaces.of(full)), full, basic=basic),
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
 
 FRESH_S = 1.0
-AT_ONCE = 2_000
+AT_ONCE = 1_000
 
 
 class Total:
