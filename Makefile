@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 BENCH_VENV := .venv-bench
 LOCK_VENV := .venv-lock
+SPARK_VENV := .venv-spark
 PY := $(VENV)/bin/python
 CODE := $(wildcard src tests benchmarks examples)
 
@@ -19,6 +20,7 @@ RUNTIME := $(VENV)/.runtime$(HERE)
 DEV := $(VENV)/.dev$(HERE)
 BENCH := $(BENCH_VENV)/.bench$(HERE)
 LOCK := $(LOCK_VENV)/.lock$(HERE)
+SPARK := $(SPARK_VENV)/.spark$(HERE)
 SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
 
 # ARGS goes to `waystation serve`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock.
@@ -27,7 +29,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest soak bench lock clean
+.PHONY: help run setup test tools lint format types contracts pytest spark soak bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +62,10 @@ contracts: $(DEV)
 pytest: $(DEV)
 	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
 
+# An environment of its own: PySpark and a Java runtime are 600 MB that nothing else needs.
+spark: $(SPARK) ## the tests of the Spark source, sink and pipelines, with real Spark
+	$(SPARK_VENV)/bin/python -m pytest tests/spark $(PYTEST_ARGS)
+
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
 
@@ -88,4 +94,8 @@ $(BENCH): $(SETUP) requirements/bench.txt
 
 $(LOCK): scripts/venv scripts/find-python requirements/lock.txt
 	scripts/venv $(LOCK_VENV) lock
+	@touch $@
+
+$(SPARK): $(SETUP) requirements/spark.txt
+	scripts/venv $(SPARK_VENV) build spark
 	@touch $@

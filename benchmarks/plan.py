@@ -55,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
             self,
             warm_s=self.warm_s * scale,
             measure_s=self.measure_s * scale,
+            idle_s=self.idle_s * scale,
             messages=times(self.messages),
             fill=times(self.fill),
             restart_messages=times(self.restart_messages, self.restart_partitions),

@@ -82,7 +82,5 @@ def open(
     from waystation.inprocess import open_async
 
     return _Opening(
-        open_async(
-            path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
-        )
+        open_async(path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight)
     )

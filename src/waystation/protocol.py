@@ -217,6 +217,35 @@ class Cease(Command, tag="cease"):
     consumer: int
 
 
+# -- reading a queue by entry numbers ----------------------------------------------------------------------------------
+
+
+class OpenReader(Command, tag="open_reader"):
+    """→ ReaderAnswer. `consumer`, a number that the client chooses, reads the queue alone and by tags. What it claims
+    is nobody else's until it is settled (ack or release) or the consumer goes; claims count as no deliveries."""
+
+    consumer: int
+    queue: str
+
+
+class ClaimEntries(Command, tag="claim_entries"):
+    """→ list[Run]: the next messages by their tags, none after `wait_ms`; or, of `runs`, those that are the reader's
+    now."""
+
+    consumer: int
+    count: int = 1000
+    max_bytes: int = 0  # of payloads; 0: any
+    wait_ms: int = 0
+    runs: list[Run] = []
+
+
+class ReadEntries(Command, tag="read_entries"):
+    """→ EntriesAnswer: living messages by their tags, whoever has claimed them. For any connection."""
+
+    queue: str
+    runs: list[Run]
+
+
 # -- topics and routing ------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +376,56 @@ class End(Command, tag="end"):
     commit: bool = True
 
 
+# -- staged transactions, and batches built by the client --------------------------------------------------------------
+
+
+class PublishBatches(Command, tag="publish_batches"):
+    """→ PublishAnswer, when they are durable or, in a transaction, taken. Record batches (Kafka's version 2) with
+    neither producer id nor transactional bit: the broker writes those."""
+
+    topic: str
+    batches: list[tuple[int, bytearray]]  # (partition, one record batch)
+    tx: int = 0
+
+
+class StagedTransaction(msgspec.Struct, array_like=True, frozen=True):
+    """A transaction that is complete and open, and belongs to no connection."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Stage(Command, tag="stage"):
+    """→ StagedTransaction, when all of it is durable; None if nothing is in it. From then on it is not this
+    connection's: it is committed by `CommitStaged`, aborted by `AbortStaged`, or by its timeout."""
+
+    tx: int
+
+
+class CommitStaged(Command, tag="commit_staged"):
+    """→ CommitStagedAnswer. All of them are committed by one durable record, or none is. A sequence that is not above
+    the last one committed under this name is not committed again: then what was staged for it is aborted."""
+
+    name: str
+    sequence: int
+    staged: list[StagedTransaction]
+    abandon: str = ""  # afterwards, whatever else is open with a transactional id that begins so is aborted
+
+
+class AbortStaged(Command, tag="abort_staged"):
+    """→ int: how many were open, not committed, and are now undone."""
+
+    staged: list[StagedTransaction] = []
+    prefix: str = ""  # and all whose transactional id begins so
+
+
+class StagedPosition(Command, tag="staged_position"):
+    """→ int | None: the last sequence that was committed under this name."""
+
+    name: str
+
+
 AnyCommand = (
     Hello
     | Ping
@@ -368,6 +447,9 @@ AnyCommand = (
     | Settle
     | Touch
     | Cease
+    | OpenReader
+    | ClaimEntries
+    | ReadEntries
     | Publish
     | CreateTopic
     | DeleteTopic
@@ -384,6 +466,11 @@ AnyCommand = (
     | Begin
     | CommitOffsets
     | End
+    | PublishBatches
+    | Stage
+    | CommitStaged
+    | AbortStaged
+    | StagedPosition
 )
 
 
@@ -483,10 +570,25 @@ class SettleAnswer(msgspec.Struct, omit_defaults=True):
     unknown: list[Run] = []  # not held by this consumer: nothing was done to them
 
 
+class ReaderAnswer(msgspec.Struct, omit_defaults=True):
+    number: int  # the queue's own: one that is deleted and declared anew has another
+    newest: int  # the last tag that was given
+
+
+class EntriesAnswer(msgspec.Struct, omit_defaults=True):
+    messages: list[Delivered] = []
+    next: int | None = None  # the answer was full: ask again from this tag on; None: that is all
+
+
 class PublishAnswer(msgspec.Struct, omit_defaults=True):
     places: list[tuple[str, int, int]] = []  # (topic, partition, first offset) per partition written
     queues: list[str] = []
     subscribers: int = 0
+
+
+class CommitStagedAnswer(msgspec.Struct, omit_defaults=True):
+    committed: bool  # now, or by the same request before; False: the sequence came too late
+    last: int  # the last sequence that was committed under this name
 
 
 class TopicInfo(msgspec.Struct, omit_defaults=True):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 from celery import Celery
 from celery.signals import worker_ready
 from kombu.common import Broadcast
@@ -28,7 +27,7 @@ from kombu.entity import Exchange, Queue
 from tests.clients.amqp_kit import AmqpTarget
 from tests.clients.task_journal import Journal, Line, environment
 from tests.support.names import unique
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 VARIABLE = "WAYSTATION_TEST_CELERY_STAGE"
 STOP_S = 15.0
@@ -149,6 +148,12 @@ def _add_tasks(app: Any, stage: Stage) -> None:
             raise task.retry(countdown=countdown, max_retries=failures)
         return int(task.request.retries)
 
+    def flaky_by_header(task: Any, failures: int, delay_ms: int) -> int:
+        tell(task, "start", failures)
+        if task.request.retries < failures:
+            raise task.retry(headers={"x-delay": delay_ms}, countdown=0, max_retries=failures)
+        return int(task.request.retries)
+
     def broken(task: Any, text: str) -> None:
         tell(task, "start", text)
         raise ValueError(text)
@@ -158,7 +163,7 @@ def _add_tasks(app: Any, stage: Stage) -> None:
         raise task.retry(exc=OSError("never"), countdown=0.05, max_retries=2)
 
     late = {"bind": True, "shared": False, "acks_late": True}
-    plain: list[Callable[..., object]] = [add, total, note, hold, flaky, stubborn, broken]
+    plain: list[Callable[..., object]] = [add, total, note, hold, flaky, flaky_by_header, stubborn, broken]
     for function in plain:
         app.task(name=function.__name__, bind=True, shared=False)(function)
     app.task(name="note_late", **late)(note)
@@ -215,10 +220,6 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_S)
 
-    def children(self) -> list[int]:
-        """The processes of its pool."""
-        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
-
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -252,6 +253,10 @@ class Play:
     def worker(self, *options: str, **more: Any) -> Worker:
         """A worker that consumes."""
         return self.start(*options, **more).ready()
+
+    def ping(self, worker: Worker) -> bool:
+        """Whether a worker answers."""
+        return bool(self.app.control.ping(destination=[worker.name], timeout=DEADLINE_S, limit=1))
 
     def counts(self, queue: str = "") -> tuple[int, int]:
         """Messages that are ready, and consumers, as a passive declaration tells it."""

@@ -80,16 +80,17 @@ def test_confirmed_tasks_survive_a_killed_broker(tmp_path: Path) -> None:
         Server(tmp_path / "broker") as server,
         Play(target_of(server), tmp_path / "celery", worker_prefetch_multiplier=4) as play,
     ):
-        for _ in range(2):
-            play.start()
+        for quick in (True, False):
+            play.start(quick=quick)
         for worker in play.workers:
             worker.ready()
-        sent = []
+        sent = [play.task("hold_late").apply_async(("delayed", "late"), countdown=1, ignore_result=True).id]
         for n in range(60):
             gate = "late" if n % 2 else "early"
             sent.append(play.task("hold_late").apply_async((f"task {n}", gate), ignore_result=True).id)
         play.stage.open_gate("early")
-        play.stage.wait(2)
+        names = {worker.name for worker in play.workers}
+        wait_for(lambda: {line.worker for line in play.stage.lines()} == names, "both workers have begun")
         server.kill()
         with pytest.raises(OperationalError):
             play.task("note_late").apply_async(("nobody listens",), ignore_result=True, retry=False)
@@ -97,6 +98,6 @@ def test_confirmed_tasks_survive_a_killed_broker(tmp_path: Path) -> None:
         play.stage.open_gate("late")
         wait_for(lambda: set(sent) <= {line.id for line in play.stage.lines("end")}, "every task was run")
         assert play.task("add").delay(1, 2).get(**WAIT) == 3
-        assert {line.worker for line in play.stage.lines("end")} == {worker.name for worker in play.workers}
+        assert {line.worker for line in play.stage.lines("end")} == names
         wait_for(lambda: play.counts() == (0, 2), "the queue is empty")
         assert all(worker.process.poll() is None for worker in play.workers)

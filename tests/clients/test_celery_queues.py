@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from celery import chord
 from kombu.transport.native_delayed_delivery import level_name
 
-from tests.clients.amqp_kit import QUORUM, AmqpTarget
+from tests.clients.amqp_kit import QUORUM, AmqpTarget, ours_only
 from tests.clients.celery_kit import Play, QueueSpec
 from tests.clients.pika_kit import Pikas, gone
 from tests.support.names import unique
@@ -61,6 +63,9 @@ def test_tasks_with_an_eta_take_nobodys_place_and_are_not_lost(amqp: AmqpTarget,
         worker = play.worker()
         for n in range(6):
             play.task("note").apply_async((f"later {n}",), countdown=FAR_S, ignore_result=True)
+        # Celery may forget to ask for more until something wakes it, with any broker. A question does.
+        wait_for(lambda: play.ping(worker) and play.counts() == (0, 1), "the worker holds them all")
+        assert play.ping(worker)
         assert play.task("note").delay("now").get(**WAIT) == "now"
         assert play.counts()[0] == 0
         worker.kill()
@@ -130,6 +135,26 @@ def test_quorum_queues_delay_in_the_broker(amqp: AmqpTarget, tmp_path: Path, pik
         assert play.stage.lines(id=far.id) == []
         channel = pikas.channel()
         channel.queue_purge(level_name(20))
+
+
+@ours_only
+def test_a_delay_in_a_header_is_held_by_the_broker(amqp: AmqpTarget, tmp_path: Path) -> None:
+    """On any queue, by any exchange: no worker holds the task, and no worker is needed until it is due."""
+    with Play(amqp, tmp_path) as play:
+        worker = play.worker()
+        sent = time.time()
+        play.task("note").apply_async(("far",), headers={"x-delay": FAR_S * 1000}, ignore_result=True)
+        near = play.task("note").apply_async(("near",), headers={"x-delay": 500})
+        assert near.get(**WAIT) == "near"
+        (line,) = play.stage.lines()
+        assert line.at >= sent + 0.5
+        again = play.task("flaky_by_header").delay(2, 300)
+        assert again.get(**WAIT) == 2
+        lines = play.stage.lines(id=again.id)
+        assert [later.at - earlier.at >= 0.3 for earlier, later in pairwise(lines)] == [True, True]
+        worker.kill()
+        wait_for(lambda: play.counts()[1] == 0, "the worker is gone")
+        assert play.counts()[0] == 0  # The one that is far off has never left the queue, and is not ready.
 
 
 def test_quorum_queues_limit_redeliveries(amqp: AmqpTarget, tmp_path: Path, pikas: Pikas) -> None:

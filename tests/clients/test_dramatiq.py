@@ -120,13 +120,12 @@ def test_messages_of_a_killed_worker_are_run_by_another(amqp: AmqpTarget, tmp_pa
         wait_for(lambda: play.counts() == (8, 0, 0), "the worker has its prefetch, and the delayed one")
         doomed.kill()
         wait_for(lambda: play.counts() == (12, 1, 0), "everything is back in its queue")
-        heirs = [play.start() for _ in range(2)]
-        for heir in heirs:
-            heir.ready()
+        heirs = {play.start().name for _ in range(2)}
+        wait_for(lambda: heirs <= {line.worker for line in play.stage.lines()}, "two others have begun")
         play.stage.open_gate("gate")
         ended = play.stage.wait(len(texts), "end")
         assert sorted(line.text for line in ended) == sorted(texts)
-        assert {line.worker for line in ended} == {heir.name for heir in heirs}
+        assert {line.worker for line in ended} == heirs
         assert "delayed" not in play.stage.texts()
 
 

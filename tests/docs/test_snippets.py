@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,25 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DEFAULTS = {"kafka": "127.0.0.1:9092", "amqp": "127.0.0.1:5672"}
 """Where the pages say that a broker is."""
 
+NEEDS = re.compile(r"^# needs: (\S+)$", re.MULTILINE)
+"""The first line of a snippet that runs only where an extra is installed names a module of it."""
+SNIPPET_S = 90
+SPARK_S = 280
+"""Spark alone takes half a minute to start where others work too."""
+
+
+def missing(code: str) -> str | None:
+    """The module that a snippet needs and that is not installed here."""
+    needed = NEEDS.match(code)
+    return needed[1] if needed and find_spec(needed[1]) is None else None
+
+
 SNIPPETS = [
-    pytest.param(code, id=f"{page.stem}-{number}")
+    pytest.param(
+        code,
+        id=f"{page.stem}-{number}",
+        marks=pytest.mark.skipif(missing(code) is not None, reason=f"{missing(code)} is not installed"),
+    )
     for page in PAGES
     for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
 ]
@@ -41,7 +59,7 @@ def test_a_snippet_runs_as_it_stands(server: Server, tmp_path: Path, code: str) 
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=SPARK_S if "# needs: pyspark" in code else SNIPPET_S,
         check=False,
     )
     assert done.returncode == 0, f"{done.stderr}\n{server.tail()}"

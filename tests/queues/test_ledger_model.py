@@ -224,7 +224,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.entries)
     @rule(
-        data=st.data(), verb=st.sampled_from(["cancel", "drop_oldest", "take_out", "finish", "note_delivered", "park"])
+        data=st.data(),
+        verb=st.sampled_from(
+            ["cancel", "drop_oldest", "take_out", "claim", "claim_these", "finish", "note_delivered", "park"]
+        ),
     )
     def elsewhere(self, data: st.DataObject, verb: str) -> None:
         """What others do to entries, whoever has them."""
@@ -268,6 +271,22 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.take_out(entry.id) == (entry.state is not State.LEAVING)
         assert not self.ledger.take_out(self.next_id)
         entry.state, entry.holder = State.LEAVING, None
+
+    def claim(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, 5))
+        self._claimed(self.ledger.claim(count), self.model.in_line()[:count])
+
+    def claim_these(self, data: st.DataObject) -> None:
+        runs = self._some_runs(data, list(self.model.entries.values()))
+        waiting = [entry for entry in self.model.some(runs) if entry.state in (State.READY, State.PARKED)]
+        self._claimed(self.ledger.claim_these(runs), waiting)
+
+    def _claimed(self, claimed: list[Run], expected: list[Entry]) -> None:
+        """They are out of reach, and no delivery is counted."""
+        assert is_tidy(claimed)
+        assert ids_of(claimed) == {entry.id for entry in expected}
+        for entry in expected:
+            entry.state = State.LEAVING
 
     def finish(self, data: st.DataObject) -> None:
         self._finish(self._some_runs(data, list(self.model.entries.values())))

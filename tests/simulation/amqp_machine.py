@@ -29,6 +29,7 @@ class SimConnection:
 
     peer = ("127.0.0.1", 1)
     host = ("127.0.0.1", 5672)
+    congested = False
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()

@@ -2,7 +2,8 @@
 
 As `log_machine.py`, one floor up: the calls are those that doors make (publishing, the group coordinator, the
 transaction coordinator), the housekeeping runs by itself at a quick beat, and the catalog is in memory, as durable as
-SQLite is. Transactions write to several partitions and commit an offset, all or nothing.
+SQLite is. Transactions write to several partitions and commit an offset, all or nothing. Jobs stage several
+transactions and have them committed by one decision, as Spark's sink does, and replay a sequence that was cut off.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.disk import PowerCut, SimDisk
-from tests.simulation.promises import KeyedPromises, Promises, committed_batches, expect
+from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect
 from waystation.broker.broker import Broker
 from waystation.broker.partition import Partition
 from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
+from waystation.errors import Conflict
 from waystation.groups.calls import OffsetToCommit
 from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
 from waystation.log.log import Appended
+from waystation.transactions.decision_records import Staged
 from waystation.transactions.machine import Producer
 from waystation.world import World
 
@@ -74,6 +77,19 @@ class IdempotentClient:
     in_flight: list[bytes] = field(default_factory=list)
 
 
+@dataclass
+class Job:
+    """Transactions staged for one sequence. `told`: whether this job was the one that was committed for it."""
+
+    sequence: int
+    parts: list[Transaction] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+    asked: bool = False
+    told: bool | None = None
+    given_up: bool = False
+    """What was staged for it was aborted, unless it was committed before."""
+
+
 class BrokerClients:
     """Everything that is remembered outside the broker."""
 
@@ -84,6 +100,9 @@ class BrokerClients:
         self.table = KeyedPromises(TABLE)
         self.idempotent = [IdempotentClient(place) for place in STREAMS]
         self.transactional = [TransactionalClient(f"tx-{number}") for number in range(2)]
+        self.jobs: list[Job] = []
+        self.sequence = 0
+        """The first that was not answered: after a crash it is staged and asked for once more."""
         self.committed: dict[tuple[str, int], int] = {}  # group, partition of the stream → offset
         self.numbers = itertools.count(1)
         self.acknowledged = 0
@@ -136,6 +155,7 @@ class BrokerMachine:
             await topics.alter(name, {"cleanup.policy": "compact"})
         for client in self.clients.transactional:
             client.becomes(await self.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
+        await self._go_on_with_job()
         await self.broker.commit.join()
         self.check()
 
@@ -161,6 +181,7 @@ class BrokerMachine:
             )
         for client in self.clients.transactional:
             self._check_transactions(client, visible)
+        self._check_jobs(visible)
 
     def _check_transactions(self, client: TransactionalClient, visible: list[dict[int, bytes]]) -> None:
         newest = -1
@@ -178,6 +199,24 @@ class BrokerMachine:
         found = self.committed_offset(client.group, 0)
         expect(found == newest, f"{client.name}: its transactions committed {newest}, but the group is at {found}")
 
+    def _check_jobs(self, visible: list[dict[int, bytes]]) -> None:
+        winners: dict[int, int] = {}
+        for job in self.clients.jobs:
+            written = [piece for part in job.parts for piece in part.batches]
+            seen = [visible[index].get(batches.read_header(data).base_offset) == data for index, data in written]
+            what = f"job {job}: visible {seen}"
+            expect(len(set(seen)) <= 1, f"half a job: {what}")
+            if not seen:
+                continue
+            expect(not seen[0] or job.asked, f"visible but never asked for: {what}")
+            expect(job.told is None or seen[0] == job.told, f"not what was told: {what}")
+            if seen[0]:
+                job.told = True
+                winners[job.sequence] = winners.get(job.sequence, 0) + 1
+        expect(set(winners.values()) <= {1}, f"a sequence was committed more than once: {winners}")
+        answered = set(range(self.clients.sequence))
+        expect(answered <= set(winners), f"sequences {answered - set(winners)} were answered and are nowhere")
+
     def committed_offset(self, group: str, index: int) -> int:
         [found] = self.broker.groups.fetch_offsets(group, [(STREAM, index)], require_stable=True)
         expect(found.error is None, f"{group}: {found}")
@@ -194,6 +233,7 @@ class BrokerMachine:
             self.commit_offset,
             self.commit_offset,
             self.delete_records,
+            self.run_job,
             *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
             *(lambda client=client: self.transact(client) for client in self.clients.transactional),
         ]
@@ -316,6 +356,64 @@ class BrokerMachine:
         if self.disk.powered:
             client.becomes(producer)
             self.clients.acknowledged += 1
+
+    async def run_job(self) -> None:
+        """Stages parts, then asks for all of them; sometimes gives up, or stages one that nobody asks for."""
+        transactions = self.broker.transactions
+        job = Job(self.clients.sequence)
+        self.clients.jobs.append(job)
+        for part in range(self.rng.randint(1, 3)):
+            await self._stage(f"job/{part}", job)
+        if self.rng.random() < 0.3:
+            job_of_a_zombie = Job(job.sequence)
+            self.clients.jobs.append(job_of_a_zombie)
+            await self._stage("job/zombie", job_of_a_zombie)
+        if not self.disk.powered:
+            return
+        if self.rng.random() < 0.2:
+            await transactions.abort_all(job.staged)
+            return
+        await self._ask(job)
+
+    async def _stage(self, name: str, job: Job) -> None:
+        transactions = self.broker.transactions
+        producer = await transactions.init_producer_id(name, TRANSACTIONS_MS)
+        indexes = self.rng.choice(([0], [1], [0, 1]))
+        await transactions.add_partitions(name, producer, [(STREAM, index) for index in indexes])
+        part = Transaction(job.sequence)
+        job.parts.append(part)
+        following: dict[int, int] = {}
+        for _ in range(self.rng.randint(1, 3)):
+            index = self.rng.choice(indexes)
+            expect(transactions.check_produce(name, *producer, STREAM, index), f"{name}: may not write")
+            batch = self.batch(producer=producer, sequence=following.get(index, 0), attributes=TRANSACTIONAL)
+            following[index] = batches.read_header(batch).last_sequence + 1
+            appended = self.append((STREAM, index), batch)
+            part.batches.append((index, bytes(batch)))
+            await asyncio.sleep(self.rng.choice((0, 0.001)))
+            await self.broker.commit.durable(self.partition(STREAM, index).log, appended.last_offset + 1)
+        job.staged.append(Staged(name, *producer))
+
+    async def _ask(self, job: Job) -> None:
+        job.asked = True
+        committed = await self.broker.transactions.commit_all("job", job.sequence, job.staged, abandon="job/")
+        if self.disk.powered:
+            job.told = committed
+            self.clients.sequence = max(self.clients.sequence, job.sequence + 1)
+            self.clients.acknowledged += 1
+
+    async def _go_on_with_job(self) -> None:
+        """After a crash: the last request is repeated, or it is left and its sequence comes again. Then what is still
+        staged is nobody's."""
+        unanswered = [job for job in self.clients.jobs if job.asked and job.told is None and not job.given_up]
+        if unanswered and self.rng.random() < 0.5:
+            try:
+                await self._ask(unanswered[-1])
+            except Conflict as error:
+                raise Broken(f"what was staged did not outlive the crash: {error}") from error
+        await self.broker.transactions.abort_prefix("job/")
+        for job in unanswered:
+            job.given_up = True
 
     def _write(self, client: TransactionalClient, transaction: Transaction, index: int) -> None:
         sequence = client.sequences.get(index, 0)

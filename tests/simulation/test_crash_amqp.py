@@ -28,6 +28,8 @@ SEEDS = 12
 SOAK_SEEDS = 2_000
 GROUPS = 4
 LIFE_LONGEST_S = 600.0
+ENOUGH = 2
+"""A deliberate bug is caught if it shows in more seeds than this."""
 
 
 def run_seed(seed: int) -> AmqpClients:
@@ -94,12 +96,15 @@ def test_confirms_acks_and_transactions_hold_over_thousands_of_power_cuts(group:
 
 
 def _caught(seeds: int) -> int:
+    """In how many of these seeds a bug shows, as far as it matters: it stops when they are enough."""
     caught = 0
     for seed in range(seeds):
         try:
             run_seed(seed)
         except* (Broken, WaystationError):
             caught += 1
+        if caught > ENOUGH:
+            break
     return caught
 
 
@@ -108,7 +113,7 @@ def test_confirms_that_are_sent_before_the_flush_are_caught(monkeypatch: pytest.
         told(None)  # type: ignore[operator]  # the deliberate bug
 
     monkeypatch.setattr(Keeping, "when_kept", too_early)
-    assert _caught(10) > 2
+    assert _caught(10) > ENOUGH
 
 
 def test_acknowledgements_that_are_not_told_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +123,4 @@ def test_acknowledgements_that_are_not_told_are_caught(monkeypatch: pytest.Monke
         self.settled.clear()
 
     monkeypatch.setattr(Channel, "settle_acked", forgetful)
-    assert _caught(10) > 2
+    assert _caught(10) > ENOUGH

@@ -97,4 +97,6 @@ def test_a_broker_that_acknowledges_before_the_flush_is_caught(monkeypatch: pyte
             run_seed(seed)
         except* Broken:
             caught += 1
+        if caught > 5:
+            break
     assert caught > 5, f"only {caught} of 30 seeds have seen something acknowledged vanish"

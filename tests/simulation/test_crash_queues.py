@@ -42,6 +42,8 @@ SOAK_SEEDS = 5_000
 GROUPS = 10
 LIFE_LONGEST_S = 600.0
 """In virtual time. Who waits longer than this for an answer waits for ever."""
+ENOUGH = 3
+"""A deliberate bug is caught if it shows in more seeds than this."""
 
 
 def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
@@ -138,12 +140,15 @@ def _run_named(seed: int, *, faults: bool = False) -> None:
 
 
 def _caught(seeds: int) -> int:
+    """In how many of these seeds a bug shows, as far as it matters: it stops when they are enough."""
     caught = 0
     for seed in range(seeds):
         try:
             run_seed(seed)
         except* (Broken, WaystationError):
             caught += 1
+        if caught > ENOUGH:
+            break
     return caught
 
 
@@ -152,7 +157,7 @@ def test_a_broker_that_acknowledges_before_the_flush_is_caught(monkeypatch: pyte
         self.join()  # the deliberate bug: the flush is started, but nobody waits for it
 
     monkeypatch.setattr(GroupCommit, "durable", too_early)
-    assert _caught(20) > 3
+    assert _caught(20) > ENOUGH
 
 
 def test_a_shard_that_does_not_write_its_verdicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +170,7 @@ def test_a_shard_that_does_not_write_its_verdicts_is_caught(monkeypatch: pytest.
         return write(self, kept, producer, done=done)  # the deliberate bug
 
     monkeypatch.setattr(ShardLog, "write", forgetful)
-    assert _caught(10) > 3
+    assert _caught(10) > ENOUGH
 
 
 def test_a_checkpoint_that_frees_what_is_alive_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +178,7 @@ def test_a_checkpoint_that_frees_what_is_alive_is_caught(monkeypatch: pytest.Mon
         return limit  # the deliberate bug
 
     monkeypatch.setattr(Stragglers, "oldest_living", blind)
-    assert _caught(20) > 3
+    assert _caught(20) > ENOUGH
 
 
 def test_a_replay_that_does_again_what_the_snapshot_knows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +188,7 @@ def test_a_replay_that_does_again_what_the_snapshot_knows_is_caught(monkeypatch:
         return parts_of(queue, 0)  # the deliberate bug
 
     monkeypatch.setattr(snapshot, "parts_of", unstamped)
-    assert _caught(20) > 3
+    assert _caught(20) > ENOUGH
 
 
 def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +200,7 @@ def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pyte
         return put(self, queue, messages, producer)  # the deliberate bug
 
     monkeypatch.setattr(Shard, "put", mistaken)
-    assert _caught(30) > 3
+    assert _caught(30) > ENOUGH
 
 
 def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +212,9 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
             await send(tx, target, messages)
 
     monkeypatch.setattr(dead_letters, "send", apart)
-    assert _caught(30) > 3
+    assert _caught(30) > ENOUGH
 
 
 def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Queues, "remove_left_over", lambda self: None)  # the deliberate bug
-    assert _caught(5) > 3
+    assert _caught(5) > ENOUGH

@@ -140,6 +140,38 @@ class Crashes(RuleBasedStateMachine):
             self.world.advance(0.2)
         self.crash(luck)
 
+    @rule(partitions=st.sets(PARTITIONS, min_size=1), others=st.sets(PARTITIONS, min_size=1), weather=WEATHER)
+    def stage_and_decide(self, partitions: set[int], others: set[int], weather: str) -> None:
+        """Two producers stage a transaction each, and both are committed by one decision."""
+        self.weather("fair")
+        staging = []
+        for name, places in (("one", partitions), ("two", others)):
+            before = len(self.world.clients)
+            self.world.start_producer(name, bumps_epoch=False)
+            if len(self.world.clients) == before:
+                return
+            staging.append(self.world.clients[-1])
+            for partition in sorted(places):
+                self.world.add(staging[-1], partition)
+                self.world.write(staging[-1], partition)
+        self.weather(weather)
+        self.world.hand_over(staging)
+
+    @rule(weather=WEATHER)
+    def ask_again(self, weather: str) -> None:
+        self.weather(weather)
+        if self.world.jobs:
+            self.world.decide(self.world.jobs[-1])
+
+    @rule(partitions=st.sets(PARTITIONS, min_size=1), luck=LUCK, killed_first=st.booleans(), gone=st.booleans())
+    def crash_amid_a_decision(self, partitions: set[int], luck: list[float], killed_first: bool, gone: bool) -> None:
+        self.stage_and_decide(partitions, {0, 1, 2}, "held")
+        if killed_first:
+            self.kill([1.0] * 7)
+        self.crash(luck)
+        if not gone:
+            self.ask_again("fair")
+
     @rule(which=WHICH, partitions=st.sets(PARTITIONS, min_size=1))
     def take_over(self, which: int, partitions: set[int]) -> None:
         """A second instance starts with the same id and works on; the first one does not know it yet."""

@@ -13,7 +13,8 @@ from itertools import count
 from typing import Any
 
 from tests.transactions.kit import Broker, Data, Disk, VirtualLoop, outcomes
-from waystation.errors import StorageFailed, Unavailable, WaystationError
+from waystation.errors import Conflict, StorageFailed, Unavailable, WaystationError
+from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.machine import PREPARED, Producer, State
 
@@ -52,6 +53,18 @@ class Client:
         return self.request is not None and not self.request.done()
 
 
+@dataclass(slots=True, eq=False)
+class Job:
+    """Transactions that somebody else wants committed together, under one sequence."""
+
+    sequence: int
+    staged: list[Staged]
+    tags: list[Tag]
+    answer: bool | None = None
+    refused: bool = False
+    request: asyncio.Task[None] | None = None
+
+
 class TransactionWorld:
     """Everything a test needs to play, crash and check."""
 
@@ -59,6 +72,7 @@ class TransactionWorld:
         self.loop = VirtualLoop()
         self.clients: list[Client] = []
         self.tags: list[Tag] = []
+        self.jobs: list[Job] = []
         self.handed_out: list[tuple[str | None, Producer]] = []
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,6 +156,33 @@ class TransactionWorld:
 
         self._play(request(), client)
 
+    def hand_over(self, clients: list[Client]) -> None:
+        """The clients' open transactions become one job; they themselves are done."""
+        job = Job(len(self.jobs), [], [])
+        for client in clients:
+            if client.tag is not None:
+                job.staged.append(Staged(client.name, *client.producer))
+                job.tags.append(client.tag)
+                client.tag.asked_commit |= not client.fenced
+                client.dead = True
+        self.jobs.append(job)
+        self.decide(job)
+
+    def decide(self, job: Job) -> None:
+        """Asks for the newest job, perhaps again; older ones have been given up."""
+        if job.refused or job.answer is not None or (job.request is not None and not job.request.done()):
+            return
+
+        async def request() -> None:
+            try:
+                job.answer = await self.broker.transactions.commit_all("job", job.sequence, job.staged)
+            except Conflict:
+                job.refused = True
+
+        before = self._tasks.copy()
+        self._play(request())
+        job.request = next(iter(self._tasks - before), None)
+
     # -- what happens to the broker ---------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
@@ -219,6 +260,13 @@ class TransactionWorld:
                 assert False not in found, f"{tag} was answered as committed"
                 assert self._stored(tag) == tag.batches, f"{tag} lost data, or gained some"
                 assert None not in self._ends_of(tag), f"{tag} was answered as committed and is not everywhere"
+        for job in self.jobs:
+            outcomes_of = [seen.get(tag.number, set()) for tag in job.tags]
+            found = set().union(*outcomes_of)
+            assert len(found) <= 1, f"half of {job} is committed: {outcomes_of}"
+            assert not (job.refused and True in found), f"{job} was refused"
+            assert not (job.answer is True and False in found), f"{job} was answered as committed"
+            assert not (job.answer is False and True in found), f"{job} was answered as fenced"
         self._check_nothing_hangs()
         self._check_producer_ids()
 

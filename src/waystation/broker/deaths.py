@@ -21,6 +21,8 @@ TOPIC_TARGET = "topic:"
 EXCHANGE_TARGET = "exchange:"
 MAX_STORY = 20
 """Deaths that a message remembers."""
+_FIRST_TIME = ("exchange", "routing-keys", "original-expiration")
+"""Of several deaths in one queue for one reason, the story tells how the message came there first, as RabbitMQ's."""
 
 
 def story_of(message: Message) -> list[dict[str, Any]]:
@@ -49,6 +51,7 @@ def with_death(message: Message, source: str, reason: str, at_ms: int, deliverie
         if death.get("queue") == source and death.get("reason") == reason:
             count = death.get("count")  # which a sender may have made up
             latest["count"] = count + 1 if type(count) is int and 0 < count < 2**31 else 2
+            latest |= {field: death[field] for field in _FIRST_TIME if field in death}
             del story[i]
             break
     return [latest, *story][:MAX_STORY]

@@ -63,7 +63,8 @@ def _reborn(message: Message, headers: dict[str, Any], **changes: str | None) ->
 def _through_exchange(broker: Broker, queue: Queue, message: Message, story: list[Any]) -> tuple[Message, list[str]]:
     """The letter, and where the queue's exchange sends it."""
     exchange, key = queue.settings.dead_letter_exchange or "", queue.settings.dead_letter_key
-    prefix = prefix_of(broker.namespaces.of(queue.name))
+    namespace = broker.namespaces.of(queue.name)
+    prefix = prefix_of(namespace)
     headers = {**message.headers, **brief(story, message), X_DEATH: story}
     if key is not None:
         keys = [key]
@@ -76,6 +77,8 @@ def _through_exchange(broker: Broker, queue: Queue, message: Message, story: lis
     letter = _reborn(message, headers, exchange=exchange.removeprefix(prefix), routing_key=keys[0])
     found: dict[str, None] = {}
     for routing_key in keys:
+        if not exchange and broker.namespaces.of(prefix + routing_key) != namespace:
+            continue  # the default exchange of a namespace reaches that namespace's queues alone
         for target in _route(broker, exchange, letter, routing_key if exchange else prefix + routing_key):
             found[target] = None
     return letter, list(found)

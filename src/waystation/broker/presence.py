@@ -6,6 +6,7 @@ own. On the loop's thread only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -67,6 +68,9 @@ class Connected(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def namespace(self) -> str: ...
+
     def info(self) -> ConnectionInfo: ...
 
     def end(self, reason: str) -> None:
@@ -78,6 +82,7 @@ class Presence:
 
     def __init__(self) -> None:
         self._here: dict[str, Connected] = {}
+        self._counts: Counter[str] = Counter()  # by namespace
 
     def __len__(self) -> int:
         return len(self._here)
@@ -85,12 +90,17 @@ class Presence:
     def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._here.values()))
 
+    def count(self, namespace: str) -> int:
+        return self._counts[namespace]
+
     def get(self, name: str) -> Connected | None:
         return self._here.get(name)
 
     def add(self, connection: Connected) -> None:
         self._here[connection.name] = connection
+        self._counts[connection.namespace] += 1
 
     def discard(self, connection: Connected) -> None:
         if self._here.get(connection.name) is connection:
             del self._here[connection.name]
+            self._counts[connection.namespace] -= 1

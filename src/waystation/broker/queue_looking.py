@@ -6,14 +6,15 @@ What the disk does not give is left out: that a message cannot be read keeps nob
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from waystation.broker.queue_names import Place
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Delivered
-from waystation.protocol import Found, Peeked, QueueInfo
+from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
 from waystation.queues.places import trace_of
 from waystation.queues.queue import Queue
+from waystation.queues.runs import Run
 from waystation.queues.shard import Shard
 from waystation.queues.states import State
 
@@ -31,7 +32,8 @@ def info_of(shard: Shard, queue: Queue) -> QueueInfo:
     info.consumers = len(queue.feeds or ())
     ledger = queue.ledger
     if ledger is not None:
-        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.parked, ledger.held, queue.bytes
+        info.ready, info.parked, info.bytes = ledger.ready, ledger.parked, queue.bytes
+        info.held = ledger.held + sum(feed.claimed for feed in queue.feeds or ())
         for _, first, _ in ledger.alive_runs():
             info.oldest_ms = _taken_ms(shard, queue, first)
             break
@@ -78,6 +80,34 @@ def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
             ready_at_ms = ledger.ready_at(entry) if ledger.parked <= SEARCHED else None
     delivered = Delivered(entry, ledger.deliveries_of(entry), taken_ms, message, queue.name)
     return Peeked(STATES[state], ready_at_ms, delivered)
+
+
+def read_entries(shard: Shard, queue: Queue, runs: Sequence[Run], count: int, max_bytes: int) -> EntriesAnswer:
+    """The living messages of some runs, in order, until there are `count` or so many bytes of them.
+
+    `deliveries` counts the reader's own look as one: what is read again is the same again. Raises what the disk says.
+    """
+    ledger, places, dead = queue.ledger, queue.places, queue.deaths or {}
+    found: list[Delivered] = []
+    size = 0
+    for start, length in runs:
+        if ledger is None or places is None:
+            break
+        for _, first, alive in ledger.alive_runs(after=start - 1):
+            if first >= start + length:
+                break
+            for at, many, offset, index in places.blocks(first, min(alive, start + length - first)):
+                block = shard.bodies.get(offset)
+                for entry in range(at, at + many):
+                    if len(found) >= count or size >= max_bytes:
+                        return EntriesAnswer(found, entry)
+                    if entry in dead:
+                        continue
+                    message = block.messages[index + entry - at]
+                    tries = ledger.tries_of(entry)
+                    found.append(Delivered(entry, tries + 1, block.taken(index + entry - at), message))
+                    size += len(message.payload)
+    return EntriesAnswer(found)
 
 
 def entries_with_id(places: Iterable[Place], message_id: str) -> Iterator[tuple[Shard, Queue, int]]:

@@ -25,6 +25,7 @@ from waystation.queues.commands import count_of
 from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
+from waystation.queues.queue_reader import QueueReader
 from waystation.queues.runs import Run, add_run
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
 from waystation.queues.shard import PutEach, PutResult, Shard
@@ -312,6 +313,15 @@ class Queues:
         getter = Getter(shard, queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack, silent=silent)
         getter.on_closed = self._closed
         return getter
+
+    def open_reader(self, name: str, consumer: str, *, on_end: OnEnd, owner: str | None = None) -> QueueReader:
+        """Who reads the queue alone and by entry numbers (see `queue_reader.py`)."""
+        shard, queue = self.of_users(name)
+        self._check_owner(queue, owner)
+        self._check_exclusive(queue, exclusive=True)
+        reader = QueueReader(shard, queue, f"{consumer}/{next(self._serial)}", on_end)
+        reader.on_closed = self._closed
+        return reader
 
     @staticmethod
     def _check_exclusive(queue: Queue, exclusive: bool) -> None:

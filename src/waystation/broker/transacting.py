@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from waystation.broker.batch_publishing import Placed, publish_batches
 from waystation.broker.messages import Stamp
 from waystation.broker.stream_feed import StreamFeed
 from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC
@@ -20,6 +21,7 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
+from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import Producer, State
@@ -80,6 +82,15 @@ class Tx:
             places += self._broker.messages.publish(topic, share, target.index, stamp=self._stamp).places
         return places
 
+    async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> list[tuple[str, int, int]]:
+        """Record batches that the client built, each for its partition."""
+        known = self._broker.topics.get(topic)
+        places = sorted({(topic, known.partition(index).index) for index, _ in placed})
+        await self._join(places)
+        for place in places:
+            self._check_joined(place)
+        return publish_batches(self._broker, topic, placed, self._stamp).places
+
     async def put(self, queue: str, messages: Sequence[Message], *, moved: bool = False) -> PutResult:
         """Messages to a queue, there when the transaction commits. `moved`: by the broker, from where they were."""
         shard, known = self._broker.queues.of_users(queue)
@@ -135,6 +146,25 @@ class Tx:
         self._begun = self._inside = False  # only now: whoever was told that it failed may ask again
         self._joined.clear()
 
+    async def stage(self) -> Staged | None:
+        """Leaves it open, complete and durable, for whoever decides on it; None if nothing is in it.
+
+        Data must be durable before anybody can decide that it is committed: the transaction outlives a crash, and so
+        must all of it. Nothing can be added afterwards by this object.
+        """
+        if not self._inside:
+            await self.end(False)
+            return None
+        commit = self._broker.commit
+        for topic, partition in sorted(self._joined):
+            self._check_joined((topic, partition))
+            log = self._broker.topics.get(topic).partition(partition).log
+            if commit.waits:
+                await commit.durable(log, log.end_offset)
+        self._begun = self._inside = False
+        self._joined.clear()
+        return Staged(self.transactional_id, *self.producer)
+
     def _place(self, shard: Shard) -> tuple[str, int]:
         return QUEUES_TOPIC, shard.index
 
@@ -150,6 +180,7 @@ class Tx:
         self._begun = True
         await self._broker.transactions.add_offsets(self.transactional_id, self.producer, group)
         self._inside = True
+        self._joined.add((OFFSETS_TOPIC, self._broker.groups.partition_for(group)))
 
     def _check_joined(self, place: tuple[str, int]) -> None:
         """The transaction may have been ended by its timeout, or by a newer holder of its id."""

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dead-letters": ("waystation.cli.dead_letters", "look at dead letters and send them back"),
     "subscribe": ("waystation.cli.subscribe", "print messages of topics as they come, by pattern"),
     "request": ("waystation.cli.request", "ask whoever responds to a name, and print the reply"),
+    "pipeline": ("waystation.cli.pipeline", "run, check, watch and stop pipelines on Spark"),
     "exchanges": ("waystation.cli.exchanges", "create, list and bind exchanges"),
     "log": ("waystation.cli.log_files", "look into and repair the files of a broker that is not running"),
 }

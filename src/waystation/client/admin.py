@@ -19,9 +19,12 @@ from waystation.client.queue_options import QueueOptions, queue_settings
 from waystation.errors import Conflict, NotFound
 from waystation.message import Message
 from waystation.protocol import (
+    AbortStaged,
     Bind,
     Cancel,
     CommitOffsets,
+    CommitStaged,
+    CommitStagedAnswer,
     CreateTopic,
     DeclareExchange,
     DeclareQueue,
@@ -38,12 +41,16 @@ from waystation.protocol import (
     Peek,
     Peeked,
     Ping,
+    PublishAnswer,
+    PublishBatches,
     PurgeQueue,
     QueueInfo,
     Redrive,
     RedriveAnswer,
     Route,
     RoutingInfo,
+    StagedPosition,
+    StagedTransaction,
     Stats,
     TopicInfo,
     Unbind,
@@ -235,3 +242,28 @@ def binding_arguments(
     if filter is not None:
         arguments["filter"] = filter
     return arguments
+
+
+# -- staged transactions -----------------------------------------------------------------------------------------------
+
+
+async def commit_staged(
+    core: Core, name: str, sequence: int, staged: Sequence[StagedTransaction], abandon: str
+) -> bool:
+    command = CommitStaged(name=name, sequence=sequence, staged=list(staged), abandon=abandon)
+    return (await core.ask(command, CommitStagedAnswer, resend=True)).committed
+
+
+async def abort_staged(core: Core, staged: Sequence[StagedTransaction], prefix: str) -> int:
+    return await core.ask(AbortStaged(staged=list(staged), prefix=prefix), int, resend=True)
+
+
+async def staged_position(core: Core, name: str) -> int | None:
+    kind: Any = int | None
+    last: int | None = await core.ask(StagedPosition(name=name), kind, resend=True)
+    return last
+
+
+async def publish_batches(core: Core, topic: str, batches: list[tuple[int, bytearray]]) -> None:
+    """At least once: after a lost link they are sent again."""
+    await core.ask(PublishBatches(topic=topic, batches=batches), PublishAnswer, resend=True)

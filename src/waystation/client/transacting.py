@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from waystation.client.admin import NOTHING
 from waystation.client.core import Core
@@ -16,7 +17,22 @@ from waystation.client.holding import Holder, runs_of
 from waystation.client.received import Received
 from waystation.errors import Conflict, ConnectionLost
 from waystation.message import Message
-from waystation.protocol import Begin, CommitOffsets, End, Publish, PublishAnswer, Put, PutAnswer, Settle, SettleAnswer
+from waystation.protocol import (
+    Begin,
+    CommitOffsets,
+    End,
+    Publish,
+    PublishAnswer,
+    PublishBatches,
+    Put,
+    PutAnswer,
+    Settle,
+    SettleAnswer,
+    Stage,
+    StagedTransaction,
+)
+
+_MAYBE_STAGED: Any = StagedTransaction | None
 
 Offset = tuple[str, int, int]
 """(topic, partition, the offset to go on from)."""
@@ -42,6 +58,10 @@ class Tx:
     async def publish(self, topic: str, messages: list[Message], partition: int | None = None) -> None:
         command = Publish(messages=messages, topic=topic, partition=partition, tx=self._live())
         await self._core.ask(command, PublishAnswer)
+
+    async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
+        """Record batches that the caller built, each with its partition."""
+        await self._core.ask(PublishBatches(topic=topic, batches=batches, tx=self._live()), PublishAnswer)
 
     async def put(self, queue: str, messages: list[Message]) -> None:
         await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
@@ -86,6 +106,13 @@ class Tx:
                 message._verdict = "release"
         if number:
             await self._core.ask(End(tx=number, commit=commit), NOTHING)
+
+    async def stage(self) -> StagedTransaction | None:
+        """Leaves it on the broker, complete and durable, for `commit_staged`; None if nothing is in it."""
+        number = self._live()
+        staged: StagedTransaction | None = await self._core.ask(Stage(tx=number), _MAYBE_STAGED)
+        self._number = 0
+        return staged
 
     def _live(self) -> int:
         if not self._number:

@@ -353,6 +353,15 @@ def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) ->
     struct.pack_into(">i", batch, 12, leader_epoch)
 
 
+def sign(
+    batch: bytearray | memoryview, attributes: int, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Writes whose batch it is, in place, CRC renewed."""
+    struct.pack_into(">h", batch, 21, attributes)
+    struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
 def stamp(batch: bytearray | memoryview, attributes: int, timestamp: int) -> None:
     """Sets the broker's own time on a batch (message.timestamp.type=LogAppendTime), in place, CRC renewed."""
     struct.pack_into(">h", batch, 21, attributes | LOG_APPEND_TIME)

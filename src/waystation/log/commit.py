@@ -108,8 +108,10 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         while True:
             if self.mode == "interval":
+                # Not `wait_for`: in Python 3.11 it forgets that it was cancelled if it is woken in the same turn.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self.interval_ms / 1000)
+                    async with asyncio.timeout(self.interval_ms / 1000):
+                        await self._wake.wait()
             else:
                 await self._wake.wait()
             self._wake.clear()

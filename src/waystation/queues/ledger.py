@@ -5,6 +5,7 @@
                 │  └──release─────┘ │ └─reserve──▶ LEAVING ──finish──▶ DONE
                 │   hold runs out   │                 └──restore──▶ READY
                 └──its time── PARKED ◀──release(until)
+    claim (READY, PARKED) ──▶ LEAVING
     admit(deliver_at) ──▶ PARKED
     expiry (from READY, PARKED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
 
@@ -104,6 +105,11 @@ class Ledger:
             return 0
         tries = self._states.tries
         return (tries.get(entry) if tries is not None else 0) + (state is HELD)
+
+    def tries_of(self, entry: int) -> int:
+        """The same without the present hold."""
+        tries = self._states.tries
+        return tries.get(entry) if tries is not None else 0
 
     def ready_at(self, entry: int) -> int | None:
         """Until when it is parked; None if it is not. Slow: it searches all times."""
@@ -355,6 +361,31 @@ class Ledger:
         elif state is PARKED:
             self._schedule.unpark(entry, 1)
         return self._states.move_one(entry, moves.TAKE_OUT)
+
+    def claim(self, count: int) -> list[Run]:
+        """Up to `count` entries, those that would be acquired next, become LEAVING: `finish` or `restore` follows.
+
+        No consumer holds them and no delivery is counted: who claims them can do so again, and means the same. The
+        caller has let time pass.
+        """
+        states = self._states
+        claimed: list[Run] = []
+        count = min(count, states.ready)
+        while count > 0:
+            first, taken = states.take(count)
+            states.move_held(first, taken, moves.RESERVE)
+            add_run(claimed, first, taken)
+            count -= taken
+        tidy(claimed)
+        return claimed
+
+    def claim_these(self, runs: Sequence[Run]) -> list[Run]:
+        """The same for entries that wait, by their numbers, READY or PARKED; returns those that did."""
+        claimed: list[Run] = []
+        for first, count in runs:
+            claimed += self._finish(first, count, moves.CLAIM)
+        tidy(claimed)
+        return claimed
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
         """Ends entries whatever they are, whoever holds them; returns those that were alive."""

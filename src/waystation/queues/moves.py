@@ -25,7 +25,7 @@ class State(IntEnum):
     READY = 1
     PARKED = 2
     HELD = 3
-    LEAVING = 4  # part of an open transaction, or dead and not yet moved to where the dead go
+    LEAVING = 4  # claimed, part of an open transaction, or dead and not yet moved to where the dead go
 
 
 DONE, READY, PARKED, HELD, LEAVING = State
@@ -51,6 +51,8 @@ MOVES: dict[tuple[State, str], State] = {
     (State.READY, "take out"): State.LEAVING,
     (State.PARKED, "take out"): State.LEAVING,
     (State.HELD, "take out"): State.LEAVING,
+    (State.READY, "claim"): State.LEAVING,
+    (State.PARKED, "claim"): State.LEAVING,
     (State.LEAVING, "restore"): State.READY,
     (State.READY, "park"): State.PARKED,
     (State.READY, "finish"): State.DONE,
@@ -87,7 +89,7 @@ def _tables(verb: str) -> Move:
 
 ACK, RELEASE, LATER, RESERVE = _tables("ack"), _tables("release"), _tables("release later"), _tables("reserve")
 DUE, PARK, CANCEL, FINISH = _tables("due"), _tables("park"), _tables("cancel"), _tables("finish")
-TAKE_OUT, RESTORE = _tables("take out"), _tables("restore")
+TAKE_OUT, RESTORE, CLAIM = _tables("take out"), _tables("restore"), _tables("claim")
 # By whether the dead are kept.
 DIE = (_tables("die"), _tables("die, kept"))
 EXPIRE = (_tables("expire"), _tables("expire, kept"))

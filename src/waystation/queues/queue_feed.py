@@ -65,6 +65,11 @@ class QueueFeed:
             queue.join(self)
         shard.touch(queue)
 
+    @property
+    def claimed(self) -> int:
+        """Entries that a reader has; see `queue_reader.py`."""
+        return 0
+
     def credit(self, count: int) -> None:
         if self.silent:
             return

@@ -66,3 +66,36 @@ def runs_of(entries: list[int]) -> list[Run]:
         end = entry + 1
     runs.append((start, end - start))
     return runs
+
+
+def common(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """The entries that two tidy lists have in common."""
+    found: list[Run] = []
+    at = 0
+    for first, count in some:
+        while at < len(others) and sum(others[at]) <= first:
+            at += 1
+        beside = at
+        while beside < len(others) and others[beside][0] < first + count:
+            low = max(first, others[beside][0])
+            add_run(found, low, min(first + count, sum(others[beside])) - low)
+            beside += 1
+    return found
+
+
+def without(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """The entries of one tidy list that are not in another."""
+    left: list[Run] = []
+    shared = common(some, others)
+    at = 0
+    for first, count in some:
+        end = first + count
+        while at < len(shared) and shared[at][0] < end:
+            start, length = shared[at]
+            if start > first:
+                left.append((first, start - first))
+            first = start + length
+            at += 1
+        if first < end:
+            left.append((first, end - first))
+    return left

@@ -127,7 +127,7 @@ class Shard(Upkeep):
         return PutResult(first, len(wanted), duplicates, written.receipt)
 
     def _check_room(self, queue: Queue, count: int, size: int) -> None:
-        """Raises Full. Consumers of an AMQP queue that have room for what waits get it first: then it does not count."""
+        """Raises Full. Consumers of an AMQP queue that have room for what waits get it first: it does not count."""
         coming = self.open.coming(queue.id)
         try:
             check_room(queue, count, size, coming)

@@ -8,7 +8,7 @@ How a transaction ends, and why one wait for the disk is enough:
    after data logs, so Complete is never durable before the markers.
 
 After a crash, a Prepare without Complete is simply carried out again: a second marker ends nothing. An open
-transaction is still open and its timeout runs on.
+transaction is still open and its timeout runs on. Many transactions can be committed by one record: `decisions.py`.
 
 Invariants: a partition's data is accepted only when the log durably says that it belongs to the transaction
 (`check_produce`); no answer promises what is not durable; an end, once prepared, is carried out however often the disk
@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
 from waystation.log.state import StateLog
+from waystation.transactions.decision_records import Decision, Staged
+from waystation.transactions.decisions import Decisions
 from waystation.transactions.ends import Ends
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import (
@@ -46,6 +48,7 @@ from waystation.transactions.settings import (
     EXPIRY_CHECK_MS,
     MAX_ID_BYTES,
     MAX_ROUNDS,
+    MAX_STAGED,
     MAX_TRANSACTIONAL_IDS,
     PRODUCER_ID_BLOCK,
     RETRY_FIRST_MS,
@@ -85,6 +88,7 @@ class TransactionCoordinator:
         self._table = Table()
         self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
         self._ends = Ends(clock, random, self._table, markers, epoch)
+        self._decisions = Decisions(clock, self._table, self._ends, self._log_of)
         self._abort_timer = DeadlineTimer(
             clock, self._on_abort_timer, shortest_ms=RETRY_FIRST_MS, longest_ms=ABORT_CHECK_MS
         )
@@ -99,6 +103,7 @@ class TransactionCoordinator:
     def recover(self) -> None:
         """Reads the state logs from their beginning. Before `start`; touches no data log."""
         self._ids.restore(self._table.replay(self._log_for(number) for number in range(self._partition_count)))
+        self._decisions.recover()
 
     async def start(self) -> None:
         """Carries out the ends that a crash interrupted, and starts the timers. Data logs and groups are open by now.
@@ -108,9 +113,11 @@ class TransactionCoordinator:
         data before its transaction.
         """
         self._open = True
+        decided = self._decisions.holds()
         reopening = [self._reopen(entry) for entry in self._table if entry.txn.state is State.ONGOING]
-        resuming = [self._ends.resume(entry) for entry in self._table if entry.txn.state in PREPARED]
-        await asyncio.gather(*reopening, *resuming)
+        prepared = [entry for entry in self._table if entry.txn.state in PREPARED and entry not in decided]
+        resuming = [self._ends.resume(entry) for entry in prepared]
+        await asyncio.gather(*reopening, *resuming, self._decisions.start())
         for entry in self._table.ongoing:
             self._abort_timer.arm(entry.txn.deadline_ms)
         self._expiry_timer.arm(0)
@@ -120,6 +127,7 @@ class TransactionCoordinator:
         self._open = False
         self._abort_timer.cancel()
         self._expiry_timer.cancel()
+        await self._decisions.close()
         await self._ends.close()
         await asyncio.gather(*self._aborting, return_exceptions=True)
 
@@ -250,6 +258,42 @@ class TransactionCoordinator:
                 await self._ends.join(entry)
         raise self._fought_over(transactional_id)
 
+    # -- many at once ----------------------------------------------------------------------------------------------
+
+    async def commit_all(self, name: str, sequence: int, staged: Sequence[Staged], *, abandon: str = "") -> bool:
+        """Commits all of these open transactions by one decision, or none. False: fenced, and they are aborted.
+
+        `sequence` grows under a `name`; the same request may be repeated. After it is decided, whatever else is open
+        and has a transactional id that begins with `abandon` is aborted: nobody will ask for it. Raises Conflict if
+        one of them is not open any more; then nothing was committed.
+        """
+        self._check_open()
+        self._check_decision(name, sequence, staged)
+        if await self._decisions.commit(name, sequence, staged):
+            if abandon:
+                await self._decisions.abort_prefix(abandon)
+            return True
+        _log.info("commit fenced: name=%s sequence=%d staged=%d", name, sequence, len(staged))
+        await self._decisions.abort(staged)
+        return False
+
+    async def abort_all(self, staged: Iterable[Staged]) -> int:
+        """Aborts those that are still open and not decided; returns how many. Their producers are fenced."""
+        self._check_open()
+        return await self._decisions.abort(staged)
+
+    async def abort_prefix(self, prefix: str) -> int:
+        """The same for every open transaction whose transactional id begins so."""
+        self._check_open()
+        if not prefix:
+            raise Invalid("prefix: an empty one means every transaction there is; say which")
+        return await self._decisions.abort_prefix(prefix)
+
+    def decided(self, name: str) -> Decision | None:
+        """The last decision of a name, or None."""
+        self._check_open()
+        return self._decisions.last(name)
+
     # -- what operators ask for ------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction:
@@ -297,6 +341,7 @@ class TransactionCoordinator:
         idle = [entry for entry in self._table if entry.txn.may_expire(now_ms, idle_ms)]
         for entry in idle:
             self._table.forget(entry, entry.txn.expired(now_ms))
+        self._decisions.expire()
         return [entry.txn.transactional_id for entry in idle]
 
     async def _time_out(self, entry: Entry) -> None:
@@ -349,10 +394,23 @@ class TransactionCoordinator:
                 "(transaction.max.timeout.ms)"
             )
 
+    def _check_decision(self, name: str, sequence: int, staged: Sequence[Staged]) -> None:
+        if not 0 < len(name.encode()) <= MAX_ID_BYTES:
+            raise Invalid(f"name: a decision's name has 1 to {MAX_ID_BYTES} bytes")
+        if not 0 <= sequence < 2**63:
+            raise Invalid(f"sequence: {sequence} is not between 0 and 2^63 - 1")
+        if len(staged) > MAX_STAGED:
+            raise Invalid(f"staged: {len(staged)} transactions; one decision commits at most {MAX_STAGED}")
+        if len({one.transactional_id for one in staged}) != len(staged):
+            raise Invalid("staged: one transactional id is there twice; an id has one open transaction")
+
+    def _log_of(self, name: str) -> StateLog:
+        return self._log_for(partition_for(name, self._partition_count))
+
     async def _create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Producer:
         if len(self._table) >= MAX_TRANSACTIONAL_IDS:
             raise Full(f"{MAX_TRANSACTIONAL_IDS} transactional ids are in use; let idle ones expire or reuse ids")
-        log = self._log_for(partition_for(transactional_id, self._partition_count))
+        log = self._log_of(transactional_id)
         created = Transaction(transactional_id, Producer(producer_id, 0), timeout_ms, self._clock.now_ms())
         await self._table.create(created, log).committed()
         return created.producer

@@ -62,6 +62,14 @@ class Ends:
             if entry not in self._pauses:
                 self._pause(entry)
 
+    def finish_decided(self, entry: Entry) -> None:
+        """Carries out the end of a transaction whose commit stands durably in a decision: at once, since there is
+        nothing to wait for. If the disk refuses, it goes on in the background."""
+        try:
+            self._complete(entry)
+        except Exception as error:
+            self._failed(entry, error)
+
     async def close(self) -> None:
         """Waits for the attempts under way, and starts no more."""
         self._closed = True
@@ -78,8 +86,11 @@ class Ends:
         return task
 
     async def _finish(self, entry: Entry) -> Producer:
-        prepared = entry.txn
         await entry.committed()
+        return self._complete(entry)
+
+    def _complete(self, entry: Entry) -> Producer:
+        prepared = entry.txn
         write_markers(self._markers, prepared, self._epoch)
         completed = prepared.completed(self._clock.now_ms())
         self._table.apply(entry, completed)
@@ -91,7 +102,9 @@ class Ends:
         if task.cancelled() or task.exception() is None:
             entry.retries = 0
             return
-        error = task.exception()
+        self._failed(entry, task.exception())
+
+    def _failed(self, entry: Entry, error: BaseException | None) -> None:
         level = logging.WARNING if isinstance(error, StorageFailed) else logging.ERROR
         _log.log(
             level,

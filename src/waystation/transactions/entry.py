@@ -33,11 +33,15 @@ class Entry:
     def append(self, txn: Transaction) -> None:
         """Writes and applies a new value, or raises StorageFailed and changes nothing."""
         self.log.append([(encode_key(txn.transactional_id), encode_value(txn))])
+        self.assume(txn)
+        self.unsaved = False
+
+    def assume(self, txn: Transaction) -> None:
+        """Applies a new value that the log does not hold under this id."""
         if self.txn.state is not State.ONGOING or txn.state is not State.ONGOING:
             self.ready.clear()
             self.serial += 1
         self.txn = txn
-        self.unsaved = False
 
     def append_tombstone(self) -> None:
         self.log.append([(encode_key(self.txn.transactional_id), None)])

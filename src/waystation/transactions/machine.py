@@ -261,6 +261,15 @@ class Transaction:
             return self._prepared(Event.ABORT, True, now_ms, fresh_id)
         return self._fence(now_ms, last_epoch=self.producer.epoch)
 
+    def decided(self, now_ms: int) -> Transaction:
+        """Committed together with others, by one decision for all of them (`decisions.py`).
+
+        The epoch grows, as it does when a producer is fenced: who staged it can add nothing, and a later transaction
+        of this id is never taken for this one. There is always an epoch left for that.
+        """
+        producer = Producer(self.producer.producer_id, self.producer.epoch + 1)
+        return self._moved(Event.COMMIT, now_ms, producer=producer, last_epoch=NO_EPOCH, bumps_epoch=False)
+
     def completed(self, now_ms: int) -> Transaction:
         """Every partition has its marker."""
         if self.next_producer_id == NO_PRODUCER_ID:

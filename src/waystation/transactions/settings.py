@@ -29,6 +29,16 @@ MAX_TRANSACTIONAL_IDS = 1_000_000
 MAX_ID_BYTES = 1_024
 """Length of a transactional id: it is the key of a record, repeated with every change."""
 
+MAX_STAGED = 10_000
+"""Staged transactions that one decision commits: it is one record, and carried out without a pause."""
+
+MAX_DECISIONS = 200_000
+"""Names under which decisions are remembered at once."""
+
+DECISIONS_KEPT_MS = 366 * 86_400_000
+"""A name under which nothing was decided for so long is forgotten. Much longer than transactional ids: whoever repeats
+a commit after this would have it done a second time."""
+
 MAX_ROUNDS = 8
 """How often a request asks its state machine again after a wait, before the client is told to come back. Three are
 needed at most (wait for an end, abort, allocate); more means that producers fight over one transactional id."""

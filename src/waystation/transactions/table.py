@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from waystation.errors import Corrupt
 from waystation.log.state import StateLog
+from waystation.transactions.decision_records import Decision, decode_decision, decode_decision_key
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import InvalidProducerMapping
 from waystation.transactions.machine import State, Transaction
@@ -29,6 +30,8 @@ class Table:
         self._by_name: dict[str, Entry] = {}
         self._by_producer: dict[int, Entry] = {}
         self.ongoing: set[Entry] = set()
+        self.decisions: dict[str, Decision] = {}
+        """The last one of every name, as `replay` found them."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -70,6 +73,11 @@ class Table:
             self._by_producer.pop(before, None)
         self._index(entry)
 
+    def assume(self, entry: Entry, txn: Transaction) -> None:
+        """The next value, in memory alone: the log says it in another way, by a decision."""
+        entry.assume(txn)
+        self._index(entry)
+
     def forget(self, entry: Entry, txn: Transaction) -> None:
         """An expired id: a tombstone, and gone."""
         entry.append_tombstone()
@@ -96,6 +104,13 @@ class Table:
         return taken
 
     def _replay_record(self, log: StateLog, key: bytes, value: bytes | None) -> int:
+        name = decode_decision_key(key)
+        if name is not None:
+            if value is None:
+                self.decisions.pop(name, None)
+            else:
+                self.decisions[name] = decode_decision(name, value)
+            return 0
         kind = decode_key(key)
         if isinstance(kind, ReservationKey) and value is not None:
             return decode_reservation(value)

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.doors.amqp.kit import HEADER, method, publish, raw
-from waystation.doors.amqp.engine import (
+from waystation.doors.amqp.engine import FRAME_MAX, Engine
+from waystation.doors.amqp.events import (
     CHANNEL_MOVES,
     CONNECTION_MOVES,
-    FRAME_MAX,
     Acked,
     Broken,
-    Engine,
     Event,
     Greeted,
     Method,
@@ -199,6 +198,18 @@ def test_a_frame_may_be_as_long_as_was_agreed_and_no_longer() -> None:
     (event,) = receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4097))
     assert isinstance(event, Broken)
     assert event.error.code == 501
+
+
+def test_empty_body_frames_are_passed_over_and_not_kept() -> None:
+    made = engine()
+    start, empty, last = publish(1, b"x", "key"), raw(3, 1, b""), raw(3, 1, b"x")
+    assert made.receive(start.removesuffix(last)) == []
+    for _ in range(100):
+        assert made.receive(empty) == []
+    content = made.channels[1].content
+    assert content is not None
+    assert content.bodies == []
+    assert [seen(event)[-1] for event in made.receive(last)] == [b"x"]
 
 
 def test_the_tables_can_be_printed() -> None:

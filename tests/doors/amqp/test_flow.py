@@ -150,3 +150,28 @@ def test_heartbeats_come_and_a_silent_client_is_taken_for_dead(server: Server) -
         answer = other.ask(commands.Queue.Declare(0, queue, True))
         assert isinstance(answer, commands.Channel.Close)
         assert answer.reply_code == 404
+
+
+def test_a_namespace_may_have_so_many_connections_and_no_more(server: Server) -> None:
+    web = http.client.HTTPConnection(server.addresses["http"], timeout=DEADLINE_S)
+    json = {"content-type": "application/json"}
+    for method_name, path, body in (
+        ("PUT", "/api/vhosts/narrow", None),
+        ("PUT", "/api/vhost-limits/narrow/max-connections", '{"value": 1}'),
+    ):
+        web.request(method_name, path, body, json)
+        answer = web.getresponse()
+        answer.read()
+        assert answer.status in (201, 204)
+    refused = pytest.raises(AssertionError, match="refused")
+    with connected(server, "narrow"), Amqp(server.addresses["amqp"]) as second, refused:
+        second.open("narrow")
+    wait_for(lambda: _opens(server, "narrow"), "the first one is gone, and there is room")
+
+
+def _opens(server: Server, vhost: str) -> bool:
+    try:
+        with connected(server, vhost):
+            return True
+    except AssertionError:
+        return False

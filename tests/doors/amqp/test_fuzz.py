@@ -25,7 +25,8 @@ from tests.doors.amqp.kit import HEADER, Amqp, connected, method, publish, raw
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
-from waystation.doors.amqp.engine import Broken, Engine, Phase
+from waystation.doors.amqp.engine import Engine
+from waystation.doors.amqp.events import Broken, Phase
 
 ROUNDS = 150
 MEMORY_GROWTH_LIMIT = 150 * 1024 * 1024

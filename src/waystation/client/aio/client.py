@@ -45,7 +45,7 @@ from waystation.client.values import (
     with_id,
 )
 from waystation.message import Message as Outgoing
-from waystation.protocol import Publish, QueueInfo, RoutingInfo, TopicInfo
+from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -363,6 +363,30 @@ class Client:
     def transaction(self, transactional_id: str, *, timeout: Seconds = 60) -> Transaction:
         """Publishes, puts, acks and offsets that happen together or not at all; see `Transaction`."""
         return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000))
+
+    async def commit_staged(
+        self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""
+    ) -> bool:
+        """Commits transactions that were staged (`Transaction.stage`), all of them by one durable record, or none.
+
+        `sequence` grows under a `name`: one that is not above the last one committed is fenced, which returns False and
+        what was staged for it is aborted. Repeating the same request is fine. Afterwards, whatever else is open with a
+        transactional id that begins with `abandon` is aborted. Conflict: one of them is not open any more, and nothing
+        was committed.
+        """
+        return await admin.commit_staged(self._core, name, sequence, staged, abandon)
+
+    async def abort_staged(self, staged: Sequence[StagedTransaction] = (), *, prefix: str = "") -> int:
+        """Undoes staged transactions, and all open ones whose id begins with `prefix`; never what was committed."""
+        return await admin.abort_staged(self._core, staged, prefix)
+
+    async def staged_position(self, name: str) -> int | None:
+        """The last sequence that was committed under a name."""
+        return await admin.staged_position(self._core, name)
+
+    async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
+        """Record batches (Kafka's version 2) that you have built, each with its partition; durable at return."""
+        await admin.publish_batches(self._core, topic, batches)
 
     async def exchange(
         self,

@@ -11,6 +11,7 @@ from waystation.client.aio.queue import Queue
 from waystation.client.transacting import Offset, Tx
 from waystation.client.values import MessageOptions, Value, make_message, outgoing
 from waystation.errors import WaystationError
+from waystation.protocol import StagedTransaction
 
 
 class Transaction:
@@ -52,6 +53,17 @@ class Transaction:
     async def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
         """Offsets of a consumer group: (topic, partition, the offset to go on from)."""
         await self._tx.commit_offsets(group, offsets)
+
+    async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
+        """Record batches (Kafka's version 2) that you have built, each with its partition: for bulk writers."""
+        await self._tx.publish_batches(topic, batches)
+
+    async def stage(self) -> StagedTransaction | None:
+        """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,
+        together with others, from any connection. None if nothing is in it."""
+        staged = await self._tx.stage()
+        self._over = True
+        return staged
 
     async def commit(self) -> None:
         """Ends it before the block does."""

@@ -62,13 +62,18 @@ class Bridge:
         """Runs a coroutine on the loop and waits for it."""
         try:
             self.check_thread()
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except BaseException as error:
+        except Conflict:
             work.close()
-            if isinstance(error, RuntimeError):
-                raise ConnectionLost("the client is closed") from None
             raise
-        return self.wait(future)
+        return self.wait(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begins to run a coroutine on the loop; those of one thread begin in the order of the calls."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+            raise ConnectionLost("the client is closed") from None
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         self.check_thread()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.client.budget import ThreadBudget
+from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
 from waystation.client.loops import close_at_exit, loop_factory
@@ -46,12 +46,12 @@ class RemoteClient(Client):
 def connect(
     url: str,
     *,
-    name: str | None,
-    connections: int,
-    guarantee: Guarantee,
-    timeout: float,
-    wait: float,
-    max_in_flight: int,
+    name: str | None = None,
+    connections: int = 1,
+    guarantee: Guarantee = "at-least-once",
+    timeout: float = 30.0,
+    wait: float = 0.0,
+    max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
 ) -> Client:
     """See `waystation.connect`."""
     address = parse_url(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Unpack
 
@@ -12,6 +13,7 @@ from waystation.client.sync.queue import Queue
 from waystation.client.transacting import Offset, Tx
 from waystation.client.values import MessageOptions, Value, make_message, outgoing
 from waystation.errors import WaystationError
+from waystation.protocol import StagedTransaction
 
 
 class Transaction:
@@ -54,6 +56,25 @@ class Transaction:
     def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
         """Offsets of a consumer group: (topic, partition, the offset to go on from)."""
         self._bridge.run(self._tx.commit_offsets(group, offsets))
+
+    def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
+        """Record batches (Kafka's version 2) that you have built, each with its partition: for bulk writers."""
+        self._bridge.run(self._tx.publish_batches(topic, batches))
+
+    def publish_batches_nowait(self, topic: str, batches: list[tuple[int, bytearray]]) -> Future[None]:
+        """The same without waiting; what follows in this transaction follows it."""
+        return self._bridge.start(self._tx.publish_batches(topic, batches))
+
+    def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[None]:
+        """As `put_many`, without waiting."""
+        return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
+
+    def stage(self) -> StagedTransaction | None:
+        """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,
+        together with others, from any connection. None if nothing is in it."""
+        staged = self._bridge.run(self._tx.stage())
+        self._over = True
+        return staged
 
     def commit(self) -> None:
         """Ends it before the block does."""

@@ -3,8 +3,8 @@
 Delivery tags ascend and are the channel's; behind each stands who holds the message and by which tag the heart knows
 it. Confirms go out in the order of the publishes, as one `ack` for all that are kept.
 
-Invariants: what is in `unacked` is held for this channel in the heart, but for what a deleted queue took along; the sum
-of the consumers' `unacked` is what counts against the channel's prefetch.
+Invariants: what is in `unacked` is held for this channel in the heart, but for what a deleted queue took along;
+`outstanding`, the sum of its consumers' `unacked`, cancelled ones' too, is what counts against the channel's prefetch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from waystation.broker.presence import ChannelInfo
 from waystation.doors.amqp.frames import ack_frame, nack_frame
@@ -20,13 +20,14 @@ from waystation.errors import WaystationError
 from waystation.queues.runs import Run, add_run
 
 if TYPE_CHECKING:
-    from waystation.doors.amqp.consuming import Consumer, Getter
-    from waystation.doors.amqp.engine import ChannelState
+    from waystation.doors.amqp.consumer import Consumer
+    from waystation.doors.amqp.events import ChannelState
+    from waystation.doors.amqp.getting import Getter
     from waystation.doors.amqp.session import Session
     from waystation.doors.amqp.transactions import Transaction
     from waystation.message import Message
 
-    Holder = Consumer | Getter
+    Holder: TypeAlias = Consumer | Getter
 
 
 logger = logging.getLogger("waystation.amqp")
@@ -66,8 +67,8 @@ class Channel:
 
     __slots__ = (
         "acked", "active", "closed", "confirming", "consumers", "delivered", "getters", "global_prefetch", "inbox",
-        "last_queue", "lowest", "pending", "pending_bytes", "pending_topics", "prefetch", "published", "retired",
-        "sequence", "session", "settled", "state", "tag", "turns", "tx", "unacked", "written",
+        "last_queue", "lowest", "outstanding", "pending", "pending_bytes", "pending_topics", "prefetch", "published",
+        "retired", "sequence", "session", "settled", "state", "tag", "turns", "tx", "unacked", "written",
     )  # fmt: skip
 
     def __init__(self, session: Session, state: ChannelState) -> None:
@@ -81,6 +82,7 @@ class Channel:
         self.unacked: dict[int, tuple[Holder, int]] = {}
         self.tag = 0  # the last delivery tag
         self.lowest = 1  # no delivery tag below is unacked
+        self.outstanding = 0
         self.prefetch = 0
         self.global_prefetch = 0
         self.active = True  # channel.flow
@@ -122,6 +124,20 @@ class Channel:
         if multiple:
             return tag == 0 or self.lowest <= tag <= self.tag or tag in self.unacked
         return tag in self.unacked
+
+    def restore(self, held: dict[int, tuple[Holder, int]]) -> None:
+        """Verdicts were rolled back: these are unacked again."""
+        self.unacked |= held
+        self.lowest = min((self.lowest, *held))
+
+    def take_by_tag(self, tag: int, multiple: bool) -> list[tuple[int, tuple[Holder, int]]]:
+        """As `take`, with the delivery tags, so that it can be restored."""
+        if not multiple:
+            return [(tag, self.unacked.pop(tag))]
+        last = self.tag if tag == 0 else tag
+        low, self.lowest = self.lowest, max(self.lowest, last + 1)
+        taken = ((each, self.unacked.pop(each, None)) for each in range(low, last + 1))
+        return [(each, found) for each, found in taken if found is not None]
 
     def settle_acked(self) -> None:
         """The acknowledgements of this turn, all at once."""
@@ -209,8 +225,7 @@ class Channel:
         if self.inbox is not None:
             self.session.broker.inboxes.close(self.inbox)
             self.inbox = None
-        if self.tx is not None:
-            self.tx.undo()
+        self.tx = None
 
     def _settle_last(self) -> None:
         """What was acknowledged before whatever ends the channel came."""

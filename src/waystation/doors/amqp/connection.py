@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from waystation.doors.amqp.engine import Phase
+from waystation.doors.amqp.events import Phase
 from waystation.doors.amqp.frames import HEARTBEAT_FRAME
 from waystation.doors.amqp.session import Session
 
@@ -101,8 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         transport, session = self._transport, self.session
         if transport is None or session is None or transport.is_closing():
             return
-        unread = 0 if self._writable else transport.get_write_buffer_size()
-        busy = (session.busy or unread > MOST_UNREAD) and not session.closed
+        busy = (session.busy or self.congested) and not session.closed
         if busy and not self._paused:
             self._paused = True
             transport.pause_reading()
@@ -134,6 +133,14 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(data)
         if session.hungry and self._writable:
             session.fed()
+
+    @property
+    def congested(self) -> bool:
+        return self._unread() > MOST_UNREAD
+
+    def _unread(self) -> int:
+        """Bytes that wait for the peer to read; looked up only when they are many."""
+        return 0 if self._writable or self._transport is None else self._transport.get_write_buffer_size()
 
     def pause_writing(self) -> None:
         self._writable = False

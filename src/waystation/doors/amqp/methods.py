@@ -12,7 +12,7 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from waystation.broker.inboxes import PREFIX as INBOX_PREFIX
-from waystation.doors.amqp import consuming, settling, transactions
+from waystation.doors.amqp import consuming, getting, settling, transactions
 from waystation.doors.amqp.consuming import REPLY_TO
 from waystation.doors.amqp.errors import NOT_FOUND, AmqpError
 
@@ -64,7 +64,7 @@ HANDLERS: dict[str, Handler] = {
     "Basic.Consume": consuming.consume,
     "Basic.Cancel": consuming.cancel,
     "Basic.CancelOk": _nothing,
-    "Basic.Get": consuming.get,
+    "Basic.Get": getting.get,
     "Basic.Nack": settling.nack,
     "Basic.Reject": settling.reject,
     "Basic.Recover": settling.recover,

@@ -28,7 +28,7 @@ from waystation.errors import NotAllowed, NotFound, WaystationError
 
 if TYPE_CHECKING:
     from waystation.doors.amqp.channel import Channel
-    from waystation.doors.amqp.engine import Published, Target
+    from waystation.doors.amqp.events import Published, Target
     from waystation.doors.amqp.session import Session
     from waystation.message import Message
     from waystation.queues.feed import Receipt
@@ -53,7 +53,7 @@ def publish(session: Session, channel: Channel, event: Published) -> None:
     if message.reply_to is not None or message.user_id is not None:
         message = _checked(session, channel, message)
     if target.reads or template.keys:
-        queues, topics = session.route_all(target, template.keys, message)
+        queues, topics = session.routes.route_all(target, template.keys, message)
     if channel.tx is not None:
         channel.tx.publish(message, target, queues, topics)
         return
@@ -98,7 +98,7 @@ def resolve(session: Session, target: Target) -> None:
     version = session.routing.version
     target.inbox = not target.exchange and target.key.startswith(INBOX_PREFIX)
     try:
-        target.queues, target.topics, target.reads = session.resolve(target.exchange, target.key)
+        target.queues, target.topics, target.reads = session.routes.resolve(target.exchange, target.key)
     except NotFound as error:
         raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{session.names.vhost}'") from error
     except NotAllowed as error:

@@ -22,20 +22,7 @@ from waystation.broker.presence import ConnectionInfo
 from waystation.doors.amqp import handshake, publishing, settling
 from waystation.doors.amqp.channel import Channel
 from waystation.doors.amqp.declaring import Declaring
-from waystation.doors.amqp.engine import (
-    Acked,
-    Broken,
-    ChannelState,
-    Engine,
-    Event,
-    Greeted,
-    Method,
-    Opened,
-    Phase,
-    Published,
-    Target,
-    WrongHeader,
-)
+from waystation.doors.amqp.engine import Engine
 from waystation.doors.amqp.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
@@ -44,15 +31,28 @@ from waystation.doors.amqp.errors import (
     AmqpError,
     of_error,
 )
+from waystation.doors.amqp.events import (
+    Acked,
+    Broken,
+    ChannelState,
+    Event,
+    Greeted,
+    Method,
+    Opened,
+    Phase,
+    Published,
+    WrongHeader,
+)
 from waystation.doors.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.doors.amqp.methods import HANDLERS
 from waystation.doors.amqp.names import DEFAULT, Names
+from waystation.doors.amqp.routes import Routes
 from waystation.doors.amqp.sources import Sources
-from waystation.errors import WaystationError
+from waystation.errors import NotAllowed, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.doors.amqp.consuming import Consumer
+    from waystation.doors.amqp.consumer import Consumer
     from waystation.message import Message
 
 logger = logging.getLogger("waystation.amqp")
@@ -67,6 +67,10 @@ class Outside(Protocol):
 
     peer: tuple[str, int]
     host: tuple[str, int]
+
+    @property
+    def congested(self) -> bool:
+        """Whether the peer has not read so much that it shall be sent nothing that it can do without."""
 
     def to_flush(self) -> None:
         """There is something in `out`; it is to be written when this turn is over."""
@@ -84,7 +88,7 @@ class Session:
     __slots__ = (
         "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "_tokens", "broker", "channels",
         "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "mechanism", "name", "names", "out",
-        "outside", "routing", "since_ms", "sources", "tx_ids", "user",
+        "outside", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str]) -> None:
@@ -97,6 +101,7 @@ class Session:
         self.names = Names(DEFAULT)
         self.sources = Sources(broker, self.names)
         self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
+        self.routes = Routes(broker, self.names, self.sources)
         self.out: list[bytes] = []
         self.hungry: dict[Consumer, None] = {}  # may have room for more
         self.channels: dict[int, Channel] = {}
@@ -132,6 +137,12 @@ class Session:
 
     def work(self) -> None:
         """Works off events, as far as none of them has to wait."""
+        try:
+            self._work_off()
+        except Exception:
+            self._broke()
+
+    def _work_off(self) -> None:
         events = self._events
         touched: dict[Channel, None] = {}
         while events and self._task is None and not self.closed:
@@ -229,39 +240,6 @@ class Session:
         capabilities = self.client.get("capabilities")
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
-    # -- routes -------------------------------------------------------------------------------------------------------
-
-    def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-        """Queues and topics that a publish goes to, and whether that depends on the message."""
-        names = self.names
-        if not exchange and names.prefix:
-            # The default exchange of a namespace reaches that namespace's queues alone.
-            if names.full(key) in self.broker.queues:
-                return (names.full(key),), (), False
-            source = self.sources.find(key)
-            return ((), (source.topic,), False) if source is not None else ((), (), False)
-        route = self.routing.resolve(names.full(exchange) if exchange else "", key)
-        if not exchange and not route.queues:
-            source = self.sources.find(key)
-            if source is not None:
-                return (), (source.topic,), False
-        return route.queues, route.topics, route.reads_messages
-
-    def route_all(
-        self, target: Target, more: tuple[str, ...], message: Message
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Where one message goes: by what is in it, and by the other keys that it says."""
-        queues: dict[str, None] = {}
-        topics: dict[str, None] = {}
-        if not target.exchange:
-            for key in (target.key, *more):
-                found = self.resolve("", key)
-                queues.update(dict.fromkeys(found[0]))
-                topics.update(dict.fromkeys(found[1]))
-            return tuple(queues), tuple(topics)
-        routed = self.routing.route_all(self.names.full(target.exchange), (target.key, *more), message)
-        return tuple(routed[0]), tuple(routed[1])
-
     def give_back(self, channel: Channel, message: Message) -> None:
         publishing.give_back(self, channel, message)
 
@@ -286,9 +264,11 @@ class Session:
                 self._broken(event)
         except AmqpError as error:
             self.close(error)
-        except Exception:
-            logger.exception("a session failed and is closed: connection=%s", self.name)
-            self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
+
+    def _broke(self) -> None:
+        """A mistake of ours ends this session, and no other."""
+        logger.exception("a session failed and is closed: connection=%s", self.name)
+        self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
 
     def _broken(self, event: Broken) -> None:
         if event.channel is None:
@@ -340,8 +320,7 @@ class Session:
         except asyncio.CancelledError:
             raise
         except Exception:
-            logger.exception("a session failed and is closed: connection=%s", self.name)
-            self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
+            self._broke()
         finally:
             self._task = None
             self.outside.to_work()
@@ -389,9 +368,14 @@ class Session:
         vhost = method.virtual_host
         if vhost not in self.broker.namespaces:
             raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found")
+        try:
+            self.broker.namespaces.check_connections(vhost, self.broker.presence.count(vhost))
+        except NotAllowed as error:
+            raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused: {error}") from error
         self.names = Names(vhost)
         self.sources = Sources(self.broker, self.names)
         self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
+        self.routes = Routes(self.broker, self.names, self.sources)
         self._pressed = self.broker.pressure.reason(vhost)
         self.broker.presence.add(self)
         self.answer(0, commands.Connection.OpenOk())
@@ -447,6 +431,10 @@ class Session:
         self.broker.queues.release_owner(self.name)
 
     # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> str:
+        return self.names.vhost
 
     def token(self) -> str:
         """Part of a name that nobody has."""

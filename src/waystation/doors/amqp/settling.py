@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def ack(channel: Channel, tag: int, multiple: bool) -> None:
     """Called for every ack, so it is short: what is to be done is done at the end of the turn."""
     if channel.tx is not None:
-        channel.tx.settle(_tags(channel, tag, multiple), Verdict.ACK)
+        channel.tx.settle(_taken(channel, tag, multiple), Verdict.ACK)
     elif not channel.acknowledge(tag, multiple):
         raise _unknown(tag)
 
@@ -57,7 +57,7 @@ def give_back(channel: Channel) -> None:
 
 def _refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
     if channel.tx is not None:
-        channel.tx.settle(_tags(channel, tag, multiple), Verdict.REJECT if requeue else Verdict.KILL)
+        channel.tx.settle(_taken(channel, tag, multiple), Verdict.REJECT if requeue else Verdict.KILL)
         return
     if not channel.knows(tag, multiple):
         raise _unknown(tag)
@@ -80,11 +80,11 @@ def grouped(taken: Iterable[tuple[Holder, int]]) -> dict[Holder, list[Run]]:
     return found
 
 
-def _tags(channel: Channel, tag: int, multiple: bool) -> list[int]:
-    """What a verdict in a transaction is about; it stays unacked until the commit."""
+def _taken(channel: Channel, tag: int, multiple: bool) -> list[tuple[int, tuple[Holder, int]]]:
+    """What a verdict in a transaction is about, by delivery tag; it is unacked no more, unless that is rolled back."""
     if not channel.knows(tag, multiple):
         raise _unknown(tag)
-    return [each for each in channel.unacked if not tag or each <= tag] if multiple else [tag]
+    return channel.take_by_tag(tag, multiple)
 
 
 def _unknown(tag: int) -> AmqpError:

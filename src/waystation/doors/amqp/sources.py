@@ -21,7 +21,7 @@ from waystation.doors.amqp.errors import (
     AmqpError,
     of_error,
 )
-from waystation.doors.amqp.names import Names
+from waystation.doors.amqp.names import DEFAULT, Names
 from waystation.doors.amqp.streams import (
     FOREVER,
     RETENTION_BYTES,
@@ -229,9 +229,20 @@ class Sources:
         if queue is not None:
             return TopicQueueSource(self._broker, self._names, name, queue)
         topic = self._broker.topics.find(self._names.topic(name))
-        if topic is None or topic.internal:
+        if topic is None or topic.internal or self.hides(topic.name):
             return None
         return StreamSource(self._broker, self._names, name, topic)
+
+    def hides(self, topic: str) -> bool:
+        """Whether it is the stream of another virtual host. Topics of other doors are in none, whatever their names."""
+        if not self._is_anothers(topic):
+            return False
+        found = self._broker.topics.find(topic)
+        return found is not None and found.settings.stream
+
+    def _is_anothers(self, topic: str) -> bool:
+        """Whether a stream is in another virtual host than `/`, which has no prefix that keeps its own apart."""
+        return not self._names.prefix and "." in topic and self._broker.namespaces.of_topic(topic) != DEFAULT
 
     @staticmethod
     def wants(arguments: Mapping[str, Any]) -> bool:
@@ -287,6 +298,8 @@ class Sources:
         partitions = partitions_of(arguments, where)
         wanted = {RETENTION_MS: FOREVER, RETENTION_BYTES: FOREVER, **asked, STREAM_SETTING: "true"}
         full = self._names.topic(name)
+        if self._is_anothers(full):
+            raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self._names.vhost}'")
         if full not in topics:
             try:
                 await topics.create(full, partitions or 1, wanted)

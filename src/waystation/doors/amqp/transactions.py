@@ -16,13 +16,13 @@ from pamqp.base import Frame
 from waystation.broker.transacting import OWN_PREFIX, Tx
 from waystation.doors.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.doors.amqp.settling import grouped
-from waystation.errors import NotFound
+from waystation.errors import Full, NotFound
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.doors.amqp.channel import Channel, Holder
-    from waystation.doors.amqp.engine import Target
+    from waystation.doors.amqp.events import Target
     from waystation.doors.amqp.session import Session
     from waystation.message import Message
 
@@ -32,15 +32,19 @@ TX_PREFIX = f"{OWN_PREFIX}amqp-"
 class Transaction:
     """What waits for the commit, on one channel."""
 
-    __slots__ = ("queues", "returned", "settled", "topics")
+    __slots__ = ("queues", "replies", "returned", "settled", "topics")
 
     def __init__(self) -> None:
         self.queues: dict[str, list[Message]] = {}
         self.topics: dict[str, list[Message]] = {}
+        self.replies: list[tuple[Target, Message]] = []
         self.returned: list[Message] = []
-        self.settled: dict[int, Verdict] = {}  # by delivery tag; they stay unacked until the commit
+        self.settled: dict[int, tuple[Verdict, tuple[Holder, int]]] = {}  # by delivery tag
 
     def publish(self, message: Message, target: Target, queues: tuple[str, ...], topics: tuple[str, ...]) -> None:
+        if target.inbox:
+            self.replies.append((target, message))
+            return
         for name in queues:
             self.queues.setdefault(name, []).append(message)
         for name in topics:
@@ -48,15 +52,10 @@ class Transaction:
         if target.mandatory and not (queues or topics):
             self.returned.append(message)
 
-    def settle(self, tags: Iterable[int], verdict: Verdict) -> None:
-        self.settled.update(dict.fromkeys(tags, verdict))
-
-    def undo(self) -> None:
-        """Publishes and verdicts are forgotten; what was settled is as unacked as it was."""
-        self.queues.clear()
-        self.topics.clear()
-        self.returned.clear()
-        self.settled.clear()
+    def settle(self, taken: Iterable[tuple[int, tuple[Holder, int]]], verdict: Verdict) -> None:
+        """By delivery tag, what is unacked no more: a second verdict on it is as wrong as without a transaction."""
+        for tag, held in taken:
+            self.settled[tag] = verdict, held
 
 
 def select(session: Session, channel: Channel, method: commands.Tx.Select) -> Frame:
@@ -81,10 +80,8 @@ def commit(session: Session, channel: Channel, method: commands.Tx.Commit) -> Aw
 async def _commit(session: Session, channel: Channel, work: Transaction) -> Frame:
     channel.tx = Transaction()
     verdicts: dict[Verdict, list[tuple[Holder, int]]] = {}
-    for tag, verdict in work.settled.items():
-        found = channel.unacked.pop(tag, None)
-        if found is not None:
-            verdicts.setdefault(verdict, []).append(found)
+    for verdict, held in work.settled.values():
+        verdicts.setdefault(verdict, []).append(held)
     acked = grouped(verdicts.pop(Verdict.ACK, ()))
     inside = {holder: runs for holder, runs in acked.items() if isinstance(holder.feed, QueueFeed)}
     if work.queues or work.topics or inside:
@@ -106,6 +103,9 @@ async def _commit(session: Session, channel: Channel, work: Transaction) -> Fram
     for verdict, taken in verdicts.items():
         for holder, runs in grouped(taken).items():
             holder.settle(verdict, runs, 0 if verdict is Verdict.REJECT else None)
+    for target, message in work.replies:
+        if not session.broker.inboxes.reply(target.key, message) and target.mandatory:
+            work.returned.append(message)
     for message in work.returned:
         session.give_back(channel, message)
     return commands.Tx.CommitOk()
@@ -114,7 +114,7 @@ async def _commit(session: Session, channel: Channel, work: Transaction) -> Fram
 async def _fill(session: Session, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
     for name, messages in work.queues.items():
         try:
-            await tx.put(name, messages)
+            await _put(tx, name, messages)
         except NotFound:
             continue  # deleted since it was published to
     for name, messages in work.topics.items():
@@ -124,8 +124,22 @@ async def _fill(session: Session, tx: Tx, work: Transaction, acked: dict[Holder,
             await tx.settle(holder.feed, runs)
 
 
+async def _put(tx: Tx, name: str, messages: list[Message]) -> None:
+    """A queue whose oldest messages give way takes any number, but not at once."""
+    try:
+        await tx.put(name, messages)
+    except Full:
+        if len(messages) == 1:
+            raise
+        for message in messages:
+            await tx.put(name, [message])
+
+
 def rollback(session: Session, channel: Channel, method: commands.Tx.Rollback) -> Frame:
-    _of(channel).undo()
+    """Publishes and verdicts are forgotten; what was settled is as unacked as it was."""
+    work = _of(channel)
+    channel.tx = Transaction()
+    channel.restore({tag: held for tag, (_, held) in work.settled.items()})
     return commands.Tx.RollbackOk()
 
 

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.broker import overview
 from waystation.broker.transacting import check_not_own
-from waystation.doors.native import consuming
+from waystation.doors.native import consuming, reading, staging
 from waystation.doors.native.consuming import ANSWER_BYTES
 from waystation.doors.native.turns import UNANSWERED
 from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
+    AbortStaged,
     Begin,
     Bind,
     Cancel,
     Cease,
+    ClaimEntries,
     CommitOffsets,
+    CommitStaged,
     Consume,
     CreateTopic,
     Credit,
@@ -42,16 +45,21 @@ from waystation.protocol import (
     ListRouting,
     ListTopics,
     OpenInbox,
+    OpenReader,
     Peek,
     Peeked,
     Ping,
+    PublishBatches,
     PurgeQueue,
     QueueInfo,
+    ReadEntries,
     Redrive,
     RedriveAnswer,
     Reply,
     Route,
     RoutingInfo,
+    Stage,
+    StagedPosition,
     Stats,
     Subscribe,
     TopicInfo,
@@ -267,6 +275,9 @@ HANDLERS: dict[type, Handler] = {
     Credit: consuming.credit,
     Touch: consuming.touch,
     Cease: consuming.cease,
+    OpenReader: reading.open_reader,
+    ClaimEntries: reading.claim_entries,
+    ReadEntries: reading.read_entries,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,
     DescribeTopic: describe_topic,
@@ -282,4 +293,9 @@ HANDLERS: dict[type, Handler] = {
     Begin: begin,
     CommitOffsets: commit_offsets,
     End: end,
+    PublishBatches: staging.publish_batches,
+    Stage: staging.stage,
+    CommitStaged: staging.commit_staged,
+    AbortStaged: staging.abort_staged,
+    StagedPosition: staging.staged_position,
 }

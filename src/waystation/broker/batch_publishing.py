@@ -1,0 +1,54 @@
+"""Record batches that a client has built itself, into a topic: what the native door's bulk publishers send.
+
+The client encodes once and the broker does not open what it gets, as with a Kafka producer. But the producer's name on
+a batch (id, epoch, sequence, the transactional bit) is the broker's to write: a client that could write it would have
+to count as the broker does, and could pass for somebody else. Everything is checked before the first batch is appended.
+
+On the loop's thread; called by transactions and the native door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.broker.messages import Published, Stamp
+from waystation.errors import InvalidRecord
+from waystation.log import batch as batches
+from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL
+from waystation.queues.feed import Receipt
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+Placed = tuple[int, bytearray]
+"""A partition, and one record batch for it."""
+
+
+def publish_batches(broker: Broker, topic: str, placed: Sequence[Placed], stamp: Stamp | None = None) -> Published:
+    """Appends the batches; they are written when this returns, and durable when the receipts are."""
+    known = broker.topics.get(topic)
+    checked = []
+    for index, batch in placed:
+        partition = known.partition(index)
+        header = broker.publishing.check(partition, batch)
+        if header.producer_id != NO_PRODUCER or header.transactional:
+            raise InvalidRecord(
+                "batches: a batch of this command carries no producer id and no transactional bit: those are the "
+                "broker's to write"
+            )
+        checked.append((partition, batch, header))
+    places: dict[int, tuple[str, int, int]] = {}
+    receipts: dict[int, Receipt] = {}
+    for partition, batch, header in checked:
+        if stamp is not None:
+            sequence = stamp.sequences.get((topic, partition.index), 0)
+            attributes = header.attributes | (TRANSACTIONAL if stamp.transactional else 0)
+            batches.sign(batch, attributes, stamp.producer_id, stamp.producer_epoch, sequence)
+            header = batches.read_header(batch)
+        appended = broker.publishing.append(partition, batch, header)
+        if stamp is not None:
+            stamp.sequences[topic, partition.index] = (header.last_sequence + 1) & 0x7FFFFFFF
+        places.setdefault(partition.index, (topic, partition.index, appended.base_offset))
+        receipts[partition.index] = Receipt(partition.log, appended.last_offset + 1)
+    return Published(list(places.values()), list(receipts.values()))

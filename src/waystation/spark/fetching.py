@@ -1,0 +1,356 @@
+"""A small blocking client of the broker's Kafka port: what exists, where partitions begin and end, and their bytes.
+
+Spark's Python workers are plain processes that read one thing at a time, so this is sockets and `struct`, no loop.
+Record batches come out as the bytes they are stored as; `decoding` opens them.
+
+What goes wrong on the way to the broker (it is down, it restarts, a leader moved) is tried again, with a line in the
+log of what is being waited for, until `retry_s` is over; then ConnectionLost says so. Everything asked here may be
+asked twice. For the readers of this package; not for several threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from waystation.doors.kafka.wire import write_string
+from waystation.errors import ConnectionLost, UnknownTopic, WaystationError
+from waystation.spark.decoding import PADDING
+from waystation.spark.fetch_wire import (
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    MOVED,
+    OFFSET_COMMIT,
+    OFFSET_OUT_OF_RANGE,
+    TOPIC_GONE,
+    VERSIONS,
+    Address,
+    Answer,
+    Fetch,
+    Moved,
+    Topic,
+    read_codes,
+    read_coordinator,
+    read_fetch,
+    read_metadata,
+    read_offsets,
+    write_commit,
+    write_fetch,
+    write_list_offsets,
+    write_metadata,
+)
+from waystation.spark.options import Partition
+
+T = TypeVar("T")
+
+log = logging.getLogger("waystation.spark")
+
+CONNECT_S = 10.0
+ANSWER_S = 60.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+SAY_AGAIN_S = 10.0
+"""How often a wait for the broker is mentioned in the log."""
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+_HEAD = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+_CORRELATION = struct.Struct(">i")
+
+
+class Connection:
+    """One socket to one broker: questions out, answers in, in the same order."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._last = 0
+        self._waiting: list[tuple[int, int]] = []
+        self._socket = socket.create_connection(address, timeout=CONNECT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(ANSWER_S)
+
+    @property
+    def pending(self) -> int:
+        """Questions whose answers were not taken yet."""
+        return len(self._waiting)
+
+    def send(self, api: int, body: bytes | bytearray) -> None:
+        self._last = (self._last + 1) & 0x7FFFFFFF
+        version = VERSIONS[api]
+        name = b"waystation-spark"
+        head = _HEAD.pack(api, version, self._last, len(name)) + name + (b"\0" if api == METADATA else b"")
+        self._waiting.append((api, self._last))
+        self._socket.sendall(_SIZE.pack(len(head) + len(body)) + head + body)
+
+    def receive(self) -> bytearray:
+        """The body of the next answer, and PADDING bytes behind it."""
+        api, wanted = self._waiting.pop(0)
+        (size,) = _SIZE.unpack(self._take(bytearray(_SIZE.size)))
+        if not _CORRELATION.size <= size <= MAX_ANSWER_BYTES:
+            raise ConnectionError(f"an answer of {size} bytes is none of the Kafka protocol's")
+        (correlation,) = _CORRELATION.unpack(self._take(bytearray(_CORRELATION.size)))
+        if correlation != wanted:
+            raise ConnectionError("an answer to something else came")
+        body = bytearray(size - _CORRELATION.size + PADDING)
+        self._take(memoryview(body)[: size - _CORRELATION.size])
+        return body[1:] if api == METADATA else body  # the tagged fields of the answer's head, of which there are none
+
+    def _take(self, into: bytearray | memoryview) -> bytearray | memoryview:
+        view = memoryview(into)
+        got = 0
+        while got < len(view):
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            got += count
+        return into
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Cluster:
+    """The brokers, as seen from this process."""
+
+    def __init__(self, servers: Sequence[Address], retry_s: float) -> None:
+        self._servers = tuple(servers)
+        self._retry_s = retry_s
+        self._connections: dict[Address, Connection] = {}
+        self._brokers: dict[int, Address] = {}
+        self._leaders: dict[Partition, int] = {}
+        self._coordinators: dict[str, Address] = {}
+
+    # -- what exists ------------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        """The topics of these names that exist; all of them without names."""
+        body = write_metadata(names)
+        return self._patiently(lambda: self._metadata(self._ask(self._any(), METADATA, body)))
+
+    def _metadata(self, answer: bytearray) -> dict[str, Topic]:
+        brokers, topics = read_metadata(answer)
+        self._brokers.update(brokers)
+        for topic in topics.values():
+            for index, leader in topic.leaders.items():
+                self._leaders[topic.name, index] = leader
+        return topics
+
+    def _leader(self, partition: Partition) -> Address:
+        """Where to ask for a partition; any broker knows that there is no such partition."""
+        if partition not in self._leaders:
+            self._metadata(self._ask(self._any(), METADATA, write_metadata([partition[0]])))
+        address = self._brokers.get(self._leaders.get(partition, -1))
+        return self._any() if address is None else address
+
+    # -- where partitions begin and end -----------------------------------------------------------------------------
+
+    def offsets(self, wanted: Mapping[Partition, int], committed: bool) -> dict[Partition, int]:
+        """By partition: the offset at a time in ms, EARLIEST or LATEST; -1 where no record is that young.
+
+        A partition that does not exist is not in the answer.
+        """
+        if not wanted:
+            return {}
+        return self._patiently(lambda: self._offsets(wanted, committed))
+
+    def _offsets(self, wanted: Mapping[Partition, int], committed: bool) -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        for address, partitions in self._by_leader(wanted).items():
+            body = write_list_offsets({one: wanted[one] for one in partitions}, committed)
+            for partition, (error, offset) in read_offsets(self._ask(address, LIST_OFFSETS, body)).items():
+                if error in TOPIC_GONE:
+                    continue
+                _check(error, partition)
+                found[partition] = offset
+        return found
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    def fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+        """What there is; waits if there is nothing. Errors are in the answers."""
+        return self._patiently(lambda: self._fetch(fetch))
+
+    def _fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+        self.drop_unanswered()
+        groups = self._by_leader(fetch.positions)
+        for address, partitions in groups.items():
+            self._connection(address).send(FETCH, write_fetch(fetch, partitions))
+        found: dict[Partition, Answer] = {}
+        for address in groups:
+            found.update(read_fetch(self._connection(address).receive()))
+        for partition, answer in found.items():
+            if answer.error and answer.error not in TOPIC_GONE and answer.error != OFFSET_OUT_OF_RANGE:
+                _check(answer.error, partition)
+        return found
+
+    def ahead(self, fetch: Fetch) -> Ahead:
+        """Asks now; the answer is taken later."""
+        return Ahead(self, fetch)
+
+    # -- progress ---------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Publishes a group's offsets from outside the group; the error codes by partition."""
+        return self._patiently(lambda: self._commit(group, offsets))
+
+    def _commit(self, group: str, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        if group not in self._coordinators:
+            out = bytearray()
+            write_string(out, group, False)
+            out += b"\0"
+            self._coordinators[group] = read_coordinator(self._ask(self._any(), FIND_COORDINATOR, out))
+        answer = self._ask(self._coordinators[group], OFFSET_COMMIT, write_commit(group, offsets))
+        codes = read_codes(answer)
+        for partition, code in codes.items():
+            if code in MOVED:
+                _check(code, partition)
+        return codes
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, address: Address, api: int, body: bytes | bytearray) -> bytearray:
+        self.drop_unanswered()
+        connection = self._connection(address)
+        connection.send(api, body)
+        return connection.receive()
+
+    def _connection(self, address: Address) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address)
+        return connection
+
+    def _any(self) -> Address:
+        """A broker that answers: one that we are connected to, else the first of the servers that can be reached."""
+        for address in self._connections:
+            return address
+        refused: OSError | None = None
+        for address in self._servers:
+            try:
+                self._connection(address)
+                return address
+            except OSError as error:
+                refused = error
+        raise refused or ConnectionError("no servers were given")
+
+    def _by_leader(self, partitions: Iterable[Partition]) -> dict[Address, list[Partition]]:
+        found: dict[Address, list[Partition]] = {}
+        for partition in partitions:
+            found.setdefault(self._leader(partition), []).append(partition)
+        return found
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Does it, again and again if need be, and says so."""
+        began = time.monotonic()
+        said = -SAY_AGAIN_S
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                result = ask()
+            except (OSError, Moved) as error:
+                self.forget()
+                gone = time.monotonic() - began
+                if gone >= self._retry_s:
+                    raise ConnectionLost(self._gave_up(error)) from None
+                if gone - said >= SAY_AGAIN_S:
+                    said = gone
+                    log.warning("%s; trying again for %.0f s", self._trouble(error), self._retry_s - gone)
+                time.sleep(min(pause, max(0.0, self._retry_s - gone)))
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                continue
+            if said >= 0:
+                log.warning("the broker at %s answers again after %.1f s", self.name, time.monotonic() - began)
+            return result
+
+    @property
+    def name(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self._servers)
+
+    def _trouble(self, error: Exception) -> str:
+        if isinstance(error, Moved):
+            return f"the broker at {self.name} cannot answer now ({error})"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        return f"the broker at {self.name} cannot be reached ({reason})"
+
+    def _gave_up(self, error: Exception) -> str:
+        return (
+            f"{self._trouble(error)}, and {self._retry_s:.0f} s of trying are over; start it, or check the option"
+            " servers (the option retryTimeout says how long to try)"
+        )
+
+    def forget(self) -> None:
+        """Drops all connections, and with them what was asked and not answered, and what was known of the brokers."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._brokers.clear()
+        self._leaders.clear()
+        self._coordinators.clear()
+
+    def drop_unanswered(self) -> None:
+        """Closes connections on which answers are still to come that nobody will take."""
+        for address, connection in list(self._connections.items()):
+            if connection.pending:
+                connection.close()
+                del self._connections[address]
+
+
+class Ahead:
+    """A fetch that was sent before its answer is needed, so that broker and reader work at the same time."""
+
+    def __init__(self, cluster: Cluster, fetch: Fetch) -> None:
+        self._cluster = cluster
+        self._fetch = fetch
+        self._connection: Connection | None = None
+        try:
+            (address,) = cluster._by_leader(fetch.positions)
+            connection = cluster._connection(address)
+            connection.send(FETCH, write_fetch(fetch, fetch.positions))
+            self._connection = connection
+        except (OSError, Moved):
+            cluster.forget()  # the patient way says what is wrong
+
+    def take(self) -> dict[Partition, Answer]:
+        if self._connection is not None:
+            try:
+                found = read_fetch(self._connection.receive())
+                if all(not a.error or a.error in TOPIC_GONE or a.error == OFFSET_OUT_OF_RANGE for a in found.values()):
+                    return found
+            except OSError:
+                pass
+            self._cluster.forget()
+        return self._cluster.fetch(self._fetch)
+
+
+_clusters: dict[tuple[int, tuple[Address, ...]], Cluster] = {}
+"""Spark uses a Python worker for task after task and rebuilds everything else: only a module keeps connections. By
+process id, since workers are forked."""
+
+
+def cluster_at(servers: Sequence[Address], retry_s: float) -> Cluster:
+    """This process's connections to these servers."""
+    key = (os.getpid(), tuple(servers))
+    cluster = _clusters.get(key)
+    if cluster is None:
+        cluster = _clusters[key] = Cluster(servers, retry_s)
+    cluster._retry_s = retry_s
+    return cluster
+
+
+def _check(error: int, partition: Partition) -> None:
+    if not error:
+        return
+    what = f"topic {partition[0]!r} partition {partition[1]}"
+    if error in TOPIC_GONE:
+        raise UnknownTopic(f"{what} does not exist")
+    if error in MOVED:
+        raise Moved(f"{what}: Kafka error {error}")
+    raise WaystationError(f"{what}: the broker refused with Kafka error {error}")

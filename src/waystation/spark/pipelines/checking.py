@@ -1,0 +1,186 @@
+"""Everything that can be known to be wrong with a pipeline before it runs: each mistake with its line.
+
+First what the file itself tells (`reading.py`), then the broker is asked for the topics and queues, then Spark analyses
+every step over empty tables that have the columns of the real ones, and every sink with its mode. No row is read or
+written, no checkpoint is touched. Used by `waystation pipeline check`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+from waystation.errors import NotFound, Unavailable, WaystationError, near_matches
+from waystation.spark.pipelines.declared import Pipeline, Sink, Source
+from waystation.spark.pipelines.folder import CheckpointFolder
+from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
+from waystation.spark.pipelines.problems import Problem
+from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
+from waystation.spark.pipelines.sinks import as_messages
+from waystation.spark.pipelines.tables import need_package
+from waystation.spark.pipelines.toml_lines import TomlLines
+from waystation.spark.sink_columns import check_columns
+from waystation.spark.sink_options import read_sink_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECK_MASTER = "local[1]"
+
+
+def check_pipeline(
+    file: FilePath, *, servers: str | None = None, note: Callable[[str], None] = lambda text: None
+) -> list[Problem]:
+    """All mistakes of a file, by line; none: it can run. PipelineInvalid if it is no TOML."""
+    read = read_with_problems(file, servers=servers)
+    problems = list(read.problems)
+    problems += check_outside(read)
+    if not read.problems:
+        note("analysing with Spark")
+        problems += check_plans(read)
+    return sorted(set(problems))
+
+
+# -- outside -----------------------------------------------------------------------------------------------------------
+
+
+def check_outside(read: PipelineFile) -> list[Problem]:
+    """Topics and queues that are not there, packages that are not installed, a checkpoint of somebody else."""
+    pipeline, lines = read.pipeline, read.lines
+    problems = []
+    try:
+        CheckpointFolder(pipeline).check_owner()
+    except WaystationError as error:
+        problems.append(Problem(lines.of(("checkpoint",)), str(error)))
+    for sink in pipeline.sinks.values():
+        try:
+            need_package(sink)
+        except Unavailable as error:
+            problems.append(Problem(lines.of(("sink", sink.name, sink.kind)), str(error)))
+    if pipeline.uses_broker:
+        problems += _check_broker(pipeline, lines)
+    return problems
+
+
+def _check_broker(pipeline: Pipeline, lines: TomlLines) -> list[Problem]:
+    from waystation.client.sync.connecting import connect
+
+    try:
+        with connect(pipeline.servers.split(",")[0], name="waystation-pipeline-check") as mq:
+            topics = [topic.topic for topic in mq.topics()]
+            queues = [queue.queue for queue in mq.queues()]
+    except WaystationError as error:
+        return [Problem(lines.of(("servers",)), f"topics and queues could not be looked up: {error}")]
+    problems = []
+    for source in pipeline.sources.values():
+        path = ("source", source.name)
+        for topic in source.topics:
+            if topic not in topics:
+                problems.append(Problem(lines.of((*path, "topics")), _missing("topic", topic, topics)))
+        queue = source.options.get("queue")
+        if queue is not None and queue not in queues:
+            problems.append(Problem(lines.of((*path, "queue")), _missing("queue", queue, queues)))
+    for sink in pipeline.sinks.values():
+        there = topics if sink.kind == "topic" else queues
+        if sink.kind in ("topic", "queue") and sink.place not in there:
+            problems.append(Problem(lines.of(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+    return problems
+
+
+def _missing(kind: str, name: str, there: list[str]) -> str:
+    near = near_matches(name, there)
+    return f"there is no {kind} {name!r}{near or f'; create it with `waystation {kind}s create {name}`'}"
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def check_plans(read: PipelineFile) -> list[Problem]:
+    """What Spark says of every source, step and sink. Unavailable if Spark cannot run here."""
+    from waystation.spark.sessions import SessionSettings, session
+
+    pipeline = replace(read.pipeline, master=CHECK_MASTER)
+    with tempfile.TemporaryDirectory(prefix="waystation-check-") as folder:
+        settings = {**pipeline.settings, **needed_settings(pipeline)}
+        wanted = SessionSettings(CHECK_MASTER, f"check {pipeline.name}", settings, FilePath(folder) / "log")
+        with session(wanted) as spark:
+            return analyse(spark, PipelineFile(pipeline, read.lines, []), FilePath(folder))
+
+
+def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[Problem]:
+    """The same, with a session that is there. `folder` is empty and ours."""
+    pipeline, lines = read.pipeline, read.lines
+    problems: list[Problem] = []
+    broken: set[str] = set()
+    frames = Frames(spark, pipeline, lambda source: _empty(spark, pipeline, source, folder))
+
+    def attempt(name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except PartFailed as failed:
+            problems.append(problem_of(failed, pipeline, lines))
+            broken.add(name)
+
+    for source in pipeline.sources.values():
+        attempt(source.name, lambda source=source: frames.add_source(source))  # type: ignore[misc]
+    for step in pipeline.steps.values():
+        used = {*step.inputs, *((step.join.table,) if step.join else ())}
+        if used & broken or (step.sql is not None and _mentions(step.sql, broken)):
+            broken.add(step.name)  # it would only repeat what is wrong with the other
+            continue
+        attempt(step.name, lambda step=step: frames.add_step(step))  # type: ignore[misc]
+    for sink in pipeline.sinks.values():
+        if sink.table not in broken:
+            attempt(sink.name, lambda sink=sink: _try_sink(sink, frames.tables[sink.table], folder))  # type: ignore[misc]
+    return problems
+
+
+def _mentions(sql: str, names: set[str]) -> bool:
+    return any(name in sql for name in names)
+
+
+def _empty(spark: SparkSession, pipeline: Pipeline, source: Source, folder: FilePath) -> DataFrame:
+    """No rows, but the columns of the source: a stream if it is one."""
+    if source.kind == "rate" and not source.static:
+        return open_source(spark, pipeline, source)
+    if source.kind == "parquet" and source.static and not FilePath(source.place).exists():
+        raise NotFound(f"there is no folder {source.place}")
+    if source.kind == "parquet" and source.schema is not None:
+        schema = spark.createDataFrame([], source.schema).schema
+    else:
+        schema = open_source(spark, pipeline, source).schema
+    if source.static:
+        return spark.createDataFrame([], schema)
+    nothing = folder / "sources" / source.name
+    nothing.mkdir(parents=True)
+    return spark.readStream.schema(schema).parquet(str(nothing))
+
+
+def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
+    """Starts it over empty sources into nothing: Spark says then whether a stream can be written in this mode."""
+    path = ("sink", sink.name)
+    if sink.kind in ("topic", "queue"):
+        key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")
+        given = {"servers": "127.0.0.1", sink.kind: sink.place, **sink.options}
+        try:
+            options = read_sink_options(given, streaming=frame.isStreaming)
+            frame = as_messages(frame, sink)
+            check_columns(frame.schema, options)
+        except Exception as error:
+            raise PartFailed((*path, key), error) from error
+    unknown = [column for column in sink.partition_by if column not in frame.columns]
+    if unknown:
+        near = near_matches(unknown[0], frame.columns) or f"; there are {', '.join(frame.columns)}"
+        raise PartFailed((*path, "partition_by"), NotFound(f"there is no column {unknown[0]!r}{near}"))
+    if not frame.isStreaming:
+        return
+    try:
+        writer = frame.writeStream.format("noop").outputMode(sink.mode)
+        writer = writer.option("checkpointLocation", str(folder / "sinks" / sink.name))
+        query = writer.trigger(availableNow=True).start()
+        query.stop()
+    except Exception as error:
+        raise PartFailed((*path, "mode"), error) from error

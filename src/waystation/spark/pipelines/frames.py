@@ -1,0 +1,198 @@
+"""The tables of a pipeline as Spark frames: sources opened, steps applied, each known to SQL by its name.
+
+`Frames` is used twice: by `running.py` with the real sources, and by `checking.py` with empty ones of the same columns;
+so what is checked is what runs. An error carries the path of the key that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from waystation.spark.pipelines.declared import Pipeline, Source, Step
+from waystation.spark.pipelines.explaining import explain, line_in_sql
+from waystation.spark.pipelines.functions import load_reference
+from waystation.spark.pipelines.problems import Problem
+from waystation.spark.pipelines.toml_lines import Path, TomlLines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Part = tuple[str, Callable[["DataFrame"], "DataFrame"]]
+
+TIME_MODES = {"none": "None", "processing": "ProcessingTime", "event": "EventTime"}
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+class PartFailed(Exception):
+    """A part of a source, step or sink that Spark, or a function of the user, refused. `cause` says why."""
+
+    def __init__(self, path: Path, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.path = path
+        self.cause = cause
+
+
+def problem_of(failed: PartFailed, pipeline: Pipeline, lines: TomlLines) -> Problem:
+    """What failed as a mistake in the file: the line of the key, or in a query the line of the query."""
+    text = explain(failed.cause, (*pipeline.sources, *pipeline.steps))
+    if failed.path[-1] == "sql":
+        sql = pipeline.steps[str(failed.path[1])].sql or ""
+        return Problem(lines.of_content(failed.path, line_in_sql(failed.cause, sql)), text)
+    return Problem(lines.of(failed.path), text)
+
+
+def needed_settings(pipeline: Pipeline) -> dict[str, str]:
+    """Spark settings without which some step cannot run."""
+    stateful = any(step.stateful is not None for step in pipeline.steps.values())
+    return {STATE_PROVIDER: ROCKSDB} if stateful else {}
+
+
+def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
+    """The rows of a source, without its watermark, filter and columns."""
+    reader: Any = spark.read if source.static else spark.readStream
+    if source.kind in ("waystation", "queue"):
+        reader = reader.format("waystation").option("servers", pipeline.servers).options(**source.options)
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        return reader.load()  # type: ignore[no-any-return]
+    if source.kind == "parquet":
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        return reader.format("parquet").options(**source.options).load(source.place)  # type: ignore[no-any-return]
+    if source.static:
+        return spark.range(int(source.place)).selectExpr("current_timestamp() AS timestamp", "id AS value")
+    reader = reader.format("rate").option("rowsPerSecond", source.place).options(**source.options)
+    return reader.load()  # type: ignore[no-any-return]
+
+
+class Frames:
+    """Frames by name, built in the order of the file."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, opened: Callable[[Source], DataFrame] | None = None
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._open = opened or (lambda source: open_source(spark, pipeline, source))
+        self.tables: dict[str, DataFrame] = {}
+
+    def build(self) -> dict[str, DataFrame]:
+        """All of them; the first part that fails is raised."""
+        for source in self._pipeline.sources.values():
+            self.add_source(source)
+        for step in self._pipeline.steps.values():
+            self.add_step(step)
+        return self.tables
+
+    def add_source(self, source: Source) -> None:
+        path: Path = ("source", source.name)
+        try:
+            frame = self._open(source)
+            frame.schema  # noqa: B018  (over Spark Connect a frame is only looked at when it is asked something)
+        except Exception as error:
+            raise PartFailed(path, error) from error
+        self._apply(frame, path, self._source_parts(source), source.name)
+
+    def add_step(self, step: Step) -> None:
+        path: Path = ("step", step.name)
+        if step.sql is not None:
+            frame = self._try((*path, "sql"), lambda: self._spark.sql(step.sql or ""))
+        else:
+            frame = self.tables[step.inputs[0]]
+        self._apply(frame, path, self._step_parts(step), step.name)
+
+    def _apply(self, frame: DataFrame, path: Path, parts: Iterator[Part], name: str) -> None:
+        for key, part in parts:
+            before = frame
+            frame = self._try((*path, key), lambda part=part, before=before: part(before))  # type: ignore[misc]
+        self.tables[name] = frame
+        frame.createOrReplaceTempView(name)
+
+    def _try(self, path: Path, work: Callable[[], DataFrame]) -> DataFrame:
+        try:
+            frame = work()
+            frame.schema  # noqa: B018
+            return frame
+        except Exception as error:
+            raise PartFailed(path, error) from error
+
+    # -- parts, in the order in which they are applied -----------------------------------------------------------------
+
+    @staticmethod
+    def _source_parts(source: Source) -> Iterator[Part]:
+        if (mark := source.watermark) is not None:
+            yield "watermark", lambda frame: frame.withWatermark(mark.column, mark.delay)
+        if (condition := source.filter) is not None:
+            yield "filter", lambda frame: frame.filter(condition)
+        if source.select:
+            yield "select", lambda frame: frame.selectExpr(*source.select)
+
+    def _step_parts(self, step: Step) -> Iterator[Part]:
+        if (mark := step.watermark) is not None:
+            yield "watermark", lambda frame: frame.withWatermark(mark.column, mark.delay)
+        if (condition := step.filter) is not None:
+            yield "filter", lambda frame: frame.filter(condition)
+        if step.join is not None:
+            yield "join", lambda frame: self._join(step, frame)
+        if (dedup := step.dedup) is not None:
+            columns = list(dedup.columns)
+            if dedup.within:
+                yield "dedup", lambda frame: frame.dropDuplicatesWithinWatermark(columns)
+            else:
+                yield "dedup", lambda frame: frame.dropDuplicates(columns)
+        if step.aggregate:
+            yield "aggregate", lambda frame: _aggregate(step, frame)
+        if step.python is not None:
+            yield "python", lambda frame: self._call(step, frame)
+        if step.stateful is not None:
+            yield "stateful", lambda frame: self._stateful(step, frame)
+        if step.select:
+            yield "select", lambda frame: frame.selectExpr(*step.select)
+
+    def _join(self, step: Step, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        join = step.join
+        if join is None:
+            return frame
+        other = self.tables[join.table]
+        if join.how == "cross":
+            return frame.crossJoin(other)
+        if isinstance(join.on, tuple):
+            return frame.join(other, list(join.on), join.how)
+        left = frame.alias(step.inputs[0]) if step.inputs else frame
+        return left.join(other.alias(join.table), F.expr(join.on), join.how)
+
+    def _call(self, step: Step, frame: DataFrame) -> DataFrame:
+        function = load_reference(self._pipeline.folder, step.python or "")
+        made = function(frame, *(self.tables[name] for name in step.inputs[1:]))
+        if not hasattr(made, "createOrReplaceTempView"):
+            raise TypeError(f"{step.python} has to return a DataFrame, and returned {type(made).__name__}")
+        return made  # type: ignore[no-any-return]
+
+    def _stateful(self, step: Step, frame: DataFrame) -> DataFrame:
+        wanted = step.stateful
+        if wanted is None:
+            return frame
+        processor = load_reference(self._pipeline.folder, wanted.processor)
+        return frame.groupBy(*wanted.group).transformWithState(
+            statefulProcessor=processor(),
+            outputStructType=wanted.output,
+            outputMode=wanted.mode.capitalize(),
+            timeMode=TIME_MODES[wanted.time],
+        )
+
+
+def _aggregate(step: Step, frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    keys = [F.expr(text) for text in step.group]
+    if (window := step.window) is not None:
+        column = F.col(window.column)
+        if window.gap:
+            keys.insert(0, F.session_window(column, window.size).alias("window"))
+        else:
+            keys.insert(0, F.window(column, window.size, window.slide).alias("window"))
+    return frame.groupBy(*keys).agg(*(F.expr(text).alias(name) for name, text in step.aggregate.items()))

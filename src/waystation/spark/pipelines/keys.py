@@ -1,0 +1,115 @@
+"""Every key that a pipeline file may have, and what it means: the reference page has the same list (a test compares).
+
+Keys of sources and sinks that are spelled like `startingOffsets` are options of the Spark source and sink `waystation`,
+and are handed on as they are.
+"""
+
+from __future__ import annotations
+
+TOP = {
+    "name": "what the pipeline is called everywhere. Default: the file's name",
+    "servers": "the broker's Kafka door, HOST:PORT. Default: $WAYSTATION_SERVER, or 127.0.0.1:9092",
+    "checkpoint": "the folder where it remembers how far it is. Default: .waystation/NAME beside the file",
+    "trigger": 'when a batch is made: "once", "available-now" or an interval ("10s"). Default: when there is data',
+    "master": "where Spark runs: local[*] (the default), spark://HOST:PORT, sc://HOST:PORT",
+    "progress": "whether it tells how it is doing on the topic waystation.pipelines. Default: true",
+    "spark": "a table of Spark's settings, by their dotted names",
+    "source": "the tables that come from outside",
+    "step": "the tables that are made of others, from top to bottom",
+    "sink": "where tables go",
+}
+
+SOURCE_KINDS = {
+    "topics": "names of topics",
+    "pattern": "topics by pattern",
+    "assign": "partitions of topics: {orders = [0, 1]}",
+    "queue": "a queue; rows are acked when they have arrived",
+    "parquet": "a folder of Parquet files",
+    "rate": "for tests: so many rows a second, with columns timestamp and value",
+}
+
+SOURCE_OPTIONS = {
+    "startingOffsets": 'where a new pipeline begins: "earliest" (the default), "latest", or {orders = {0 = 17}}',
+    "endingOffsets": "where a static source ends",
+    "startingTimestamp": "the first message at or after this time (ms since 1970)",
+    "endingTimestamp": "for a static source: up to this time",
+    "maxRowsPerTrigger": "so many rows in a batch at most",
+    "maxBytesPerTrigger": "so many bytes in a batch at most",
+    "minPartitions": "so many tasks at least: big ranges are split",
+    "group": "publish progress as this group's offsets",
+    "failOnDataLoss": "whether messages that retention removed before they were read are an error. Default: true",
+    "isolation": '"read_committed" (the default) or "read_uncommitted"',
+    "valueFormat": '"json": the value is decoded; by the schema where one is given. Default: bytes',
+    "mode": 'what becomes of a value that does not fit the schema: "permissive" (null, the default), "dropmalformed", '
+    '"failfast"',
+    "retryTimeout": "for so many seconds a broker that is away is waited for. Default: 300",
+}
+
+SOURCE = {
+    **SOURCE_KINDS,
+    **SOURCE_OPTIONS,
+    "schema": "the columns, as SQL writes them: id STRING, amount DOUBLE",
+    "static": "read once, whole, as a table to join with. Default: false",
+    "watermark": "{column, delay}: how late rows may come",
+    "filter": "only rows for which this SQL condition holds",
+    "select": "these columns, as SQL expressions",
+    "options": "a table of further options of the Spark source",
+}
+
+STEP = {
+    "from": "the table, or tables, that it is made of",
+    "sql": "a query over all tables above",
+    "watermark": "{column, delay}: how late rows may come",
+    "filter": "only rows for which this SQL condition holds",
+    "join": "{with, on, how}: with another table",
+    "dedup": "columns that tell rows apart; or {columns, within_watermark}",
+    "window": "{column, size, slide} or {column, gap}: what rows are gathered by time",
+    "group": "what rows are gathered by: columns or SQL expressions",
+    "aggregate": "a table of columns and what they are: {total = 'sum(amount)'}",
+    "python": "FILE:FUNCTION, which takes the tables of `from` and returns one",
+    "stateful": "{processor, group, output, mode, time}: a StatefulProcessor for each group",
+    "select": "these columns, as SQL expressions",
+}
+
+WATERMARK = {"column": "a timestamp", "delay": "how late: 10 minutes"}
+JOIN = {
+    "with": "the other table",
+    "on": "columns that both have, or a SQL condition",
+    "how": "inner (the default), left, right, full, semi, anti, cross",
+}
+DEDUP = {"columns": "what tells rows apart", "within_watermark": "forget what is older than the watermark"}
+WINDOW = {
+    "column": "a timestamp",
+    "size": "how long a window is: 1 minute",
+    "slide": "how far apart windows begin. Default: size",
+    "gap": "instead of size: a session ends after so long without a row",
+}
+STATEFUL = {
+    "processor": "FILE:CLASS, a pyspark StatefulProcessor",
+    "group": "the columns that have a state together",
+    "output": "the columns that it gives, as SQL writes them",
+    "mode": "append (the default) or update",
+    "time": "none (the default), processing or event: which timers it may set",
+}
+
+SINK_KINDS = {
+    "topic": "a topic",
+    "queue": "a queue",
+    "parquet": "a folder of Parquet files",
+    "console": "true: print the rows",
+    "memory": "for tests: a table in the session",
+    "delta": "a Delta Lake table's folder (needs the package deltalake)",
+    "iceberg": "an Iceberg table's name (needs the package pyiceberg)",
+}
+
+SINK = {
+    "from": "the table",
+    **SINK_KINDS,
+    "mode": "append (the default), update or complete",
+    "key": "the key of a message, as a SQL expression. Default: the column key, if there is one",
+    "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
+    "partition_by": "columns that become folders",
+    "guarantee": '"exactly-once" (the default) or "at-least-once"',
+    "txnId": "for a table that is written once: a name under which it is written at most once",
+    "options": "a table of further options of the Spark sink",
+}

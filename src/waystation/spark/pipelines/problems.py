@@ -1,0 +1,28 @@
+"""What is wrong with a pipeline file: sentences with their lines, gathered so that all are told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from waystation.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One mistake. `line` counts from 1."""
+
+    line: int
+    text: str
+
+    def spelled(self, file: Path) -> str:
+        return f"{file}:{self.line}: {self.text}"
+
+
+class PipelineInvalid(Invalid):
+    """A pipeline file with mistakes; the text has one line for each."""
+
+    def __init__(self, file: Path, problems: list[Problem]) -> None:
+        self.file = file
+        self.problems = sorted(set(problems))
+        super().__init__("\n".join(problem.spelled(file) for problem in self.problems))

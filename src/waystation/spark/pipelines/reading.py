@@ -1,0 +1,300 @@
+"""A pipeline file, read: TOML in, a `Pipeline` out, or all mistakes with their lines.
+
+Whatever can be known without Spark and without a broker is found here: syntax, unknown keys (with the nearest right
+one), wrong types, tables that are not there. Used by everything that takes a pipeline file; imports no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from waystation.errors import Invalid, NotFound, near_matches
+from waystation.spark.options import read_options
+from waystation.spark.pipelines import keys
+from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.step_reading import read_step, read_watermark
+from waystation.spark.pipelines.table_reading import TableReader
+from waystation.spark.pipelines.times import read_trigger
+from waystation.spark.pipelines.toml_lines import TomlLines
+
+DEFAULT_SERVERS = "127.0.0.1:9092"
+SERVER_VARIABLE = "WAYSTATION_SERVER"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SINK_MODES = ("append", "update", "complete")
+
+
+class PipelineFile(NamedTuple):
+    """A file that was read: what it declares, where it says so, and what is wrong."""
+
+    pipeline: Pipeline
+    lines: TomlLines
+    problems: list[Problem]
+
+
+def read_pipeline(file: Path, *, servers: str | None = None, master: str | None = None) -> PipelineFile:
+    """Reads a file; PipelineInvalid with everything that is wrong. `servers` and `master` win over what it says."""
+    found = read_with_problems(file, servers=servers, master=master)
+    if found.problems:
+        raise PipelineInvalid(file, found.problems)
+    return found
+
+
+def read_with_problems(file: Path, *, servers: str | None = None, master: str | None = None) -> PipelineFile:
+    """The same, for `check`, which has more to say. Only a file that is no TOML raises."""
+    text = _text(file)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        _not_toml(file, error)
+    lines = TomlLines(text)
+    problems: list[Problem] = []
+    top = TableReader(document, (), "a pipeline", lines, problems)
+    pipeline = _pipeline(file, top, servers, master)
+    top.refuse_others(keys.TOP)
+    declared = {kind: [name for name, _ in top.tables(kind)] for kind in ("source", "step", "sink")}
+    _check_tables(pipeline, declared, lines, problems)
+    return PipelineFile(pipeline, lines, problems)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = near_matches(file.name, (other.name for other in file.parent.glob("*.toml")))
+        raise NotFound(f"there is no pipeline file {file}{near}") from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{file} is not a text file in UTF-8, so it is no pipeline file") from None
+    except IsADirectoryError:
+        raise Invalid(f"{file} is a folder; name the pipeline file in it") from None
+
+
+def _not_toml(file: Path, error: tomllib.TOMLDecodeError) -> NoReturn:
+    said = re.search(r"^(.*) \(at line (\d+), column (\d+)\)$", str(error))
+    text, line = (said[1], int(said[2])) if said else (str(error), 1)
+    if said is None and file.exists():  # "at end of document"
+        line = max(1, file.read_text(encoding="utf-8").count("\n"))
+    raise PipelineInvalid(file, [Problem(line, f"this is not TOML: {text[:1].lower()}{text[1:]}")]) from None
+
+
+def _pipeline(file: Path, top: TableReader, servers: str | None, master: str | None) -> Pipeline:
+    name = top.text("name") or file.stem
+    if not NAME.fullmatch(name):
+        top.problem("name", f"{name!r} cannot be a pipeline's name: use letters, digits, dots, dashes and underscores")
+    said = top.text("servers")
+    progress = top.flag("progress")
+    sources = [_source(file, *named) for named in _tables(top, "source")]
+    steps = [read_step(*named) for named in _tables(top, "step")]
+    sinks = [_sink(file, *named) for named in _tables(top, "sink")]
+    return Pipeline(
+        name=name,
+        file=file,
+        servers=servers or said or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS,
+        checkpoint=_place(file, top.text("checkpoint") or f".waystation/{name}"),
+        trigger=read_trigger(top),
+        master=master or _master(top) or "local[*]",
+        progress=True if progress is None else progress,
+        settings=top.options("spark"),
+        sources={source.name: source for source in sources if source is not None},
+        steps={step.name: step for step in steps if step is not None},
+        sinks={sink.name: sink for sink in sinks if sink is not None},
+    )
+
+
+def _master(top: TableReader) -> str | None:
+    from waystation.spark.sessions import check_master
+
+    master = top.text("master")
+    if master is not None:
+        try:
+            check_master(master)
+        except Invalid as error:
+            top.problem("master", str(error))
+    return master
+
+
+def _place(file: Path, place: str) -> str:
+    """A path as the file means it: from its own folder, unless it is absolute or an address."""
+    return place if re.match(r"[a-z0-9+.-]+:/", place) else str((file.parent / place).absolute())
+
+
+def _tables(top: TableReader, kind: str) -> list[tuple[str, TableReader]]:
+    """The tables `[kind.NAME]`, in the order of the file."""
+    tables = top.tables(kind)
+    for name, table in tables:
+        if not TABLE_NAME.fullmatch(name):
+            table.problem((), f"{name!r} cannot be the name of a {kind}: use letters, digits and underscores")
+    return tables
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+SOURCE_KIND: dict[str, SourceKind] = {
+    "topics": "waystation",
+    "pattern": "waystation",
+    "assign": "waystation",
+    "queue": "queue",
+    "parquet": "parquet",
+    "rate": "rate",
+}
+
+
+def _source(file: Path, name: str, table: TableReader) -> Source | None:
+    chosen = table.one_of(keys.SOURCE_KINDS)
+    table.refuse_others(keys.SOURCE)
+    if chosen is None:
+        return None
+    kind = SOURCE_KIND[chosen]
+    options, place = _source_options(file, table, chosen, kind)
+    schema = table.text("schema")
+    if kind == "waystation":
+        _check_options(table, options)
+    return Source(
+        name=name,
+        kind=kind,
+        options=options,
+        place=place,
+        schema=schema if kind == "parquet" else None,
+        static=bool(table.flag("static")),
+        watermark=read_watermark(table),
+        filter=table.text("filter"),
+        select=table.texts("select"),
+    )
+
+
+def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKind) -> tuple[dict[str, str], str]:
+    given = table.given(keys.SOURCE_OPTIONS)
+    options = {key: _option(value) for key, value in given.items()}
+    place = ""
+    if kind in ("waystation", "queue"):
+        options[chosen] = ",".join(table.texts(chosen)) if chosen == "topics" else _option(table.value(chosen))
+        if chosen == "topics" and not options[chosen]:
+            table.problem("topics", "names no topic")
+        if kind == "waystation" and not {"startingOffsets", "startingTimestamp"} & given.keys():
+            options["startingOffsets"] = "earliest"
+        if table.text("schema") is not None:
+            options["valueSchema"] = table.text("schema") or ""
+            options.setdefault("valueFormat", "json")
+    else:
+        for key in given:
+            table.problem(key, f"{key} is for topics and queues, and this source is {kind}")
+        place = _place(file, table.text("parquet") or "") if kind == "parquet" else str(table.number("rate") or 1)
+        if kind == "parquet" and table.text("schema") is None and not table.flag("static"):
+            table.problem((), 'a stream of Parquet files needs `schema = "…"`, since more files may come')
+    return {**options, **table.options("options")}, place
+
+
+def _check_options(table: TableReader, options: Mapping[str, str]) -> None:
+    """What the Spark source itself would say of its options."""
+    try:
+        read_options({"servers": DEFAULT_SERVERS, **options}, streaming=not table.flag("static"))
+    except Invalid as error:
+        named = next((name for name in options if str(error).startswith(name)), None)
+        table.problem(named or (), str(error))
+
+
+def _option(value: Any) -> str:
+    """A value as Spark's options have it: text. Tables and lists become JSON."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------------
+
+
+def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
+    kind = table.one_of(keys.SINK_KINDS)
+    table.refuse_others(keys.SINK)
+    source = table.text("from", needed=True)
+    mode = table.word("mode", SINK_MODES) or "append"
+    if kind is None or source is None:
+        return None
+    place = "" if kind == "console" else table.text(kind) or ""
+    if kind in ("parquet", "delta"):
+        place = _place(file, place)
+        if mode != "append":
+            table.problem("mode", f"a {kind} sink can only append; write to a topic, or aggregate with a watermark")
+    if kind == "console" and table.flag("console") is False:
+        table.problem("console", "write `console = true`, or leave the sink out")
+    if kind not in ("parquet", "delta") and table.value("partition_by") is not None:
+        table.problem("partition_by", f"partition_by is for folders of files, and this sink is {kind}")
+    message = kind in ("topic", "queue")
+    for key in ("key", "value", "guarantee", "txnId"):
+        if not message and table.value(key) is not None:
+            table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
+    guarantee = table.word("guarantee", ("exactly-once", "at-least-once"))
+    own = {"guarantee": guarantee, "txnId": table.text("txnId")} if message else {}
+    return Sink(
+        name=name,
+        kind=_sink_kind(kind),
+        table=source,
+        place=place,
+        mode=mode,
+        key=table.text("key"),
+        value=table.text("value"),
+        partition_by=table.texts("partition_by"),
+        options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
+    )
+
+
+def _sink_kind(kind: str) -> SinkKind:
+    kinds: dict[str, SinkKind] = {
+        "topic": "topic",
+        "queue": "queue",
+        "parquet": "parquet",
+        "console": "console",
+        "memory": "memory",
+        "delta": "delta",
+        "iceberg": "iceberg",
+    }
+    return kinds[kind]
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+def _check_tables(
+    pipeline: Pipeline, declared: Mapping[str, list[str]], lines: TomlLines, problems: list[Problem]
+) -> None:
+    """Every table that is named is there, above; and there is something to do.
+
+    `declared` has also those that have mistakes of their own: whoever uses them is not to blame.
+    """
+    seen = list(declared["source"])
+    for name in declared["step"]:
+        if name in seen:
+            problems.append(Problem(lines.of(("step", name)), f"there are two tables called {name!r}; rename this one"))
+        step = pipeline.steps.get(name)
+        for used in step.inputs if step is not None else ():
+            _check_name(used, seen, declared["step"], lines.of(("step", name, "from")), problems)
+        if step is not None and step.join is not None:
+            line = lines.of(("step", name, "join", "with"))
+            _check_name(step.join.table, seen, declared["step"], line, problems)
+        seen.append(name)
+    for sink in pipeline.sinks.values():
+        _check_name(sink.table, seen, (), lines.of(("sink", sink.name, "from")), problems)
+    for kind in ("source", "sink"):
+        if not declared[kind]:
+            problems.append(Problem(1, f"a pipeline needs a {kind}: add a table [{kind}.NAME]"))
+
+
+def _check_name(name: str, seen: Sequence[str], later: Sequence[str], line: int, problems: list[Problem]) -> None:
+    if name in seen:
+        return
+    if name in later:
+        text = f"step {name!r} is declared below; a step can only use what stands above it, so move {name!r} up"
+    else:
+        text = f"there is no source or step called {name!r}{near_matches(name, seen) or _list(seen)}"
+    problems.append(Problem(line, text))
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"; there are: {', '.join(names)}" if names else "; there is none at all"

@@ -1,0 +1,126 @@
+"""Tells the broker how a pipeline is doing, and hears whether it should stop: one thread, one connection.
+
+Spark never waits for it: who has news changes the state and goes on; the thread sends the newest state at most once a
+second, and at least every few. A broker that is away costs nothing but the report; it is tried again until it is back,
+and `on_note` hears when it goes and comes. No wish to stop is missed in between, since the position is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from waystation.client.publisher import Outgoing, Publisher
+from waystation.client.reader import Reader
+from waystation.client.topics import LATEST, find_offsets, find_topic
+from waystation.client.wire import Connection
+from waystation.errors import WaystationError
+from waystation.spark.pipelines.registry import connect_any, ensure_topic
+from waystation.spark.pipelines.state import CONTROL, HEARTBEAT_S, TOPIC, Control, PipelineState
+
+EVERY_S = 1.0
+AGAIN_S = 2.0
+CLOSE_S = 10.0
+
+
+class Reporter:
+    """The link between a running pipeline and the broker's topic of pipelines."""
+
+    def __init__(self, servers: str, state: PipelineState, on_note: Callable[[str], None]) -> None:
+        self._servers = servers
+        self._state = state
+        self._note = on_note
+        self._lock = threading.Lock()
+        self._dirty = threading.Event()
+        self._ended = threading.Event()
+        self._sent_at = 0.0
+        self._position: int | None = None
+        self._away = False
+        self._thread = threading.Thread(target=self._work, name="pipeline-reporter", daemon=True)
+        self.stop_wished = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def update(self, change: Callable[[PipelineState], None]) -> None:
+        """Changes the state; it is sent soon. From any thread."""
+        with self._lock:
+            change(self._state)
+        self._dirty.set()
+
+    def close(self) -> None:
+        """Sends the last state, if the broker takes it now, and ends."""
+        self._ended.set()
+        self._dirty.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            try:
+                with connect_any(self._servers) as connection:
+                    self._converse(connection)
+                return
+            except (WaystationError, OSError) as error:
+                if not self._away and not self._ended.is_set():
+                    self._note(
+                        f"the broker at {self._servers} is away ({_first(error)}); trying again until it is back"
+                    )
+                self._away = True
+            if self._ended.wait(AGAIN_S):
+                return  # there is nobody to tell
+
+    def _converse(self, connection: Connection) -> None:
+        ensure_topic(connection)
+        publisher = Publisher(connection, find_topic(connection, TOPIC))
+        reader = Reader(connection)
+        place = (TOPIC, 0)
+        if self._position is None:
+            self._position = find_offsets(connection, {place: LATEST})[place].offset
+        reader.assign({place: self._position})
+        self._sent_at = 0.0
+        while True:
+            ended = self._ended.is_set()
+            if ended or self._due():
+                self._send(publisher)
+                if self._away:
+                    self._away = False
+                    self._note(f"the broker at {self._servers} is back")
+            if ended:
+                return
+            for incoming in reader.poll(0):
+                self._hear(incoming.record.key, incoming.record.value)
+            self._position = reader.positions[place]
+            self._ended.wait(EVERY_S)
+
+    def _due(self) -> bool:
+        silent_s = time.monotonic() - self._sent_at
+        return silent_s >= HEARTBEAT_S or (self._dirty.is_set() and silent_s >= EVERY_S)
+
+    def _send(self, publisher: Publisher) -> None:
+        self._dirty.clear()
+        with self._lock:
+            self._state.updated_ms = time.time_ns() // 1_000_000
+            value = msgspec.json.encode(self._state)
+        publisher.publish(Outgoing(value, self._state.pipeline.encode()))
+        publisher.flush()
+        self._sent_at = time.monotonic()
+
+    def _hear(self, key: bytes | None, value: bytes | None) -> None:
+        if key != f"{self._state.pipeline}{CONTROL}".encode() or value is None:
+            return
+        try:
+            control = msgspec.json.decode(value, type=Control)
+        except msgspec.DecodeError:
+            return
+        if control.run == self._state.run:
+            self.stop_wished.set()
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0].partition(";")[0]

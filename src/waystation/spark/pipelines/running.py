@@ -1,0 +1,326 @@
+"""Runs a pipeline: a session, a query for each sink, and an eye on all of them until they end or are asked to.
+
+One process runs a pipeline; its folder is locked meanwhile. If one sink fails, all are stopped: a pipeline works as a
+whole or says why not. Stopping is safe at any moment: what a batch did is kept whole or done again. Errors come out as
+one sentence; Spark's own words are in the folder's log. Used by `waystation pipeline run`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from waystation.errors import Unavailable, WaystationError
+from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
+from waystation.spark.pipelines.explaining import explain
+from waystation.spark.pipelines.folder import CheckpointFolder
+from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
+from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.reading import PipelineFile
+from waystation.spark.pipelines.registry import connect_any
+from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.sinks import query_name, start_sink, write_sink
+from waystation.spark.pipelines.state import Phase, PipelineState, SinkState
+from waystation.spark.pipelines.tables import need_package
+from waystation.spark.pipelines.toml_lines import TomlLines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from waystation.spark.progress import Progress
+
+LOOK_S = 0.2
+ASK_S = 1.0
+BROKER_AGAIN_S = 2.0
+
+
+class PipelineFailed(WaystationError):
+    """A pipeline that ran and ended with an error; the text is one sentence and names the log."""
+
+
+@dataclass(slots=True)
+class Ears:
+    """Whom a run tells, and who may end it."""
+
+    note: Callable[[str], None] = lambda text: None
+    should_stop: Callable[[], bool] = lambda: False
+    on_session: Callable[[SparkSession], None] = lambda spark: None
+
+
+@dataclass(slots=True)
+class Running:
+    """The parts of one run."""
+
+    pipeline: Pipeline
+    lines: TomlLines
+    folder: CheckpointFolder
+    state: PipelineState
+    reporter: Reporter | None
+    ears: Ears
+    queries: dict[str, StreamingQuery] = field(default_factory=dict)
+
+    def stopping(self) -> bool:
+        return self.ears.should_stop() or (self.reporter is not None and self.reporter.stop_wished.is_set())
+
+    def update(self, change: Callable[[PipelineState], None]) -> None:
+        if self.reporter is not None:
+            self.reporter.update(change)
+        else:
+            change(self.state)
+
+
+def run_pipeline(read: PipelineFile, *, once: bool = False, ears: Ears | None = None, wait_s: float = 60.0) -> Phase:
+    """Runs until everything is done, somebody wants it to stop, or it fails (PipelineFailed, PipelineInvalid).
+
+    `once`: process what is there and end, whatever the file's trigger. `wait_s`: how long a broker that is away at the
+    start is waited for.
+    """
+    pipeline = read.pipeline
+    if once and not pipeline.trigger.bounded:
+        pipeline = replace(pipeline, trigger=Trigger("available-now"))
+    ears = ears or Ears()
+    for sink in pipeline.sinks.values():
+        need_package(sink)
+    with CheckpointFolder(pipeline) as folder:
+        if not _await_broker(pipeline, ears, wait_s):
+            return "stopped"
+        state = _first_state(pipeline, folder)
+        reporter = Reporter(pipeline.servers, state, ears.note) if pipeline.progress else None
+        running = Running(pipeline, read.lines, folder, state, reporter, ears)
+        if reporter is not None:
+            reporter.start()
+        phase: Phase = "failed"
+        try:
+            phase = _run(running)
+        except WaystationError as error:
+            _tell_error(running, str(error))
+            raise
+        finally:
+            ended = phase
+            running.update(lambda state: _set_phase(state, ended))
+            if reporter is not None:
+                reporter.close()
+        return phase
+
+
+def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
+    return PipelineState(
+        pipeline=pipeline.name,
+        run=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_ms=time.time_ns() // 1_000_000,
+        file=str(pipeline.file.absolute()),
+        checkpoint=str(folder),
+        log=str(folder.log),
+        master=pipeline.master,
+        trigger=str(pipeline.trigger),
+        bounded=pipeline.trigger.bounded,
+        sinks=[SinkState(sink.name, sink.kind) for sink in pipeline.sinks.values()],
+    )
+
+
+def _set_phase(state: PipelineState, phase: Phase) -> None:
+    state.phase = phase
+    for sink in state.sinks:
+        if phase not in ("starting", "running", "stopping") and sink.phase in ("starting", "running", "stopping"):
+            sink.phase = "stopped" if phase == "failed" else phase
+
+
+def _await_broker(pipeline: Pipeline, ears: Ears, wait_s: float) -> bool:
+    """Waits for a broker that is needed; Unavailable when it took too long, False when we are to stop."""
+    if not pipeline.uses_broker and not pipeline.progress:
+        return True
+    deadline = time.monotonic() + wait_s
+    told = False
+    while True:
+        try:
+            connect_any(pipeline.servers).close()
+            return True
+        except Unavailable as error:
+            if not pipeline.uses_broker:
+                return True
+            if time.monotonic() >= deadline:
+                raise
+            if not told:
+                ears.note(f"{str(error).partition(';')[0]}; trying again for {wait_s:g} s")
+                told = True
+        if ears.should_stop():
+            return False
+        time.sleep(min(BROKER_AGAIN_S, max(0.05, deadline - time.monotonic())))
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
+def _run(running: Running) -> Phase:
+    from waystation.spark.sessions import SessionSettings, is_remote, session
+
+    pipeline = running.pipeline
+    settings = {**pipeline.settings, **needed_settings(pipeline)}
+    log = "its log is where it runs" if is_remote(pipeline.master) else f"its log is {running.folder.log}"
+    running.ears.note(f"starting Spark on {pipeline.master}; {log}")
+    wanted = SessionSettings(pipeline.master, f"waystation {pipeline.name}", settings, running.folder.log)
+    with session(wanted) as spark:
+        return _work(running, spark)
+
+
+def _work(running: Running, spark: SparkSession) -> Phase:
+    from waystation.spark.progress import Progress
+    from waystation.spark.sessions import is_remote
+
+    pipeline = running.pipeline
+    frames = _build(running, spark)
+    names = {query_name(pipeline, sink): sink.name for sink in pipeline.sinks.values()}
+    listener = Progress(running.update, names)
+    # Over Connect, PySpark 4.3 ends the stream of events when a Python data source is used (SPARK-59135): there the
+    # queries are asked instead.
+    listens = not is_remote(pipeline.master)
+    if listens:
+        spark.streams.addListener(listener)
+    try:
+        running.update(lambda state: _set_phase(state, "running"))
+        static = [sink for sink in pipeline.sinks.values() if not frames[sink.table].isStreaming]
+        for sink in static:
+            if not _write_static(running, spark, sink, frames[sink.table]):
+                return "stopped"
+        for sink in pipeline.sinks.values():
+            if sink not in static:
+                _start(running, sink, frames[sink.table])
+        running.ears.note(f"pipeline {pipeline.name} is running; Ctrl-C stops it")
+        phase = _watch(running, None if listens else listener)
+        running.ears.on_session(spark)
+        return phase
+    finally:
+        _stop_all(running, listener)
+        if listens:
+            spark.streams.removeListener(listener)
+
+
+def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
+    try:
+        return Frames(spark, running.pipeline).build()
+    except PartFailed as failed:
+        _log_trace(running, failed.cause)
+        raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.lines)]) from None
+
+
+def _start(running: Running, sink: Sink, frame: DataFrame) -> None:
+    pipeline, folder = running.pipeline, running.folder
+    try:
+        running.queries[sink.name] = start_sink(
+            pipeline, sink, frame, pipeline.trigger, folder.sink(sink.name), folder.identity
+        )
+    except Exception as error:
+        _log_trace(running, error)
+        line = running.lines.of(("sink", sink.name))
+        raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
+
+
+def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: DataFrame) -> bool:
+    """Writes a table that is no stream, on a thread, so that it can be stopped; False if it was."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            # Spark looks for data sources in the session that is active on the thread; this makes it so.
+            spark.createDataFrame([], "nothing INT")
+            write_sink(running.pipeline, sink, frame)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name=f"pipeline-{sink.name}", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(LOOK_S)
+        if running.stopping():
+            spark.interruptAll()
+            thread.join()
+            return False
+    if failed:
+        raise _failure(running, sink.name, failed[0])
+    running.update(lambda state: _end_sink(state, sink.name, "finished"))
+    return True
+
+
+def _watch(running: Running, asking: Progress | None) -> Phase:
+    """Looks at the queries until all have ended, one has failed, or somebody wants them to stop.
+
+    `asking` wants to be told how they are doing, every second.
+    """
+    asked_at = 0.0
+    while True:
+        if asking is not None and time.monotonic() - asked_at >= ASK_S:
+            asked_at = time.monotonic()
+            for query in running.queries.values():
+                asking.catch_up(query)
+        for name, query in running.queries.items():
+            if not query.isActive:
+                error = query.exception()
+                if error is not None:
+                    raise _failure(running, name, error)
+                running.update(lambda state, name=name: _end_sink(state, name, "finished"))  # type: ignore[misc]
+        if not any(query.isActive for query in running.queries.values()):
+            return "finished" if running.pipeline.trigger.bounded or not running.queries else "stopped"
+        if running.stopping():
+            running.ears.note("stopping: batches that are under way are done again at the next start")
+            running.update(lambda state: _set_phase(state, "stopping"))
+            return "stopped"
+        time.sleep(LOOK_S)
+
+
+def _end_sink(state: PipelineState, name: str, phase: Phase) -> None:
+    for sink in state.sinks:
+        if sink.sink == name:
+            sink.phase = phase
+            sink.rows_per_s = sink.arriving_per_s = 0.0
+
+
+def _stop_all(running: Running, listener: Progress) -> None:
+    for query in running.queries.values():
+        try:
+            query.stop()
+            listener.catch_up(query)
+        except Exception as error:
+            _log_trace(running, error)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def _failure(running: Running, sink: str, error: BaseException) -> PipelineFailed:
+    _log_trace(running, error)
+    sentence = explain(error)
+
+    def change(state: PipelineState) -> None:
+        for known in state.sinks:
+            if known.sink == sink:
+                known.phase, known.error = "failed", sentence
+
+    running.update(change)
+    where = f"pipeline {running.pipeline.name!r}, sink {sink!r}"
+    return PipelineFailed(f"{where}: {sentence.rstrip('.')}; the trace is in {running.folder.log}")
+
+
+def _tell_error(running: Running, sentence: str) -> None:
+    def change(state: PipelineState) -> None:
+        state.error = sentence
+
+    running.update(change)
+
+
+def _log_trace(running: Running, error: BaseException) -> None:
+    """Everything that Spark said, for who wants it."""
+    try:
+        with running.folder.log.open("a") as log:
+            log.write("".join(traceback.format_exception(error)))
+    except OSError:
+        pass

@@ -1,0 +1,126 @@
+"""The sinks of a pipeline as Spark queries: each has a checkpoint of its own below the pipeline's.
+
+A frame that is a stream becomes a streaming query; one that is not (all its sources are static) is written once. What a
+topic or queue gets is made here: a key, a value, and the message columns that the frame has. Used by `running.py` and,
+for what a message is made of, by `checking.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
+from waystation.spark.pipelines.tables import table_writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MESSAGE_COLUMNS = ("headers", "timestamp", "priority", "delayMs", "ttlMs", "id", "contentType")
+"""Columns that are handed on with a value. The topic is the sink's, the partition the key's."""
+
+
+def query_name(pipeline: Pipeline, sink: Sink) -> str:
+    """What Spark calls the query; a memory sink's table has the query's name."""
+    return sink.place if sink.kind == "memory" else f"{pipeline.name}/{sink.name}"
+
+
+def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
+    """The columns that the sink `waystation` takes.
+
+    Without a value, given or as a column, the whole row is the value, as JSON; then no column of it means anything
+    else: a count by `partition` must not choose one.
+    """
+    from pyspark.sql import functions as F
+
+    columns: list[Column] = []
+    if sink.key is not None:
+        columns.append(_text(F.expr(sink.key), frame, sink.key).alias("key"))
+    elif "key" in frame.columns:
+        columns.append(_text(F.col("key"), frame, "key").alias("key"))
+    if sink.value is None and "value" not in frame.columns:
+        return frame.select(*columns, F.to_json(F.struct("*")).alias("value"))
+    expression = sink.value or "value"
+    columns.append(_text(F.expr(expression), frame, expression).alias("value"))
+    columns += [F.col(name) for name in MESSAGE_COLUMNS if name in frame.columns]
+    return frame.select(*columns)
+
+
+def _text(column: Column, frame: DataFrame, expression: str) -> Column:
+    """Text and bytes as they are, structures as JSON, the rest as text."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType, VariantType
+
+    kind = frame.selectExpr(expression).schema[0].dataType
+    if isinstance(kind, StringType | BinaryType):
+        return column
+    return (
+        F.to_json(column) if isinstance(kind, StructType | MapType | ArrayType | VariantType) else column.cast("string")
+    )
+
+
+def start_sink(
+    pipeline: Pipeline, sink: Sink, frame: DataFrame, trigger: Trigger, checkpoint: str, identity: str
+) -> StreamingQuery:
+    """Starts the streaming query of a sink. `identity` is the checkpoint's: it changes when that is reset."""
+    writer: Any = (as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame).writeStream
+    writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, sink)).options(**_options(sink))
+    if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
+        writer = writer.option("checkpointLocation", checkpoint)
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    if sink.kind in ("delta", "iceberg"):
+        writer = writer.foreachBatch(table_writer(sink, f"{pipeline.name}/{sink.name}/{identity}"))
+    elif sink.kind in ("topic", "queue") and sink.mode != "append":
+        writer = writer.foreachBatch(message_writer(pipeline, sink, f"{sink.name}/{identity}"))
+    else:
+        writer = _formatted(writer, pipeline, sink)
+    if trigger.kind == "once":
+        writer = writer.trigger(once=True)
+    elif trigger.kind == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=trigger.interval)
+    return writer.start()  # type: ignore[no-any-return]
+
+
+def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[DataFrame, int], None]:
+    """What `foreachBatch` calls for rows that change: Spark lets a sink of Python only append, so each batch is a write
+    of its own, which the broker knows by the query's and the batch's number when it comes again."""
+
+    def work(frame: DataFrame, batch: int) -> None:
+        writer: Any = frame.write.mode("append").options(**_options(sink))
+        if sink.options.get("guarantee") != "at-least-once":
+            writer = writer.option("txnId", query).option("txnVersion", str(batch))
+        _formatted(writer, pipeline, sink).save()
+
+    return work
+
+
+def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> None:
+    """Writes a frame that is no stream, once."""
+    if sink.kind == "console":
+        frame.show(int(sink.options.get("numRows", "20")), truncate=False)
+    elif sink.kind == "memory":
+        frame.cache().createOrReplaceTempView(sink.place)
+    elif sink.kind in ("delta", "iceberg"):
+        table_writer(sink, "")(frame, 0)
+    else:
+        writer: Any = (as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame).write
+        if sink.partition_by:
+            writer = writer.partitionBy(*sink.partition_by)
+        _formatted(writer.mode("append").options(**_options(sink)), pipeline, sink).save()
+
+
+def _formatted(writer: Any, pipeline: Pipeline, sink: Sink) -> Any:
+    if sink.kind in ("topic", "queue"):
+        return writer.format("waystation").option("servers", pipeline.servers).option(sink.kind, sink.place)
+    if sink.kind == "parquet":
+        return writer.format("parquet").option("path", sink.place)
+    return writer.format(sink.kind)
+
+
+def _options(sink: Sink) -> dict[str, str]:
+    defaults = {"truncate": "false"} if sink.kind == "console" else {}
+    return {**defaults, **sink.options}

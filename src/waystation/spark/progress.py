@@ -1,0 +1,161 @@
+"""What Spark says about running queries, made into the state that pipelines publish.
+
+`Progress` listens to Spark and changes a `PipelineState` through the `Reporter`; it never waits for anything, since
+Spark's listener bus is one thread. Numbers of rows to do come from offsets: what a source had when the run began, less
+what was read. Used by `pipelines/running.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from waystation.spark.pipelines.state import PipelineState, SinkState
+
+Update = Callable[[Callable[[PipelineState], None]], None]
+Offsets = dict[tuple[str, ...], int]
+
+
+class Progress(StreamingQueryListener):
+    """Listens to the queries of one pipeline. `sinks` maps the names of queries to those of sinks."""
+
+    def __init__(self, update: Update, sinks: Mapping[str, str]) -> None:
+        self._update = update
+        self._sinks = dict(sinks)
+        self._by_id: dict[str, str] = {}
+        self._targets: dict[str, Offsets] = {}
+        self._counted: dict[str, int] = {}  # by sink: the last batch whose rows were counted
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        sink = self._sinks.get(event.name or "")
+        if sink is None:
+            return
+        self._by_id[str(event.id)] = sink
+
+        def change(state: SinkState) -> None:
+            state.phase, state.query_id = "running", str(event.id)
+
+        self._change(sink, change)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self._hear(json.loads(event.progress.json))
+
+    def catch_up(self, query: StreamingQuery) -> None:
+        """Takes what an ended query still has to say: Spark's bus may not have told it yet, and then never will."""
+        for progress in query.recentProgress:
+            self._hear(json.loads(progress.json))
+
+    def _hear(self, progress: dict[str, Any]) -> None:
+        sink = self._sinks.get(progress.get("name") or "")
+        if sink is not None:
+            self._change(sink, lambda state: self._take(state, progress))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        def change(state: SinkState) -> None:
+            state.rows_per_s = state.arriving_per_s = 0.0
+
+        sink = self._by_id.get(str(event.id))
+        if sink is not None:
+            self._change(sink, change)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """How it ended is told by who ran it, which knows whether it was asked to."""
+
+    def _change(self, sink: str, change: Callable[[SinkState], None]) -> None:
+        def work(state: PipelineState) -> None:
+            for known in state.sinks:
+                if known.sink == sink:
+                    change(known)
+
+        self._update(work)
+
+    def _take(self, state: SinkState, progress: dict[str, Any]) -> None:
+        batch, rows = int(progress.get("batchId", -1)), int(progress.get("numInputRows") or 0)
+        if batch < state.batch or batch <= self._counted.get(state.sink, -1):
+            return  # told before
+        if rows:
+            self._counted[state.sink] = batch
+        operators = progress.get("stateOperators") or []
+        state.batch = batch
+        state.rows += rows
+        state.rows_per_s = _number(progress.get("processedRowsPerSecond"))
+        state.arriving_per_s = _number(progress.get("inputRowsPerSecond"))
+        state.batch_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
+        state.state_rows = sum(int(one.get("numRowsTotal", 0)) for one in operators)
+        state.state_bytes = sum(int(one.get("memoryUsedBytes", 0)) for one in operators)
+        state.late_rows += sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in operators)
+        watermark = (progress.get("eventTime") or {}).get("watermark")
+        state.watermark = None if watermark is None or watermark.startswith("1970-01-01") else watermark
+        sources = progress.get("sources") or []
+        state.lag = lag_of(sources)
+        left = self._left(state.sink, sources)
+        state.rows_to_do = None if left is None else state.rows + left
+
+    def _left(self, sink: str, sources: list[dict[str, Any]]) -> int | None:
+        """How many rows of those that were there at the first batch are still to come."""
+        if sink not in self._targets:
+            self._targets[sink] = {}
+            for number, source in enumerate(sources):
+                for place, offset in offsets_of(source.get("latestOffset")).items():
+                    self._targets[sink][(str(number), *place)] = offset
+        target = self._targets[sink]
+        if not target:
+            return None
+        reached = {
+            (str(number), *place): offset
+            for number, source in enumerate(sources)
+            for place, offset in offsets_of(source.get("endOffset")).items()
+        }
+        return sum(max(0, offset - reached.get(place, 0)) for place, offset in target.items())
+
+
+def lag_of(sources: list[dict[str, Any]]) -> int | None:
+    """How many messages are there and not yet read; None where no source knows."""
+    lag = None
+    for source in sources:
+        latest, reached = offsets_of(source.get("latestOffset")), offsets_of(source.get("endOffset"))
+        if latest:
+            lag = (lag or 0) + sum(max(0, offset - reached.get(place, 0)) for place, offset in latest.items())
+    return lag
+
+
+def offsets_of(told: Any) -> Offsets:
+    """Offsets by topic and partition, from what our source tells: `{"offsets": {"orders": {"0": 17}}, …}`.
+
+    Spark's own sources tell other things (a file's number, seconds), which are no rows: nothing is known then.
+    """
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return {}
+    if not isinstance(told, dict) or not isinstance(told.get("offsets"), dict):
+        return {}
+    return dict(_leaves(told["offsets"], ()))
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*above, name))
+        elif isinstance(value, int):
+            yield (*above, name), value
+
+
+def _number(value: Any) -> float:
+    """A rate; Spark says NaN and Infinity of batches that took no time."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return number if number == number and abs(number) != float("inf") else 0.0

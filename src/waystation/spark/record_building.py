@@ -1,0 +1,204 @@
+"""Columns of rows as Kafka record batches: the hot path of the sink.
+
+Rows are encoded by Arrow itself, column by column: a record is the concatenation of a few pieces (lengths as varints,
+key, value, headers), and Arrow joins binary columns in C. Measured: 150 ns for a row of 100 bytes and a key, against
+1.5 µs for `batches.encode_records`. Headers alone are put together row by row, where a row has some.
+
+Offsets in a batch count from 0, sizes stay below a limit (one row that is larger alone is a batch alone). Pure; for
+this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waystation.broker.crossing import TAKEN_AT, HeaderPair, headers_of, message_of
+from waystation.errors import Invalid
+from waystation.log.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, Header, assemble, write_varint
+from waystation.message import Message, check_message
+from waystation.spark.sink_columns import OF_MESSAGES, Rows
+
+BATCH_BYTES = 512 * 1024
+"""Of a record batch: half of what a topic takes unless it says otherwise, and far above where frames cost more."""
+_ROW_BYTES = 24
+"""The most that a record has besides its key, value and headers."""
+_TABLE_SIZE = 1 << 16
+_NO_HEADERS = b"\0"
+
+
+@lru_cache(8192)
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    write_varint(out, number)
+    return bytes(out)
+
+
+_VARINTS = pa.array([_varint(number) for number in range(_TABLE_SIZE)], pa.binary())
+"""The varint of every number that is common: lengths, and offsets in a batch."""
+
+
+def build_batches(rows: Rows, now_ms: int, limit_bytes: int = BATCH_BYTES) -> Iterator[bytearray]:
+    """The rows, all for one partition, as record batches of at most so many bytes, in order."""
+    headers = None
+    if not rows.bare:
+        headers = pa.array([_block(pairs) for pairs in header_pairs(rows, now_ms, topic=True)], pa.binary())
+    for start, count in _pieces(rows, headers, limit_bytes):
+        some = None if headers is None else headers.slice(start, count)
+        yield _batch(rows.slice(start, count), some, now_ms)
+
+
+def _pieces(rows: Rows, headers: pa.Array | None, limit_bytes: int) -> Iterator[tuple[int, int]]:
+    """(first row, how many) of each batch."""
+    sizes = np.full(rows.count, _ROW_BYTES, np.int64)
+    for column in (rows.column("key"), rows.column("value"), headers):
+        if column is not None:
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    start, used = 0, 0
+    room = limit_bytes - HEADER_SIZE
+    while start < rows.count:
+        end = int(np.searchsorted(ends, used + room, side="right"))
+        end = min(max(end, start + 1), start + _TABLE_SIZE)
+        yield start, end - start
+        start, used = end, int(ends[end - 1])
+
+
+def _batch(rows: Rows, headers: pa.Array | None, now_ms: int) -> bytearray:
+    count = rows.count
+    times = rows.column("timestamp")
+    base_ms = highest_ms = now_ms
+    at: Any = b"\0\0"  # no attributes, no time of its own
+    if times is not None:
+        times = pc.fill_null(times, now_ms)
+        bounds = pc.min_max(times).as_py()
+        base_ms, highest_ms = bounds["min"], bounds["max"]
+        if base_ms < 0:
+            raise Invalid("column 'timestamp': a row has a time before 1970, which a topic cannot keep")
+        at = pc.binary_join_element_wise(b"\0", _varints(pc.subtract(times, base_ms)), b"")
+    pieces = [at, _VARINTS.slice(0, count)]
+    pieces += _field(rows.column("key"))
+    pieces += _field(rows.column("value"))
+    pieces.append(_NO_HEADERS if headers is None else headers)
+    body = pc.binary_join_element_wise(*pieces, b"")
+    records = pc.binary_join_element_wise(_varints(pc.binary_length(body)), body, b"")
+    _, offsets, data = records.buffers()
+    places = np.frombuffer(offsets, np.int32)
+    content = memoryview(data)[int(places[records.offset]) : int(places[records.offset + count])]
+    header = Header(0, 0, -1, MAGIC, 0, 0, count - 1, base_ms, highest_ms, NO_PRODUCER, -1, -1, count)
+    return assemble(header, content)  # type: ignore[arg-type]
+
+
+def _field(column: pa.Array | None) -> list[Any]:
+    """The length and the bytes of a key or a value; a null has the length -1."""
+    if column is None:
+        return [b"\x01"]
+    lengths = _varints(pc.binary_length(column))
+    if column.null_count:
+        return [pc.fill_null(lengths, b"\x01"), pc.fill_null(column, b"")]
+    return [lengths, column]
+
+
+def _varints(numbers: pa.Array) -> pa.Array:
+    """Of numbers that are not below zero; null stays null."""
+    if len(numbers) == numbers.null_count or pc.max(numbers).as_py() < _TABLE_SIZE:
+        return _VARINTS.take(numbers)
+    return pa.array([None if number is None else _varint(number) for number in numbers.to_pylist()], pa.binary())
+
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+
+
+def _block(pairs: Sequence[HeaderPair]) -> bytes:
+    """The headers of a record with their count."""
+    if not pairs:
+        return _NO_HEADERS
+    parts = [_varint(len(pairs))]
+    for name, content in pairs:
+        parts.append(_encoded_name(name))
+        parts += (b"\x01",) if content is None else (_varint(len(content)), content)
+    return b"".join(parts)
+
+
+@lru_cache(1024)
+def _encoded_name(name: str) -> bytes:
+    encoded = name.encode()
+    return _varint(len(encoded)) + encoded
+
+
+def header_pairs(rows: Rows, now_ms: int, *, topic: bool) -> Iterator[list[HeaderPair]]:
+    """The headers of each row: what the columns say, then the row's own but those."""
+    if not any(rows.column(name) is not None for name in OF_MESSAGES if name != "headers"):
+        yield from map(_own, _list(rows, "headers"))
+        return
+    columns = ("headers", "id", "priority", "delayMs", "ttlMs", "contentType", "timestamp")
+    for given, id, priority, delay_ms, ttl_ms, content_type, said_ms in zip(
+        *(_list(rows, name) for name in columns), strict=True
+    ):
+        message = Message(
+            b"",
+            id=id,
+            priority=priority or 0,
+            delay_ms=delay_ms or 0,
+            ttl_ms=ttl_ms,
+            content_type=content_type,
+        )
+        try:
+            check_message(message)
+        except Invalid as error:
+            raise Invalid(f"column {_column_of(str(error))}") from None
+        if delay_ms and topic:
+            raise Invalid(
+                "column 'delayMs': a row for a topic cannot be delayed; send it to a queue, or leave the column out"
+            )
+        pairs = headers_of(message)
+        if topic and ttl_ms is not None and said_ms is not None:
+            pairs.append((TAKEN_AT, b"%d" % now_ms))  # a time to live counts from when it was taken in
+        names = {name for name, _ in pairs}
+        yield pairs + [pair for pair in _own(given) if pair[0] not in names]
+
+
+def _own(given: Any) -> list[HeaderPair]:
+    """A row's headers, as a list of structs or of pairs."""
+    found: list[HeaderPair] = []
+    if not given:
+        return found
+    for each in given:
+        name, value = (each["key"], each["value"]) if isinstance(each, dict) else each
+        if name is None:
+            raise Invalid("column 'headers': a header has no key; give it one, or filter it out")
+        found.append((name, value.encode() if isinstance(value, str) else value))
+    return found
+
+
+def _column_of(said: str) -> str:
+    """What is wrong, with a column's name in place of a field's."""
+    name, _, rest = said.partition(":")
+    return f"{ {'delay_ms': 'delayMs', 'ttl_ms': 'ttlMs'}.get(name, name)!r}:{rest}"
+
+
+def _list(rows: Rows, name: str) -> list[Any]:
+    column = rows.column(name)
+    return [None] * rows.count if column is None else column.to_pylist()
+
+
+# -- rows as messages of a queue ---------------------------------------------------------------------------------------
+
+
+def messages_of(rows: Rows, now_ms: int) -> Iterator[Message]:
+    """The rows as a queue takes them: by the same table as records that cross into one."""
+    keys, values, times = (_list(rows, name) for name in ("key", "value", "timestamp"))
+    bare = rows.bare
+    pairs = iter(()) if bare else header_pairs(rows, now_ms, topic=False)
+    for key, value, said_ms in zip(keys, values, times, strict=True):
+        if value is None:
+            raise Invalid("column 'value': a row for a queue has none; a queue keeps no tombstones, so filter it out")
+        if bare:
+            yield Message(value, key=key, timestamp_ms=said_ms)
+        else:
+            yield message_of(key, value, next(pairs), said_ms)

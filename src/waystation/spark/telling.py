@@ -1,0 +1,28 @@
+"""What a user sees of an error that was raised in one of Spark's Python workers: its sentence, not how it came about.
+
+A worker sends an exception to Spark with its whole traceback, and ends. Spark can leave the traceback out; it looks for
+that in the worker's environment at the moment of the error. For errors that we raise on purpose, whose text says what
+happened and what to do, `told` asks for it; any other error keeps its traceback, since it is a fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from waystation.errors import WaystationError
+
+_HIDE = "SPARK_HIDE_TRACEBACK"
+_WORKERS_HAVE = "PYTHON_WORKER_FACTORY"
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around whatever Spark calls: as a decorator of a method, or by `with` in a generator."""
+    try:
+        yield
+    except WaystationError:
+        if any(name.startswith(_WORKERS_HAVE) for name in os.environ):
+            os.environ[_HIDE] = "1"
+        raise

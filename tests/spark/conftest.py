@@ -1,0 +1,50 @@
+"""One Spark session and one broker for all tests of Spark: both take longer to start than a test takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.source_kit import Stage
+from tests.support.server import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WITHOUT = "pyspark is not installed; `pip install 'waystation[spark]'` brings it"
+
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    # Each micro-batch writes several small files; whether their checksums are kept is not what is tested here.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as `waystation.spark` makes it, on two threads."""
+    pytest.importorskip("pyspark", reason=WITHOUT)
+    from waystation.spark.sessions import SessionSettings, open_session
+
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = open_session(SessionSettings(master="local[2]", name="tests", settings=SETTINGS, log=log))
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A broker that all tests share; one that is killed or restarted is a test's own."""
+    with Server(tmp_path_factory.mktemp("broker"), settings={"log.cleaner.backoff.ms": 100}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stage(server: Server) -> Stage:
+    """The shared broker, with short words for what tests do to it."""
+    return Stage(server)
