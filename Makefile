@@ -29,10 +29,10 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest spark soak bench lock clean
+.PHONY: help run setup test tools lint format types contracts pytest spark soak bench bench-spark lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(RUNTIME) ## start a broker that keeps its data in ./data
 	@exec $(VENV)/bin/waystation serve --data ./data $(ARGS)
@@ -72,6 +72,9 @@ soak: $(DEV) ## the long simulations and crash loops
 # An environment of its own: hypothesis, which the tests need, is imported by kio when it is there (160 ms at start).
 bench: $(BENCH) ## the benchmarks, beside the peers
 	$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
+
+bench-spark: $(SPARK) ## the benchmarks of the Spark source and sink
+	$(SPARK_VENV)/bin/python -m benchmarks.spark $(BENCH_ARGS)
 
 lock: $(LOCK) ## write requirements/*.txt anew from pyproject.toml (newest versions: LOCK_ARGS=--upgrade)
 	scripts/lock $(LOCK_VENV)/bin/uv $(LOCK_ARGS)

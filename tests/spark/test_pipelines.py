@@ -400,6 +400,26 @@ key = "id"
     ]
 
 
+def test_a_static_table_goes_to_a_topic_once_by_its_txn_id(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    target = unique("out")
+    mq.create_topic(target, 1)
+    kit.parquet("orders", orders(20))
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+parquet = "orders"
+static = true
+[sink.out]
+from = "orders"
+topic = "{target}"
+key = "id"
+txnId = "{unique("load")}"
+"""
+    kit.run(text)
+    kit.run(text)
+    found = read_topic(server, target, 1)
+    assert sorted(int(key) for key, _ in found) == list(range(20))
+
+
 def test_queue_to_queue(kit: Kit, server: Server, mq: waystation.Client) -> None:
     source, target = unique("jobs"), unique("done")
     jobs, done = mq.queue(source), mq.queue(target)
@@ -474,6 +494,46 @@ def test_a_broker_that_is_down_is_told_and_waited_for(kit: Kit) -> None:
     with pytest.raises(Unavailable, match=r"no server answers at 127.0.0.1:1"):
         kit.run(text, wait_s=0.1)
     assert "trying again" in kit.notes[0]
+
+
+def test_a_broker_that_goes_away_is_told_and_the_pipeline_goes_on(kit: Kit, tmp_path: Path) -> None:
+    with Server(tmp_path / "own") as broker:
+        with waystation.connect(broker.bootstrap) as mq:
+            for topic in ("in", "out"):
+                mq.create_topic(topic, 1)
+            mq.publish_many("in", [f"{n}" for n in range(10)])
+        read = kit.read(
+            f"""name = "patient"
+servers = "{broker.bootstrap}"
+trigger = "200ms"
+[source.numbers]
+topics = "in"
+[sink.out]
+from = "numbers"
+topic = "out"
+""",
+            progress=True,
+        )
+        stop = threading.Event()
+        ended: list[str] = []
+        ears = Ears(note=kit.notes.append, should_stop=stop.is_set)
+        thread = threading.Thread(target=lambda: ended.append(run_pipeline(read, ears=ears)))
+        thread.start()
+        try:
+            wait_for(lambda: len(read_topic(broker, "out", 1)) == 10, "the first rows", within_s=120)
+            broker.kill()
+            wait_for(lambda: any("is away" in note for note in kit.notes), "the message", within_s=60)
+            broker.restart()
+            with waystation.connect(broker.bootstrap) as mq:
+                mq.publish_many("in", [f"{n}" for n in range(10, 20)])
+            wait_for(lambda: len(read_topic(broker, "out", 1)) >= 20, "the other rows", within_s=120)
+            assert any("is back" in note for note in kit.notes)
+        finally:
+            stop.set()
+            thread.join(60)
+        assert ended == ["stopped"]
+        values = sorted(int(value) for _, value in read_topic(broker, "out", 1))
+    assert values == list(range(20)), "each once"
 
 
 def test_an_unknown_column_is_told_with_its_line_when_it_runs(kit: Kit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,12 @@ class Desk:
         """By its command, to the end of what is there."""
         words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", value)]
         words += ["--folder", str(self.folder), "--server", self.stage.servers, "--master", "local[2]", "--once"]
-        assert main(["pipeline", "ready", ready, *words]) == 0
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            assert main(["pipeline", "ready", ready, *words]) == 0
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def rows(self, topic: str) -> list[Row]:
         frame = self.spark.read.format("waystation").options(servers=self.stage.servers, topics=topic).load()

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.master is not None:
         check_master(arguments.master)
-    file = write_ready(ready, values, arguments.folder, arguments.name)
+    file = write_ready(ready, values, arguments.folder, arguments.name, arguments.server)
     need_pyspark()
     note(f"the pipeline is {file}; `waystation pipeline run {file}` runs it again")
     return _run_file(arguments, ready, values, file)

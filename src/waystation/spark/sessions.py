@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid, Unavailable
 from waystation.spark.java import use_java
@@ -97,7 +97,20 @@ def open_session(wanted: SessionSettings | None = None) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
     spark = _remote(wanted) if is_remote(wanted.master) else _classic(wanted)
     register_source(spark)
+    activate(spark)
     return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Makes it the session of this thread.
+
+    Spark looks a Python data source up in the session of the thread that starts a write, not in that of the frame; in
+    any other thread than the one that made the session it finds none.
+    """
+    java: Any = getattr(spark, "_jsparkSession", None)
+    if java is not None:  # over Connect there are no threads of a JVM here
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(java)
 
 
 def need_pyspark() -> None:

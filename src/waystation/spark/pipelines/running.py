@@ -227,12 +227,13 @@ def _start(running: Running, sink: Sink, frame: DataFrame) -> None:
 
 def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: DataFrame) -> bool:
     """Writes a table that is no stream, on a thread, so that it can be stopped; False if it was."""
+    from waystation.spark.sessions import activate
+
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            # Spark looks for data sources in the session that is active on the thread; this makes it so.
-            spark.createDataFrame([], "nothing INT")
+            activate(spark)
             write_sink(running.pipeline, sink, frame)
         except BaseException as error:
             failed.append(error)
