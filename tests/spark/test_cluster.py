@@ -104,7 +104,7 @@ def test_the_same_file_runs_on_a_cluster(server: Server, cluster: Cluster, tmp_p
     file = make_pipeline(server, tmp_path, FEW)
     with pipeline_run(file, "--master", cluster.url) as process:
         finish(file, process)
-    assert cluster.finished() == [file.stem]
+    assert cluster.finished() == [f"waystation {file.stem}"]
     check(server, file, FEW)
 
 
