@@ -72,7 +72,7 @@ def consume_into_arrow(address: str, rows: int) -> float:
     import pyarrow as pa
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "loop", "enable.auto.commit": False})
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "loop", "enable.auto.commit": False, "log_level": 3})
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     got, began, last, held = 0, time.monotonic(), time.monotonic(), list[Any]()
     try:
@@ -126,7 +126,9 @@ class SparkWork:
         with self._target() as target:
             began = time.monotonic()
             rows.write.format("waystation").options(servers=self._address, topic=target).mode("append").save()
-            return self._rows / (time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self._check(target)
+            return self._rows / seconds
 
     @property
     def _parquet(self) -> Path:
@@ -151,7 +153,9 @@ class SparkWork:
         """A stream from topic to topic, exactly once."""
         with self._target() as target:
             options = {"servers": self._address, "topic": target}
-            return self._drain(self._stream(TOPIC).select("key", "value"), "waystation", options)
+            done = self._drain(self._stream(TOPIC).select("key", "value"), "waystation", options)
+            self._check(target)
+            return done
 
     def _stream(self, topic: str) -> DataFrame:
         options = {"servers": self._address, "topics": topic, "maxRowsPerTrigger": str(self._rows_per_trigger)}
@@ -182,7 +186,9 @@ class SparkWork:
 
         with waystation.connect(f"waystation://{self._address}") as mq, self._target(1) as target:
             mq.create_topic(f"{target}-in")
-            consumer = Consumer({"bootstrap.servers": self._address, "group.id": target, "enable.auto.commit": False})
+            consumer = Consumer(
+                {"bootstrap.servers": self._address, "group.id": target, "enable.auto.commit": False, "log_level": 3}
+            )
             consumer.assign([TopicPartition(target, 0, 0)])
             options = {"servers": self._address, "topic": target}
             query = self._start(self._stream(f"{target}-in").select("key", "value"), "waystation", options)
@@ -203,6 +209,12 @@ class SparkWork:
             # An idle query waits for the first new row within `latestOffset`: that is no work.
             worked = [p.durationMs["triggerExecution"] - p.durationMs["latestOffset"] for p in _with_rows(query)]
             return Delays(taken[warm:], [float(ms) for ms in worked[-count:]])
+
+    def _check(self, target: str) -> None:
+        """Its offsets are the rows and a few markers of transactions."""
+        with waystation.connect(f"waystation://{self._address}") as mq:
+            if (end := sum(end for _, end, _ in mq.describe_topic(target).partitions)) < self._rows:
+                raise Wrong(f"{self._rows} rows were written, and the topic has {end}")
 
     def _target(self, partitions: int = PARTITIONS) -> _Target:
         self._number += 1

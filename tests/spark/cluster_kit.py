@@ -29,8 +29,6 @@ STOP_S = 20.0
 PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
 """Where executors find `waystation` and `pyspark_waystation`, as they would if those were installed on each machine."""
 
-EXECUTOR = "CoarseGrainedExecutorBackend"
-
 
 class Cluster:
     """A master and its workers, with one core and 1 GB each."""
@@ -72,14 +70,9 @@ class Cluster:
         """The names of the applications that have ended."""
         return [str(app["name"]) for app in self.state()["completedapps"]]
 
-    def executors(self, number: int) -> list[psutil.Process]:
-        """The executors that this worker has started."""
-        found = []
-        for process in psutil.Process(self.workers[number].pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if any(EXECUTOR in word for word in process.cmdline()):
-                    found.append(process)
-        return found
+    def descendants(self, number: int) -> set[int]:
+        """The process ids of this worker's executors, and of the Python processes that work for them."""
+        return {process.pid for process in psutil.Process(self.workers[number].pid).children(recursive=True)}
 
     def kill_worker(self, number: int) -> None:
         """kill -9 for the worker and all that it has started."""
