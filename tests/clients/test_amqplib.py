@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.clients.amqp_kit import AmqpTarget
 from tests.support.names import unique
+from tests.support.npm import node_modules
 from tests.support.waiting import DEADLINE_S
 
 VERSIONS = ("0.10.9", "2.3.1")
@@ -23,21 +22,7 @@ SCRIPT = Path(__file__).with_name("amqplib_smoke.js")
 @pytest.fixture(scope="module", params=VERSIONS)
 def modules(request: pytest.FixtureRequest) -> Path:
     """A folder that has amqplib in it, kept between runs."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node or npm is not installed")
-    version = str(request.param)
-    folder = Path(tempfile.gettempdir()) / f"waystation-amqplib-{version}-{os.getuid()}"
-    if not (folder / "node_modules" / "amqplib").exists():
-        folder.mkdir(exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"amqplib@{version}"]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            pytest.skip("the npm registry did not answer in time")
-        if done.returncode != 0:
-            pytest.skip(f"amqplib cannot be installed here: {done.stderr.decode()[-200:]}")
-    return folder / "node_modules"
+    return node_modules("amqplib", str(request.param))
 
 
 def test_amqplib_program_runs_from_declaration_to_deletion(amqp: AmqpTarget, modules: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.names import unique
+from tests.support.npm import node_modules
 from tests.support.waiting import DEADLINE_S
 
 VERSION = "2.2.4"
@@ -21,20 +20,7 @@ SCRIPT = Path(__file__).with_name("kafkajs_smoke.js")
 @pytest.fixture(scope="module")
 def modules() -> Path:
     """A folder that has kafkajs in it, kept between runs."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node or npm is not installed")
-    folder = Path(tempfile.gettempdir()) / f"waystation-kafkajs-{VERSION}-{os.getuid()}"
-    if not (folder / "node_modules" / "kafkajs").exists():
-        folder.mkdir(exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"kafkajs@{VERSION}"]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            pytest.skip("the npm registry did not answer in time")
-        if done.returncode != 0:
-            pytest.skip(f"kafkajs cannot be installed here: {done.stderr.decode()[-200:]}")
-    return folder / "node_modules"
+    return node_modules("kafkajs", VERSION)
 
 
 def test_kafkajs_program_runs_from_topic_creation_to_deletion(bootstrap: str, modules: Path) -> None:

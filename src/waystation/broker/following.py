@@ -5,7 +5,7 @@ at a time and then lets others have their turn; it never reads what there is no 
 whose time to live is over, or that the filter does not want, is passed over and takes no room. A fault in one
 follower (its connection, its place in a log) ends that one and is no other's.
 
-On the loop's thread only. The base of `LiveFeed` and `StreamFeed`.
+On the loop's thread only. The base of `StreamFeed` and, by `StatelessFollower`, of `LiveFeed` and `TailFeed`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from waystation.broker.expiry import unexpired
@@ -21,11 +21,13 @@ from waystation.broker.reading import Place
 from waystation.broker.topics import Topics
 from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
 from waystation.message import Delivered
+from waystation.queues.feed import Run, Settled, Verdict
 from waystation.routing.filters import Filter
 
 logger = logging.getLogger("waystation.following")
 
 P = TypeVar("P", bound=Place)
+_NOTHING = Settled(None, [])
 
 
 class Follower(ABC, Generic[P]):
@@ -120,3 +122,24 @@ class Follower(ABC, Generic[P]):
         """Whether the topic was not deleted."""
         topic = place.partition.topic
         return self._topics.find(topic.name) is topic
+
+
+class StatelessFollower(Follower[P]):
+    """One that holds nothing: what it delivered needs no verdict and comes to nobody again."""
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        """Nothing is held, so there is nothing to do."""
+        return _NOTHING
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        """Nothing is held, so nothing can run out."""
+        return []
+
+    def leave(self) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """The consumer goes; fine if it is gone."""

@@ -15,29 +15,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
 from waystation.broker.expiry import expired, unexpired
-from waystation.broker.following import Follower
+from waystation.broker.following import StatelessFollower
 from waystation.broker.messages import Messages
 from waystation.broker.reading import PartitionReader, Place, Readers
 from waystation.broker.selection import Selection
 from waystation.broker.topics import Topic, Topics
 from waystation.errors import WaystationError
 from waystation.message import Delivered
-from waystation.queues.feed import Deliver, Run, Settled, Verdict
+from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
 from waystation.world.clock import Clock
 
 Slow = Literal["drop", "block"]
 OnEnd = Callable[[WaystationError], None]
 
-_NOTHING = Settled(None, [])
 
-
-class LiveFeed(Follower["_LivePlace"]):
+class LiveFeed(StatelessFollower["_LivePlace"]):
     """One live subscriber (`queues.feed.Feed`). Made by `LiveFeeds.open`."""
 
     def __init__(
@@ -70,19 +68,6 @@ class LiveFeed(Follower["_LivePlace"]):
             self._skip()
         self._credit += count
         self._soon()
-
-    def settle(
-        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
-    ) -> Settled:
-        """Nothing is held, so there is nothing to do."""
-        return _NOTHING
-
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
-        """Nothing is held, so nothing can run out."""
-        return []
-
-    def leave(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """The subscriber goes; fine if it is gone."""

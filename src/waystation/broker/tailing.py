@@ -14,26 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from waystation.broker.following import Follower
+from waystation.broker.following import StatelessFollower
 from waystation.broker.partition import Partition
 from waystation.broker.reading import PartitionReader, Place, Readers, newest
 from waystation.broker.topics import Topic, Topics
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
 from waystation.log import batch as batches
 from waystation.message import Delivered
-from waystation.queues.feed import Deliver, Run, Settled, Verdict
+from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
 from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.tailing")
 
 OnEnd = Callable[[WaystationError], None]
-
-_NOTHING = Settled(None, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def _last_batch(partition: Partition, end: int) -> int:
     return found[0].offset
 
 
-class TailFeed(Follower["_TailPlace"]):
+class TailFeed(StatelessFollower["_TailPlace"]):
     """One reader (`queues.feed.Feed`). Made by `Tailing.open`."""
 
     def __init__(
@@ -99,21 +97,8 @@ class TailFeed(Follower["_TailPlace"]):
         if self._credit > 0:
             self._soon()
 
-    def settle(
-        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
-    ) -> Settled:
-        """Nothing is held, so there is nothing to do."""
-        return _NOTHING
-
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
-        """Nothing is held, so nothing can run out."""
-        return []
-
     def retire(self) -> None:
         """No more deliveries. What was delivered can be settled still, which means nothing."""
-        self.close()
-
-    def leave(self) -> None:
         self.close()
 
     def close(self) -> None:

@@ -33,7 +33,3 @@ class Names:
 
     def local_topic(self, full: str) -> str:
         return full.removeprefix(self.topic_prefix)
-
-    def holds(self, full: str) -> bool:
-        """Whether a queue or exchange is one of this virtual host's. `/` holds what is in no other one."""
-        return full.startswith(self.prefix)

@@ -86,8 +86,8 @@ class Session:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "_tokens", "broker", "channels",
-        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "mechanism", "name", "names", "out",
+        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "broker", "channels",
+        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "name", "names", "out",
         "outside", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
@@ -106,14 +106,12 @@ class Session:
         self.hungry: dict[Consumer, None] = {}  # may have room for more
         self.channels: dict[int, Channel] = {}
         self.client: dict[str, Any] = {}
-        self.mechanism = ""
         self.user = ""
         self.heartbeat_s = 0
         self.closed = False
         self.since_ms = broker.world.clock.now_ms()
         self._events: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._tokens = 0
         self._in_flight = 0
         self._pressed: str | None = None  # why the namespace cannot take more
         self._published = False
@@ -348,7 +346,6 @@ class Session:
 
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
         self.client = dict(method.client_properties or {})
-        self.mechanism = method.mechanism
         response: Any = method.response
         try:
             self.user = handshake.user_of(
