@@ -11,7 +11,7 @@ BENCH_VENV := .venv-bench
 LOCK_VENV := .venv-lock
 SPARK_VENV := .venv-spark
 PY := $(VENV)/bin/python
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src tests benchmarks examples docs/conf.py)
 
 # A stamp carries the checkout's path: an environment that was copied here from elsewhere would silently run the code of
 # the place it came from, so it has to look as not yet made.
@@ -29,7 +29,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest spark soak bench bench-spark lock clean
+.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak bench bench-spark lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,14 @@ contracts: $(DEV)
 
 pytest: $(DEV)
 	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
+
+docs: $(DEV) ## build the documentation into build/docs; a warning is an error
+	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \
+		--doctree-dir build/doctrees docs build/docs
+	@echo "open build/docs/index.html"
+
+screenshots: $(DEV) tools ## the pictures of the dashboard in docs/images
+	$(PY) -m tests.browser.screenshots docs/images
 
 # An environment of its own: PySpark and a Java runtime are 600 MB that nothing else needs.
 spark: $(SPARK) ## the tests of the Spark source, sink and pipelines, with real Spark

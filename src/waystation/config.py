@@ -38,6 +38,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     broker_name: str | None = None  # topics: the broker setting that is this one's default
     dynamic: bool = True  # broker: may change while it runs
+    secret: bool = False  # never shown
 
     @property
     def field(self) -> str:
@@ -554,6 +555,14 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Host names, besides IP addresses and localhost, by which the HTTP door may be asked.",
         ),
         Setting(
+            "waystation.http.token",
+            "string",
+            "",
+            "Whoever uses the HTTP door has to send it (`Authorization: Bearer TOKEN`); empty: nobody has to.",
+            dynamic=False,
+            secret=True,
+        ),
+        Setting(
             "waystation.queue.shards",
             "int",
             4,
@@ -635,12 +644,20 @@ BROKER_SETTINGS: dict[str, Setting] = {
 }
 
 
-class BrokerSettings:
-    """The broker's settings: the table's defaults under what the file, the flags and run-time changes say."""
+Source = Literal["file", "environment", "flag"]
+"""Where a given value comes from."""
 
-    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+
+class BrokerSettings:
+    """The broker's settings: the table's defaults under what the file, the flags and run-time changes say.
+
+    `sources` says where each of `overrides` comes from; what is not in it was given by whoever constructed this.
+    """
+
+    def __init__(self, overrides: Mapping[str, str] | None = None, sources: Mapping[str, Source] | None = None) -> None:
         self._values: dict[str, Value] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
-        self.given: dict[str, str] = {}  # from the file and the flags
+        self.given: dict[str, str] = {}  # from the file, the environment and the flags
+        self._sources = dict(sources or {})
         self.changed: dict[str, str] = {}  # at run time, kept in the catalog
         for name, text in (overrides or {}).items():
             self._values[name] = self.check(name, text)
@@ -665,6 +682,12 @@ class BrokerSettings:
             return
         self._values[name] = self.check(name, text)
         self.changed[name] = text
+
+    def source(self, name: str) -> Literal["default", "file", "environment", "flag", "changed"]:
+        """Where the value that holds comes from."""
+        if name in self.changed:
+            return "changed"
+        return self._sources.get(name, "flag") if name in self.given else "default"
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]

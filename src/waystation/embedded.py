@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from waystation.doors.front import Front
     from waystation.doors.http.server import HttpDoor
     from waystation.doors.native.server import NativeDoor
+    from waystation.pipeline_runner import FolderRunner
 
 KAFKA_PORT = 9092
 AMQP_PORT = 5672
@@ -49,12 +50,15 @@ class Station:
         kafka: Address | None,
         amqp: Address | None = None,
         http: Address | None = None,
+        pipelines: str | None = None,
     ) -> None:
         self.data = data
         self._settings = settings
         self._kafka = kafka
         self._amqp = amqp
         self._http = http
+        self._pipelines = pipelines
+        self._runner: FolderRunner | None = None
         self._broker: Broker | None = None
         self._front: Front | None = None
         self._amqp_door: AmqpDoor | None = None
@@ -67,7 +71,12 @@ class Station:
         from waystation.broker.open import open_broker
         from waystation.doors.native.server import NativeDoor
 
+        if self._pipelines is not None:
+            from waystation.pipeline_runner import FolderRunner
+
+            self._runner = FolderRunner(self._pipelines, self.data, self._near)
         self._broker = await open_broker(self.data, self._settings)
+        self._broker.pipeline_runner = self._runner
         self.native = NativeDoor(self._broker)
         try:
             if self._kafka is not None:
@@ -88,7 +97,10 @@ class Station:
             raise
 
     async def stop(self) -> None:
-        """Closes the doors, then the broker, which flushes all that it has."""
+        """Ends the pipelines that it runs, closes the doors, then the broker, which flushes all that it has."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.close()  # while the doors are open: what they did last is told
         self.addresses.clear()
         doors = [door for door in (self._front, self._amqp_door, self._http_door) if door is not None]
         self._front = self._amqp_door = self._http_door = None
@@ -99,6 +111,11 @@ class Station:
         finally:
             if broker is not None:
                 await broker.stop()
+
+    def _near(self) -> str | None:
+        """Where a process on this machine finds the Kafka door."""
+        address = self.addresses.get("kafka")
+        return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
 def _front(broker: Broker, native: NativeDoor, address: Address) -> Front:
@@ -156,12 +173,14 @@ class BrokerThread:
         self._thread: threading.Thread | None = None
         self._open_session: OpenSession | None = None
         try:
-            doors = {
-                "kafka": _door_address("kafka", kafka),
-                "amqp": _door_address("amqp", amqp),
-                "http": _door_address("http", http),
-            }
-            self._start(Station(self.data, BrokerSettings(values), **doors))
+            station = Station(
+                self.data,
+                BrokerSettings(values),
+                kafka=_door_address("kafka", kafka),
+                amqp=_door_address("amqp", amqp),
+                http=_door_address("http", http),
+            )
+            self._start(station)
         except BaseException:
             self._clean()
             raise

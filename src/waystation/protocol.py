@@ -426,6 +426,39 @@ class StagedPosition(Command, tag="staged_position"):
     name: str
 
 
+# -- looking at the broker, and running it -----------------------------------------------------------------------------
+
+
+class View(Command, tag="view"):
+    """→ a map: what the HTTP door answers under the same name (overview, connections, groups, settings…). `query` has
+    the route's query parameters and the names in its path."""
+
+    what: str
+    query: dict[str, Any] = {}
+
+
+class Act(Command, tag="act"):
+    """→ a map or None: what the HTTP door does under the same name (reset-group, start-pipeline…), with the route's
+    body, query parameters and the names in its path as `query`."""
+
+    what: str
+    query: dict[str, Any] = {}
+
+
+class EndConnection(Command, tag="end_connection"):
+    """→ None: the broker closes a connection, by the name that `view` of connections lists it by."""
+
+    connection: str
+    reason: str = ""
+
+
+class AlterSettings(Command, tag="alter_settings"):
+    """→ None, when it is durable. Settings of the broker by name; null goes back to what it was started with. All of
+    them are changed or none is."""
+
+    settings: dict[str, str | int | float | bool | None]
+
+
 AnyCommand = (
     Hello
     | Ping
@@ -471,6 +504,10 @@ AnyCommand = (
     | CommitStaged
     | AbortStaged
     | StagedPosition
+    | View
+    | Act
+    | EndConnection
+    | AlterSettings
 )
 
 
@@ -559,6 +596,7 @@ class RedriveAnswer(msgspec.Struct, omit_defaults=True):
     matched: int
     moved: int
     skipped: int = 0  # they had nowhere to go back to
+    targets: dict[str, int] = {}  # of a dry run: how many would go where
 
 
 class SubscribeAnswer(msgspec.Struct, omit_defaults=True):

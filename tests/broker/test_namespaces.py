@@ -23,6 +23,8 @@ HELLO = Message(b"hello")
 class Guest:
     """A connection to a namespace."""
 
+    door = "amqp"
+
     def __init__(self, name: str, namespace: str) -> None:
         self.name = name
         self.namespace = namespace
@@ -30,6 +32,9 @@ class Guest:
 
     def info(self) -> ConnectionInfo:
         return ConnectionInfo(self.name, "amqp", "guest", self.namespace, ("", 0), ("", 0), 0, "running", {})
+
+    def texts(self) -> list[str]:
+        return [self.name]
 
     def end(self, reason: str) -> None:
         self.ended = reason

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from waystation.cli.config_file import read_config
+from waystation.cli.config_file import check_config, read_config
+from waystation.cli.configuration import variable_of
 from waystation.cli.main import build_parser
+from waystation.cli.options import OPTIONS
 from waystation.cli.serve import Plan, make_plan
 from waystation.client.address import Address
+from waystation.config import BROKER_SETTINGS
 from waystation.errors import Invalid, InvalidSetting
 
 
-def plan(*words: str) -> Plan:
-    return make_plan(build_parser(["serve"]).parse_args(["serve", *words]))
+def plan(*words: str, **environment: str) -> Plan:
+    return make_plan(build_parser(["serve"]).parse_args(["serve", *words]), environment)
 
 
 def written(folder: Path, text: str) -> str:
@@ -40,9 +44,12 @@ def test_settings_may_be_quoted_dotted_or_under_a_heading(tmp_path: Path) -> Non
             """,
         )
     )
-    assert config.texts == {"data": "/var/lib/w", "kafka": "127.0.0.1:1"}
-    assert config.insecure
-    assert config.settings == {
+    assert {name: given.text for name, given in config.options.items()} == {
+        "data": "/var/lib/w",
+        "kafka": "127.0.0.1:1",
+        "insecure": "true",
+    }
+    assert {name: given.text for name, given in config.settings.items()} == {
         "num.partitions": "3",
         "log.retention.ms": "5",
         "waystation.flush": "os",
@@ -61,13 +68,57 @@ def test_settings_may_be_quoted_dotted_or_under_a_heading(tmp_path: Path) -> Non
         ("insecure = 'yes'", "insecure"),
         ("num.partitions = [1]", "num.partitions"),
         ("num.partitions = 2026-01-01", "num.partitions"),
-        ("x = \ny = 1", "line 1"),
+        ("x = \ny = 1", "not valid TOML"),
+        ("log-level = 'loud'", "log-level"),
+        ("kafka = 'nowhere:port'", "kafka"),
+        ("kafka = '0.0.0.0:9092'", "insecure = true"),
+        ("retention.ms = 5", r"log\.retention\.ms"),
+        ("waystation.dedup.window.ms = 5", "topics alter"),
+        ("brokr = {}", "brokr"),
+        ("[[broker]]\nnum.partitions = 3", "broker"),
+        ("num.partitions = 3\n[broker]\nnum.partitions = 4", "line 1"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(Invalid, match=named) as raised:
         read_config(written(tmp_path, text))
-    assert "w.toml" in str(raised.value)
+    assert re.search(r"w\.toml:\d+:\d+: ", str(raised.value))
+
+
+def test_all_mistakes_are_found_each_at_its_place(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """# a file with mistakes
+kafak = "127.0.0.1:1"
+data = 3
+
+  [broker]
+  num.partition = 3
+  "log.retention.ms" = "long"
+  log.segment.bytes = 5_000
+  message . "max" .bytes = [
+    1
+  ]
+""",
+    )
+    found = check_config(path).mistakes
+    assert [(mistake.line, mistake.column) for mistake in found] == [(2, 1), (3, 1), (6, 3), (7, 3), (9, 3)]
+    assert "'kafka'" in found[0].text
+    assert "'num.partitions'" in found[2].text
+    with pytest.raises(Invalid, match=r"w\.toml:2:1: .*and 4 more.*config check"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column"),
+    [(b"a = 1\nb = ?", 2, 5), (b"a = 1\r\nb = [", 2, 6), (b"a = 1\n\nb = '\xff'", 3, 1)],
+)
+def test_what_is_not_toml_is_told_with_its_place(tmp_path: Path, content: bytes, line: int, column: int) -> None:
+    path = tmp_path / "w.toml"
+    path.write_bytes(content)
+    (mistake,) = check_config(str(path)).mistakes
+    assert (mistake.line, mistake.column) == (line, column)
+    assert "not valid TOML" in mistake.text
 
 
 def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -124,3 +175,85 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
         plan("--set", "num.partition=1")
     with pytest.raises(Invalid, match="NAME=VALUE"):
         plan("--set", "num.partitions")
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_the_environment(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        'data = "a"\nkafka = "127.0.0.1:1"\nlog-format = "json"\n[broker]\nnum.partitions = 3\nlog.retention.ms = 4',
+    )
+    made = plan(
+        "--config",
+        path,
+        "--kafka",
+        "localhost:2",
+        "--set",
+        "num.partitions=5",
+        WAYSTATION_DATA="b",
+        WAYSTATION_KAFKA="127.0.0.1:3",
+        WAYSTATION_LOG_LEVEL="error",
+        WAYSTATION_SET_NUM_PARTITIONS="7",
+        WAYSTATION_SET_WAYSTATION_FLUSH="os",
+        WAYSTATION_SERVER="127.0.0.1:9",
+        PATH="/bin",
+    )
+    assert (made.data, made.kafka, made.log_level, made.log_format) == ("b", Address("localhost", 2), "error", "json")
+    names = ("num.partitions", "log.retention.ms", "waystation.flush", "log.retention.bytes")
+    assert [(str(made.settings[name]), made.settings.source(name)) for name in names] == [
+        ("5", "flag"),
+        ("4", "file"),
+        ("os", "environment"),
+        ("-1", "default"),
+    ]
+    assert made.doubts == ()
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    path = written(tmp_path, 'data = "a"')
+    assert plan(WAYSTATION_CONFIG=path).data == "a"
+    assert plan(WAYSTATION_CONFIG="").data == "./waystation-data"
+    with pytest.raises(Invalid, match=r"gone\.toml"):
+        plan(WAYSTATION_CONFIG=str(tmp_path / "gone.toml"))
+
+
+@pytest.mark.parametrize(("text", "means"), [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False)])
+def test_insecure_by_the_environment(text: str, means: bool) -> None:
+    if means:
+        assert plan(WAYSTATION_INSECURE=text, WAYSTATION_HTTP="0.0.0.0:1").http == Address("0.0.0.0", 1)
+        return
+    with pytest.raises(Invalid, match=r"WAYSTATION_HTTP=0\.0\.0\.0:1 .*--insecure"):
+        plan(WAYSTATION_INSECURE=text, WAYSTATION_HTTP="0.0.0.0:1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("WAYSTATION_SET_NUM_PARTITION", "1", "WAYSTATION_SET_NUM_PARTITIONS"),
+        ("WAYSTATION_SET__NUM_PARTITIONS", "1", "WAYSTATION_SET_NUM_PARTITIONS"),
+        ("WAYSTATION_SET_NUM_PARTITIONS", "none", "WAYSTATION_SET_NUM_PARTITIONS"),
+        ("WAYSTATION_KAFKA", "nowhere:port", "WAYSTATION_KAFKA"),
+        ("WAYSTATION_LOG_LEVEL", "infoo", "did you mean 'info'"),
+        ("WAYSTATION_INSECURE", "perhaps", "WAYSTATION_INSECURE"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_name(variable: str, text: str, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        plan(**{variable: text})
+
+
+def test_a_variable_that_looks_like_ours_is_doubted_and_others_are_let_be() -> None:
+    assert plan(WAYSTATION_KAFAK="127.0.0.1:1").doubts == (
+        "WAYSTATION_KAFAK means nothing here; did you mean WAYSTATION_KAFKA?",
+    )
+    assert plan(WAYSTATION_PORT="tcp://10.0.0.1:9092", WAYSTATION_SERVICE_HOST="10.0.0.1").doubts == ()
+
+
+def test_every_setting_has_one_variable_of_its_own() -> None:
+    assert len({variable_of(name) for name in BROKER_SETTINGS}) == len(BROKER_SETTINGS)
+    assert not any("_" in name for name in BROKER_SETTINGS)
+
+
+def test_every_option_is_a_flag_a_variable_and_a_key() -> None:
+    words = vars(build_parser(["serve"]).parse_args(["serve"]))
+    assert all(name.replace("-", "_") in words for name in OPTIONS)
+    assert {option.variable for option in OPTIONS.values()} >= {"WAYSTATION_DATA", "WAYSTATION_LOG_FORMAT"}

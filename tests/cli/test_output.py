@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from waystation.cli.completion_tree import spots
 from waystation.cli.logs import EventFormatter
 from waystation.cli.main import COMMANDS, build_parser, main
 from waystation.cli.output import print_table, spell_bytes
@@ -76,3 +77,12 @@ def test_a_wrong_call_ends_with_2(words: list[str], capsys: pytest.CaptureFixtur
 def test_the_parser_of_all_commands_can_be_built() -> None:
     """The reference page is checked against it."""
     assert build_parser().parse_args(["consume", "t", "--from", "-10"]).start == "-10"
+
+
+def test_every_command_but_serve_prints_json_for_programs() -> None:
+    lacking = [
+        " ".join(spot.path)
+        for spot in spots(build_parser())
+        if not spot.commands and "--json" not in {flag.name for flag in spot.flags}
+    ]
+    assert lacking == ["serve"]

@@ -116,6 +116,36 @@ def test_settings_of_file_and_flags_hold(serving: Serving) -> None:
     assert described["settings"]["retention.ms"]["value"] == "77777"
 
 
+def test_the_environment_alone_is_enough(serving: Serving) -> None:
+    ready = serving.folder / "ready.json"
+    told = {f"WAYSTATION_{door}": "127.0.0.1:0" for door in ("KAFKA", "AMQP", "HTTP")}
+    told |= {"WAYSTATION_DATA": "by-environment", "WAYSTATION_READY_FILE": str(ready)}
+    told |= {"WAYSTATION_SET_NUM_PARTITIONS": "3", "WAYSTATION_LOG_FORMAT": "json", "WAYSTATION_KAFAK": "a slip"}
+    process = subprocess.Popen(
+        command("serve"), cwd=serving.folder, env=environment(told), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        wait_for(lambda: ready.exists() or process.poll() is not None, "the ready file is there")
+        cli = Cli(json.loads(ready.read_text())["kafka"])
+        cli("topics", "create", "t")
+        assert len(cli("topics", "describe", "t", "--json").json[0]["partitions"]) == 3
+        shown = cli("config", "show", "--server", cli.server, "--changed", "--json").json["settings"]
+        assert [(one["name"], one["source"]) for one in shown] == [("num.partitions", "environment")]
+        assert (serving.folder / "by-environment").is_dir()
+    finally:
+        process.terminate()
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert any("did you mean WAYSTATION_KAFKA" in json.loads(line)["event"] for line in err.splitlines())
+
+
+def test_a_mistake_in_the_file_is_told_with_its_place(serving: Serving) -> None:
+    (serving.folder / "w.toml").write_text("[broker]\n\nnum.partition = 3\n")
+    assert "w.toml:3:1: there is no setting 'num.partition'; did you mean 'num.partitions'?" in serving.refused(
+        "--config", "w.toml"
+    )
+    assert not (serving.folder / "data").exists()
+
+
 def test_a_folder_in_use_is_refused_with_the_others_pid(serving: Serving) -> None:
     first, address = serving.started()
     assert f"pid {first.pid}" in serving.refused("--kafka", "127.0.0.1:0")

@@ -24,6 +24,7 @@ from kio.static.constants import EntityType
 from tests.groups.kit import Stage
 from waystation.doors.kafka import codec, consumer_groups, groups, offsets
 from waystation.doors.kafka.registry import APIS, Call, Listener
+from waystation.observe.meters import Meters
 
 FAMILIES = (groups, offsets, consumer_groups)
 
@@ -46,7 +47,9 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
     buffer = BytesIO()
     entity_writer(request_class)(buffer, _build(request_class, fields))
     none = SimpleNamespace(listing=lambda *_: [])
-    broker: Any = SimpleNamespace(groups=stage.coordinator, shared=(), shared_admin=none, node_id=1, world=stage.world)
+    broker: Any = SimpleNamespace(
+        groups=stage.coordinator, shared=(), shared_admin=none, node_id=1, world=stage.world, meters=Meters()
+    )
     request = codec.decode_request(name, version, buffer.getvalue())
     call = Call(name, version, request, broker, "app", "127.0.0.1", Listener("localhost", 9092))
     api = APIS[codec.API_KEYS[name]]

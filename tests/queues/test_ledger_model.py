@@ -415,6 +415,14 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ledger.held_by(consumer) == len(self.model.held_by(consumer))
 
     @invariant()
+    def what_waits_is_found_with_its_time(self) -> None:
+        end, parts = self.ledger.parked_from(0, 10**9)
+        assert end is None
+        rows = {part.time_and_row(number) for part in parts for number in part.rows}
+        found = {(when_ms, entry) for when_ms, entry in rows if self.ledger.is_parked_until(entry, when_ms)}
+        assert found == {(e.due_at, e.id) for e in self.model.entries.values() if e.state is State.PARKED}
+
+    @invariant()
     def what_is_alive_is_found(self) -> None:
         entries = self.model.entries
         alive = [

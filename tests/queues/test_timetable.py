@@ -79,6 +79,24 @@ class TimetableMachine(RuleBasedStateMachine):
         assert all(pair in left for pair in self.expected if pair[1] % 2 == odd)
         self.expected = [pair for pair in self.expected if pair in left]
 
+    @rule(from_ms=st.integers(-SECOND, 3 * SECOND) | st.integers(0, 3 * HOUR), enough=st.integers(1, 3_000))
+    def go_through_it_in_stretches(self, from_ms: int, enough: int) -> None:
+        """Each stretch has all that is in its time, and the next goes on behind it."""
+        first = at = self.now + from_ms
+        found: list[tuple[int, int]] = []
+        while True:
+            end, parts = self.table.stretch(at, enough)
+            rows = [part.time_and_row(number) for part in parts for number in part.rows]
+            assert all(part.number_of(*part.time_and_row(number)) == number for part in parts for number in part.rows)
+            some = sorted(row for row in rows if row[0] >= at)
+            assert end is None or all(when_ms < end for when_ms, _ in some)
+            found += some
+            if end is None:
+                break
+            assert len(some) >= enough or len(rows) >= enough
+            at = end
+        assert found == sorted(pair for pair in self.expected if pair[0] >= first)
+
     @rule()
     def restart(self) -> None:
         stored = msgspec.msgpack.encode(self.table.dump())

@@ -263,6 +263,10 @@ class SimDisk:
         self.look("open", path)
         return _UNLIMITED if self.capacity is None else max(self.capacity - self._used, 0)
 
+    def total_bytes(self, path: str) -> int:
+        self.look("open", path)
+        return _UNLIMITED if self.capacity is None else self.capacity
+
     def boot_id(self) -> str:
         return self._boot
 

@@ -37,9 +37,9 @@ from waystation.queues.shard import PutResult, Shard
 from waystation.queues.shard_log import ShardLog, Written
 from waystation.queues.stragglers import Stragglers
 
-SEEDS = 40
+SEEDS = 24
 SOAK_SEEDS = 5_000
-GROUPS = 10
+GROUPS = 6
 LIFE_LONGEST_S = 600.0
 """In virtual time. Who waits longer than this for an answer waits for ever."""
 ENOUGH = 3

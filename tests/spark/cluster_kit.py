@@ -29,6 +29,9 @@ STOP_S = 20.0
 PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
 """Where executors find `waystation` and `pyspark_waystation`, as they would if those were installed on each machine."""
 
+QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java processes that live for a minute: most of their time would go into compiling what they hardly run."""
+
 
 class Cluster:
     """A master and its workers, with one core and 1 GB each."""
@@ -74,6 +77,16 @@ class Cluster:
         """The process ids of this worker's executors, and of the Python processes that work for them."""
         return {process.pid for process in psutil.Process(self.workers[number].pid).children(recursive=True)}
 
+    def executors(self) -> list[psutil.Process]:
+        """The executors that run now, of whatever worker, without what works for them."""
+        found = []
+        for worker in self.workers:
+            for child in psutil.Process(worker.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
+                        found.append(child)
+        return found
+
     def kill_worker(self, number: int) -> None:
         """kill -9 for the worker and all that it has started."""
         _kill_tree(self.workers[number])
@@ -107,6 +120,8 @@ def spark_settings() -> Mapping[str, str]:
     """What a job needs on this cluster; one for ordinary machines would need none of it."""
     return {
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_TO_START,
+        "spark.executor.extraJavaOptions": QUICK_TO_START,
         "spark.driver.host": LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.executor.memory": "1g",

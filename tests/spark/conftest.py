@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.cluster_kit import QUICK_TO_START
 from tests.spark.source_kit import Stage
 from tests.support.server import Server
 
@@ -17,6 +18,7 @@ WITHOUT = "pyspark is not installed; `pip install 'waystation[spark]'` brings it
 
 SETTINGS = {
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_TO_START,
     "spark.sql.shuffle.partitions": "2",
     # Each micro-batch writes several small files; whether their checksums are kept is not what is tested here.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

@@ -8,9 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.spark.cluster_kit import QUICK_TO_START
 from waystation.spark.sessions import SessionSettings, open_session
 
-SETTINGS = {"spark.driver.memory": "1g", "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_TO_START,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
 
 
 def main(servers: str, queue: str, topic: str, checkpoint: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.spark.cluster_kit import QUICK_TO_START
 from waystation.spark import register
 from waystation.spark.sessions import SessionSettings, open_session
 
@@ -15,6 +16,7 @@ from waystation.spark.sessions import SessionSettings, open_session
 def main(servers: str, source: str, target: str, checkpoint: str, rows: str) -> None:
     settings = {
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_TO_START,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,23 @@ def test_a_job_that_fails_has_written_nothing(spark: SparkSession, server: Serve
         write(frame, server, topic=topic)
     assert texts(committed(server, topic)) == []
     assert open_stages(mq) == 0
+
+
+def test_a_thread_writes_once_it_has_been_given_the_session(
+    spark: SparkSession, server: Server, mq: Client, topic: str
+) -> None:
+    """Spark looks the format up in the session of the thread that writes."""
+    from waystation.spark.sessions import activate
+
+    def work(first: Callable[[], None]) -> None:
+        first()
+        write(numbers(spark, 10), server, topic=topic)
+
+    with ThreadPoolExecutor(1) as fresh, pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        fresh.submit(work, lambda: None).result()
+    with ThreadPoolExecutor(1) as fresh:
+        fresh.submit(work, lambda: activate(spark)).result()
+    assert texts(committed(server, topic)) == sorted(str(n) for n in range(10))
 
 
 def test_a_write_with_a_txn_id_happens_once(spark: SparkSession, server: Server, mq: Client, topic: str) -> None:

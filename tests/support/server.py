@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -29,8 +29,15 @@ class ServerDied(AssertionError):
 class Server:
     """One `waystation serve` process and its data folder."""
 
-    def __init__(self, folder: Path, *, settings: Mapping[str, str | int | bool] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str | int | bool] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self.arguments = list(arguments)
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.settings = dict(settings or {})
@@ -99,7 +106,7 @@ class Server:
         command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(self.data)]
         for door in ("kafka", "amqp", "http"):
             command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
-        command += ["--ready-file", str(ready)]
+        command += ["--ready-file", str(ready), *self.arguments]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return command

@@ -7,7 +7,7 @@ from math import ceil
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.transactions.kit import Disk
 from tests.transactions.world import TOPIC, Client, TransactionWorld
@@ -188,10 +188,15 @@ class Crashes(RuleBasedStateMachine):
         self.world.check()
 
 
+PACE = settings(max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(
-    max_examples=300, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestCrashes.settings = PACE
+
+
+@pytest.mark.soak
+def test_crashes_for_long() -> None:
+    run_state_machine_as_test(Crashes, settings=settings(PACE, max_examples=5_000))
 
 
 def test_the_checks_catch_a_disk_that_says_durable_too_early() -> None:

@@ -6,16 +6,20 @@ A broker knows no protocol and opens no port; doors are given the broker. It is 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.delayed import Delayed
 from waystation.broker.housekeeping import Housekeeping
 from waystation.broker.inboxes import Inboxes
+from waystation.broker.jobs import Jobs
 from waystation.broker.keeping import Keeping
+from waystation.broker.lags import Lags
 from waystation.broker.live import LiveFeeds
 from waystation.broker.markers import Markers
 from waystation.broker.messages import Messages
 from waystation.broker.namespaces import Namespaces
+from waystation.broker.pipelines_seen import PipelinesSeen
 from waystation.broker.policies import Policies
 from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
@@ -23,6 +27,7 @@ from waystation.broker.publishing import Publishing
 from waystation.broker.queues import Queues
 from waystation.broker.reading import Readers
 from waystation.broker.routing import Routing
+from waystation.broker.sampling import Sampling
 from waystation.broker.shared import SharedGroups
 from waystation.broker.shared_admin import SharedAdmin
 from waystation.broker.state_log import PartitionStateLog
@@ -36,13 +41,18 @@ from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
+from waystation.groups.history import GroupHistory
 from waystation.groups.settings import GroupSettings
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
+from waystation.observe.meters import Meters
 from waystation.queues.shards import Shards
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
 from waystation.world import World
+
+if TYPE_CHECKING:
+    from waystation.broker.view_pipelines import Runner
 
 logger = logging.getLogger("waystation.broker")
 
@@ -61,7 +71,8 @@ class Broker:
         self.settings = settings
         self.catalog = catalog
         self.cluster_id = catalog.cluster_id()
-        self.commit = GroupCommit(world)
+        self.meters = Meters()
+        self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
         self.topics = Topics(world, root, catalog, settings, self.commit, self._points)
         self.publishing = Publishing(world)
@@ -73,10 +84,16 @@ class Broker:
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
         self.presence = Presence()
+        self.jobs = Jobs(world)
+        self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
         self.pressure = Pressure(self)
         self.readers = Readers()
         self.tailing = Tailing(self.topics, self.readers, world.clock)
+        self.pipelines_seen = PipelinesSeen(self)
+        self.sampling = Sampling(self)
+        self.lags = Lags(self)
+        self.pipeline_runner: Runner | None = None  # set by whoever can start processes
         self.streams: Streams
         self.subscriptions: Subscriptions
         self.transacting = Transacting(self)
@@ -135,6 +152,7 @@ class Broker:
             self.topics,
             offset_logs.__getitem__,
             len(offset_logs),
+            self.group_history,
         )
         self.transactions = TransactionCoordinator(
             clock,
@@ -151,6 +169,7 @@ class Broker:
             cache_bytes=self.settings.integer("waystation.queue.cache.bytes"),
             on_dead=self.dead_letters.on_dead,
             durable=self.commit.durable,
+            deaths=self.meters.deaths,
         )
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
@@ -176,7 +195,9 @@ class Broker:
             queues=lambda: self.queues,
             exchanges=lambda: self.routing,
             taken=self.groups.exists,
+            history=self.group_history,
         )
+        self.shared.letters.deaths = self.meters.deaths
         self.shared_admin = SharedAdmin(self.shared)
         self.shared.recover()
         self.groups.reserve_names(self.shared.__contains__)
@@ -215,6 +236,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
+        await self.sampling.stop()
+        await self.lags.stop()
+        await self.jobs.stop()
         await self.pressure.stop()
         await self.namespaces.settle()
         await self.policies.stop()

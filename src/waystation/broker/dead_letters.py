@@ -47,7 +47,8 @@ class DeadLetters:
         self._waiting: dict[tuple[int, int], Queue] = {}  # by shard and number
         self._wake = asyncio.Event()
         self._tx: Tx | None = None
-        self.redrive = Redriving(broker).redrive
+        self.redriving = Redriving(broker)
+        self.redrive = self.redriving.redrive
         self._task: asyncio.Task[None] | None = None
 
     def on_dead(self, shard: int, queue: Queue) -> None:

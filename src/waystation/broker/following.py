@@ -116,6 +116,7 @@ class Follower(ABC, Generic[P]):
             matches = self._filter.matches
             taken = [one for one in taken if matches(one.message, topic=one.source)]
         if taken:
+            place.partition.topic.delivered += len(taken)
             self._took(place, taken)
 
     def _is_there(self, place: Place) -> bool:

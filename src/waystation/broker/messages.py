@@ -51,6 +51,7 @@ class Published(NamedTuple):
 
     places: list[tuple[str, int, int]]  # (topic, partition, first offset); messages that wait for their time have none
     receipts: list[Receipt]
+    bytes: int = 0  # of the batches that were written
 
 
 class Stamp:
@@ -118,16 +119,18 @@ class Messages:
         if late and self.delay_to_topic is not None:
             receipts.append(self.delay_to_topic(topic, late, partition))
         places: list[tuple[str, int, int]] = []
+        size = 0
         for target, made in ready:
             first = -1
             for batch, header in made:
+                size += len(batch)
                 appended = self._publishing.append(target, batch, header)
                 first = appended.base_offset if first < 0 else first
                 if stamp is not None:
                     stamp.sequences[topic, target.index] = (header.last_sequence + 1) & 0x7FFFFFFF
             places.append((topic, target.index, first))
             receipts.append(Receipt(target.log, appended.last_offset + 1))
-        return Published(places, receipts)
+        return Published(places, receipts, size)
 
     def spread(
         self, topic: Topic, messages: Sequence[Message], partition: int | None = None

@@ -237,7 +237,7 @@ class Namespaces:
 
     def _end_connections(self, name: str) -> None:
         for connection in self._broker.presence:
-            if connection.info().namespace == name:
+            if connection.namespace == name:
                 connection.end(f"vhost '{name}' is deleted")
 
     async def _empty(self, name: str) -> None:

@@ -27,6 +27,7 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
         undo.callback(catalog.close)
         broker = Broker(world, root, settings, catalog)
         await broker.start()
+        broker.sampling.start()
         undo.pop_all()
     return broker
 

@@ -5,12 +5,9 @@ Nothing here changes anything but `commit_offsets`, which is here because two do
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from waystation.broker.deaths import TOPIC_TARGET
 from waystation.errors import NotFound, near_matches
 from waystation.groups.calls import OffsetToCommit
 from waystation.protocol import TopicInfo
@@ -19,8 +16,6 @@ from waystation.routing.patterns import compile_pattern
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.broker.topics import Topic
-
-_SLICE = 1000
 
 
 def topic_info(broker: Broker, name: str) -> TopicInfo:
@@ -73,34 +68,6 @@ def stats(broker: Broker) -> dict[str, Any]:
         "queues": queues,
         "uptime_ms": broker.world.clock.now_ms() - broker.started_ms,
     }
-
-
-class DeadLetterPlace(NamedTuple):
-    """Where dead letters go: a queue's name, or `topic:` and a topic's."""
-
-    target: str
-    sources: list[str]
-    messages: int | None  # in that queue now; None for a topic
-
-
-async def dead_letter_places(broker: Broker) -> list[DeadLetterPlace]:
-    """Every target of dead letters, in the order of names. A million queues are looked through in slices."""
-    sources: dict[str, list[str]] = {}
-    after = ""
-    while page := list(islice(broker.queues.names(after=after), _SLICE)):
-        for name in page:
-            target = broker.queues.get(name)[1].settings.dead_letter
-            if target is not None:
-                sources.setdefault(target, []).append(name)
-        after = page[-1]
-        await asyncio.sleep(0)
-    return [DeadLetterPlace(target, names, _waiting(broker, target)) for target, names in sorted(sources.items())]
-
-
-def _waiting(broker: Broker, target: str) -> int | None:
-    if target.startswith(TOPIC_TARGET):
-        return None
-    return len(broker.queues.get(target)[1]) if target in broker.queues else 0
 
 
 async def commit_offsets(broker: Broker, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:

@@ -7,7 +7,7 @@ own. On the loop's thread only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -60,6 +60,7 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     received_bytes: int = 0
     sent_bytes: int = 0
     channels: list[ChannelInfo] = []
+    doing: str = ""  # what it is at, in a few words
 
 
 class Connected(Protocol):
@@ -69,12 +70,40 @@ class Connected(Protocol):
     def name(self) -> str: ...
 
     @property
-    def namespace(self) -> str: ...
+    def door(self) -> str:
+        """amqp, kafka, native or http."""
+
+    @property
+    def namespace(self) -> str:
+        """The virtual host that it has opened; empty where the door has none."""
 
     def info(self) -> ConnectionInfo: ...
 
+    def texts(self) -> Iterable[str]:
+        """What a search may find it by; made without much ado, since thousands are asked."""
+
     def end(self, reason: str) -> None:
         """Closes it, telling the client why as far as the protocol can."""
+
+
+def doing_at(channels: Sequence[ChannelInfo], *further: str) -> str:
+    """What a connection with these channels is at, and what else its door knows, in a few words."""
+    places = list(dict.fromkeys(consumer.queue for channel in channels for consumer in channel.consumers))
+    parts = [f"consumes {spell_some(places)}"] if places else []
+    published = sum(channel.published for channel in channels)
+    if published:
+        parts.append(f"has published {published}")
+    return ", ".join([*parts, *(part for part in further if part)]) or "idle"
+
+
+def spell_some(names: Sequence[str]) -> str:
+    """The first of several names, and how many more."""
+    shown = names[0] if len(names[0]) <= LONGEST_NAME else f"{names[0][: LONGEST_NAME - 1]}…"
+    return shown if len(names) == 1 else f"{shown} and {len(names) - 1} more"
+
+
+LONGEST_NAME = 60
+DOORS = ("kafka", "native", "amqp", "http")
 
 
 class Presence:
@@ -83,6 +112,8 @@ class Presence:
     def __init__(self) -> None:
         self._here: dict[str, Connected] = {}
         self._counts: Counter[str] = Counter()  # by namespace
+        self._doors: Counter[str] = Counter()
+        self.opened: Counter[str] = Counter()  # by door, since the start
 
     def __len__(self) -> int:
         return len(self._here)
@@ -90,8 +121,20 @@ class Presence:
     def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._here.values()))
 
+    def names(self) -> list[str]:
+        """All of them, in no order."""
+        return list(self._here)
+
     def count(self, namespace: str) -> int:
         return self._counts[namespace]
+
+    def at(self, door: str) -> int:
+        """How many came by this door."""
+        return self._doors[door]
+
+    def by_door(self) -> dict[str, int]:
+        """How many came by each door."""
+        return {door: self._doors[door] for door in DOORS}
 
     def get(self, name: str) -> Connected | None:
         return self._here.get(name)
@@ -99,8 +142,11 @@ class Presence:
     def add(self, connection: Connected) -> None:
         self._here[connection.name] = connection
         self._counts[connection.namespace] += 1
+        self._doors[connection.door] += 1
+        self.opened[connection.door] += 1
 
     def discard(self, connection: Connected) -> None:
         if self._here.get(connection.name) is connection:
             del self._here[connection.name]
             self._counts[connection.namespace] -= 1
+            self._doors[connection.door] -= 1

@@ -5,16 +5,19 @@ Names that begin with two underscores are the broker's own queues. Doors look at
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import groupby, islice
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
+from waystation.broker.paging import STEP, sort_in_steps
 from waystation.errors import NotAllowed, NotFound, near_matches
 from waystation.queues.queue import Queue
 from waystation.queues.shard import Shard
 
 INTERNAL_PREFIX = "__"
 NEAR = 2000
+FEW = 200
+"""Names that went are taken out of the order one by one, if they are not more."""
 
 Place = tuple[Shard, Queue]
 
@@ -31,8 +34,10 @@ class QueueNames(dict[str, Place]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sorted: list[str] | None = None  # with names that have come or gone since
-        self._came = self._went = False
+        self._sorted: list[str] | None = None  # each once; those that came since it was sorted are at its end
+        self._came = 0
+        self._changes = 0
+        self._went: set[str] = set()  # they are in `_sorted` all the same
 
     def find(self, name: str) -> Place:
         found = self.get(name)
@@ -44,14 +49,22 @@ class QueueNames(dict[str, Place]):
         return f"there is no queue {name[:300]!r}{near_matches(name, islice(self, NEAR))}"
 
     def add(self, name: str, place: Place) -> None:
+        known = name in self
         self[name] = place
-        if self._sorted is not None:
+        if known:
+            return
+        self._changes += 1
+        if name in self._went:
+            self._went.discard(name)
+        elif self._sorted is not None:
             self._sorted.append(name)
-            self._came = True
+            self._came += 1
 
     def discard(self, name: str) -> None:
         if self.pop(name, None) is not None:
-            self._went = True
+            self._changes += 1
+            if self._sorted is not None:
+                self._went.add(name)
 
     def ordered(self, prefix: str = "", after: str = "") -> Iterator[str]:
         """Names in order, behind `after`."""
@@ -63,12 +76,45 @@ class QueueNames(dict[str, Place]):
             if name > after or not after:
                 yield name
 
+    async def listed(self, prefix: str = "") -> list[str]:
+        """The names with this prefix in order, without the broker's own: a copy."""
+        if self._sorted is None or self._came > STEP:
+            await self._sort_in_steps()
+        known = self._in_order()
+        first, last = _span(known, prefix)
+        own_first, own_last = _span(known, INTERNAL_PREFIX)
+        return known[first : max(first, min(last, own_first))] + known[min(last, max(first, own_last)) : last]
+
+    async def _sort_in_steps(self) -> None:
+        """Where many are not in order: a hundred thousand names at once would keep everybody waiting."""
+        before = self._changes
+        ordered = await sort_in_steps(list(self))
+        self._came = 0
+        if self._changes != before:
+            there = set(ordered)
+            came = [name for name in self if name not in there]
+            ordered = [*(name for name in ordered if name in self), *came]
+            self._came = len(came)
+        self._sorted = ordered
+        self._went.clear()
+
     def _in_order(self) -> list[str]:
         if self._sorted is None:
             self._sorted = sorted(self)
-        elif self._came or self._went:
+        elif self._came:
             self._sorted.sort()  # 15 ms for a million that are mostly in order
-            if self._went:
-                self._sorted = [name for name, _ in groupby(self._sorted) if name in self]
-        self._came = self._went = False
+        self._came = 0
+        if len(self._went) > FEW:
+            self._sorted = [name for name in self._sorted if name not in self._went]
+        else:
+            for name in self._went:
+                del self._sorted[bisect_left(self._sorted, name)]
+        self._went.clear()
         return self._sorted
+
+
+def _span(known: Sequence[str], prefix: str) -> tuple[int, int]:
+    """Where the names with a prefix begin and end."""
+    size = len(prefix)
+    first = bisect_left(known, prefix)
+    return first, bisect_right(known, prefix, lo=first, key=lambda name: name[:size])

@@ -58,6 +58,7 @@ class Queues:
             shard.on_idle = self._expire
             for queue in shard.queues.values():
                 self._names.add(queue.name, (shard, queue))
+        self._own = sum(name.startswith(INTERNAL_PREFIX) for name in self._names)
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -66,6 +67,10 @@ class Queues:
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def count_shown(self) -> int:
+        """How many there are that are not the broker's own."""
+        return len(self._names) - self._own
 
     def get(self, name: str) -> tuple[Shard, Queue]:
         """Whatever queue it is; what doors want to use or change goes by `of_users`."""
@@ -79,6 +84,15 @@ class Queues:
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
         """Names in order, behind `after`."""
         return self._names.ordered(prefix, after)
+
+    async def listed(self, prefix: str = "") -> builtins.list[str]:
+        """The same without the broker's own, all of them, in a list that is the caller's; a page is cut from it."""
+        return await self._names.listed(prefix)
+
+    def those(self, names: Iterable[str]) -> Iterator[Queue]:
+        """The queues of these names, but for those that have gone."""
+        find = self._names.get
+        return (place[1] for name in names if (place := find(name)) is not None)
 
     def describe(self, name: str) -> QueueInfo:
         return info_of(*self.get(name))
@@ -157,6 +171,7 @@ class Queues:
         shard = self._shard_of(name)
         queue, _ = shard.declare(name, settings)
         self._names.add(name, (shard, queue))
+        self._own += name.startswith(INTERNAL_PREFIX)
         if settings.exclusive:
             queue.owner = owner
             if owner is not None:
@@ -191,6 +206,7 @@ class Queues:
         shard, queue = self._names[name]
         receipt = shard.delete(queue)
         self._names.discard(name)
+        self._own -= name.startswith(INTERNAL_PREFIX)
         if queue.owner is not None:
             self._owned.get(queue.owner, set()).discard(name)
         gone = NotFound(f"queue {name!r} was deleted")
@@ -361,6 +377,7 @@ class Queues:
 
     async def cancel(self, name: str, message_id: str) -> bool:
         """Takes out a message that nobody holds; False if there is none."""
+        check_not_internal(name)
         for shard, queue, entry in self._with_id(message_id, name):
             if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
                 await self._keeping.kept(shard.end(queue, [(entry, 1)]))

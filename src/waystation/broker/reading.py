@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from weakref import ref
 
 from waystation.broker.partition import Partition
@@ -64,19 +65,21 @@ def read_chunk(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) 
     following = offset
     for position, header in batches.scan(data):
         following = max(following, header.last_offset + 1)
-        if not (header.control or (header.transactional and aborted and _is_aborted(header, aborted))):
-            messages += _messages(partition, data, position, header, offset)
+        if not (header.control or (header.transactional and aborted and is_aborted(header, aborted))):
+            messages += messages_in(partition, data, position, header, offset)
     return Chunk(offset, following, messages)
 
 
-def _is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
+def is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
+    """Whether the batch is of one of these transactions."""
     return any(
         header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset <= entry.last_offset
         for entry in aborted
     )
 
 
-def _messages(partition: Partition, data: bytes, position: int, header: Header, first: int) -> list[Delivered]:
+def messages_in(partition: Partition, data: bytes, position: int, header: Header, first: int) -> list[Delivered]:
+    """The messages of one batch, from an offset on; none, and a word in the log, if it does not parse."""
     name = partition.topic.name
     try:
         body = decompress(header.codec, memoryview(data)[position + HEADER_SIZE : position + header.size])
@@ -102,6 +105,20 @@ def tail_offset(log: Log, max_bytes: int) -> int:
             return max(log.start_offset, found)
         left -= segment.size
     return log.start_offset
+
+
+def step_back(log: Log, before: int, max_bytes: int) -> int:
+    """An offset from which to `before` there are about `max_bytes`: below `before`, unless the log begins there."""
+    if before <= log.start_offset:
+        return log.start_offset
+    at = max(0, bisect_right(log.segments, before - 1, key=attrgetter("base_offset")) - 1)
+    segment = log.segments[at]
+    index = segment.index
+    entry = bisect_left(index.offsets, before - segment.base_offset)
+    end = index.positions[entry] if entry < len(index) else segment.size
+    entry = bisect_right(index.positions, max(0, end - max_bytes)) - 1
+    found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
+    return max(log.start_offset, min(found, before - 1))
 
 
 def newest(partition: Partition, count: int, accept: Callable[[Delivered], bool] | None = None) -> list[Delivered]:

@@ -1,7 +1,7 @@
 """Sends dead letters back to where they died, or elsewhere: oldest first, as many and as fast as is asked for.
 
 Each batch is a transaction, so that stopping in the middle, or a crash, neither loses nor doubles a message. Only what
-is ready goes. `broker/queues.py` calls this.
+is ready goes. `broker/queues.py` calls this, and `view_dead_letters.py` for what is done in the background.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waystation.broker.deaths import TOPIC_TARGET, story_of
@@ -33,8 +34,69 @@ logger = logging.getLogger("waystation.dead_letters")
 
 REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
+TARGETS_SHOWN = 1_000
+"""Places that a dry run names; messages may name ever others."""
 LOOKED_AT = 500
 """Messages that a redrive looks at before the loop has its turn."""
+
+
+class Chooser:
+    """Goes through what is ready in a queue, oldest first, and picks what is to go back."""
+
+    def __init__(self, shard: Shard, queue: Queue, wanted: Filter | None, ids: frozenset[str]) -> None:
+        self.shard = shard
+        self.queue = queue
+        self.done = False
+        self.looked = 0
+        self._wanted = wanted
+        self._ids = ids
+        self._seen = -1
+        self._last = queue.newest  # what comes later is not looked at
+
+    def next(self, room: int) -> list[tuple[int, Message]]:
+        """Some more; perhaps none of those that were looked at. `done` says whether that was all."""
+        chosen: list[tuple[int, Message]] = []
+        end = self.looked + LOOKED_AT
+        if self.queue.ledger is not None and self.shard.queues.get(self.queue.id) is self.queue:
+            for _, first, count in self.queue.ledger.alive_runs(State.READY, self._seen):
+                for entry in range(first, min(first + count, self._last + 1)):
+                    self._seen = entry
+                    self.looked += 1
+                    message = self._pick(entry)
+                    if message is not None:
+                        chosen.append((entry, message))
+                    if len(chosen) >= room or self.looked >= end:
+                        return chosen
+                if first + count > self._last:
+                    break
+        self.done = True
+        return chosen
+
+    def _pick(self, entry: int) -> Message | None:
+        try:
+            _, message = self.shard.message_at(self.queue, entry)
+        except (Corrupt, StorageFailed) as error:
+            logger.error("a message cannot be read: queue=%r entry=%d: %s", self.queue.name, entry, error)
+            return None
+        known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
+        wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))
+        return message if wanted else None
+
+
+Progress = Callable[[RedriveAnswer], None]
+"""Told how far it is, between two transactions; what it raises ends the redrive there."""
+Pause = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A redrive that makes sense, not begun yet."""
+
+    chooser: Chooser
+    to: str | None
+    rate: float
+    limit: int
+    dry_run: bool
 
 
 class Redriving:
@@ -42,7 +104,7 @@ class Redriving:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._redriving: set[int] = set()
+        self._redriving: set[tuple[int, int]] = set()  # by shard and number
 
     async def redrive(
         self,
@@ -54,9 +116,24 @@ class Redriving:
         limit: int = 0,
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
-        progress: Callable[[RedriveAnswer], None] | None = None,
+        progress: Progress | None = None,
     ) -> RedriveAnswer:
         """Sends what is in a dead-letter queue back to where it died, or to `to`, oldest first."""
+        plan = self.plan(name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=message_ids)
+        return await self.run(plan, progress)
+
+    def plan(
+        self,
+        name: str,
+        *,
+        to: str | None = None,
+        filter: str | None = None,
+        rate: float = 0.0,
+        limit: int = 0,
+        dry_run: bool = False,
+        message_ids: Sequence[str] = (),
+    ) -> Plan:
+        """Checks all that can be wrong with it, and raises; nothing has happened then."""
         if not (math.isfinite(rate) and rate >= 0):
             raise Invalid(f"rate: {rate} is not a number from zero on")
         if limit < 0:
@@ -64,43 +141,63 @@ class Redriving:
         shard, queue = self._broker.queues.of_users(name)
         if to is not None:
             _check_target(self._broker, queue, to)
-        chooser = _Chooser(shard, queue, compile_filter(filter) if filter else None, frozenset(message_ids))
-        if dry_run:
-            return await self._send_all_back(chooser, to, rate, limit, None, progress)
-        if queue.id in self._redriving:
-            raise Conflict(f"queue {name!r} is being redriven already; wait until that is through")
-        self._redriving.add(queue.id)
+        wanted = compile_filter(filter) if filter else None
+        if not dry_run:
+            self._check_alone(shard, queue)
+        return Plan(Chooser(shard, queue, wanted, frozenset(message_ids)), to, rate, limit, dry_run)
+
+    def _check_alone(self, shard: Shard, queue: Queue) -> None:
+        if (shard.index, queue.id) in self._redriving:
+            raise Conflict(f"queue {queue.name!r} is being redriven already; wait until that is through")
+
+    async def run(self, plan: Plan, progress: Progress | None = None, pause: Pause = asyncio.sleep) -> RedriveAnswer:
+        """Does what was planned. `pause` is what a slow one waits by."""
+        shard, queue = plan.chooser.shard, plan.chooser.queue
+        if plan.dry_run:
+            return await self._send_all_back(plan, None, progress, pause)
+        self._check_alone(shard, queue)
+        self._redriving.add((shard.index, queue.id))
         try:
             tx = await self._broker.transacting.begin(f"{REDRIVE_ID}-{shard.index}-{queue.id}")
-            return await self._send_all_back(chooser, to, rate, limit, tx, progress)
+            return await self._send_all_back(plan, tx, progress, pause)
         finally:
-            self._redriving.discard(queue.id)
+            self._redriving.discard((shard.index, queue.id))
 
-    async def _send_all_back(
-        self,
-        chooser: _Chooser,
-        to: str | None,
-        rate: float,
-        limit: int,
-        tx: Tx | None,
-        progress: Callable[[RedriveAnswer], None] | None,
-    ) -> RedriveAnswer:
+    async def _send_all_back(self, plan: Plan, tx: Tx | None, progress: Progress | None, pause: Pause) -> RedriveAnswer:
+        chooser, rate, limit = plan.chooser, plan.rate, plan.limit
         answer = RedriveAnswer(0, 0)
         at_once = min(BATCH, max(1, int(rate))) if rate else BATCH
         while not chooser.done and (not limit or answer.matched < limit):
             chosen = chooser.next(min(at_once, limit - answer.matched) if limit else at_once)
             answer.matched += len(chosen)
             if tx is None or not chosen:
+                self._foresee(chooser.queue, chosen, plan.to, answer)
                 await asyncio.sleep(0)
             else:
-                moved = await self._send_back(tx, chooser.shard, chooser.queue, chosen, to)
+                moved = await self._send_back(tx, chooser.shard, chooser.queue, chosen, plan.to)
                 answer.moved += moved
                 answer.skipped += len(chosen) - moved
-                if rate:
-                    await asyncio.sleep(len(chosen) / rate)
-            if progress is not None and chosen:
+            if progress is not None:
                 progress(answer)
+            if tx is not None and chosen and rate:
+                await pause(len(chosen) / rate)
+                if progress is not None:
+                    progress(answer)  # whoever asked may have gone meanwhile
         return answer
+
+    def _foresee(self, queue: Queue, chosen: list[tuple[int, Message]], to: str | None, answer: RedriveAnswer) -> None:
+        """What a dry run can say of these: how many would go where, and how many have nowhere to go."""
+        for _, message in chosen:
+            target = self._target(queue, message, to)
+            if target is None:
+                answer.skipped += 1
+            elif target in answer.targets or len(answer.targets) < TARGETS_SHOWN:
+                answer.targets[target] = answer.targets.get(target, 0) + 1
+
+    def _target(self, queue: Queue, message: Message, to: str | None) -> str | None:
+        """Where a message goes back to; None if there is no such place."""
+        target = to or _origin(message)
+        return None if target is None or target == queue.name or not _exists(self._broker, target) else target
 
     async def _send_back(
         self, tx: Tx, shard: Shard, queue: Queue, chosen: list[tuple[int, Message]], to: str | None
@@ -109,8 +206,8 @@ class Redriving:
         targets: dict[str, list[Message]] = {}
         taken: list[int] = []
         for entry, message in chosen:
-            target = to or _origin(message)
-            if target is None or target == queue.name or not _exists(self._broker, target):
+            target = self._target(queue, message, to)
+            if target is None:
                 continue
             # Only what is ready: what waits for its time could not be given back as it was.
             if ledger.state_of(entry) is State.READY and ledger.take_out(entry):
@@ -151,45 +248,3 @@ def _origin(message: Message) -> str | None:
     story = story_of(message)
     source = story[0].get("queue") if story else None
     return source if isinstance(source, str) else None
-
-
-class _Chooser:
-    """Goes through what is ready in a queue, oldest first, and picks what is to go back."""
-
-    def __init__(self, shard: Shard, queue: Queue, wanted: Filter | None, ids: frozenset[str]) -> None:
-        self.shard = shard
-        self.queue = queue
-        self.done = False
-        self._wanted = wanted
-        self._ids = ids
-        self._seen = -1
-        self._last = queue.newest  # what comes later is not looked at
-
-    def next(self, room: int) -> list[tuple[int, Message]]:
-        """Some more; perhaps none of those that were looked at. `done` says whether that was all."""
-        chosen: list[tuple[int, Message]] = []
-        looked = 0
-        if self.queue.ledger is not None and self.shard.queues.get(self.queue.id) is self.queue:
-            for _, first, count in self.queue.ledger.alive_runs(State.READY, self._seen):
-                for entry in range(first, min(first + count, self._last + 1)):
-                    self._seen = entry
-                    looked += 1
-                    message = self._pick(entry)
-                    if message is not None:
-                        chosen.append((entry, message))
-                    if len(chosen) >= room or looked >= LOOKED_AT:
-                        return chosen
-                if first + count > self._last:
-                    break
-        self.done = True
-        return chosen
-
-    def _pick(self, entry: int) -> Message | None:
-        try:
-            _, message = self.shard.message_at(self.queue, entry)
-        except (Corrupt, StorageFailed) as error:
-            logger.error("a message cannot be read: queue=%r entry=%d: %s", self.queue.name, entry, error)
-            return None
-        known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
-        wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))
-        return message if wanted else None

@@ -376,6 +376,9 @@ class Routing:
             ],
         )
 
+    def count_exchanges(self) -> int:
+        return len(self._table)
+
     def describe(self, name: str) -> ExchangeSettings:
         return self._table.get(name).settings
 
@@ -383,8 +386,16 @@ class Routing:
         """To be looked at, not changed."""
         return self._table.get(name)
 
+    def find(self, name: str) -> Exchange | None:
+        """The same, or None."""
+        return self._table.find(name)
+
     def bindings_to(self, target: str) -> list[Binding]:
         return self._table.bindings_to(target)
+
+    @property
+    def binding_count(self) -> int:
+        return self._table.binding_count
 
 
 def _row(binding: Binding) -> BindingRow:

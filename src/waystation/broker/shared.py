@@ -41,6 +41,7 @@ from waystation.groups.errors import (
     UnknownGroup,
     UnknownMember,
 )
+from waystation.groups.history import GroupHistory
 from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer
 from waystation.groups.share_group import JOIN_EPOCH, LEAVE_EPOCH, Subscription
 from waystation.groups.share_partition import Saved
@@ -88,8 +89,10 @@ class SharedGroups:
         queues: Callable[[], QueueTargets],
         exchanges: Callable[[], Exchanges],
         taken: Callable[[str], bool],
+        history: GroupHistory | None = None,
     ) -> None:
         self.topics = topics
+        self.history = history or GroupHistory(world.clock)
         self.sessions = ShareSessions()
         self.journal = SharedJournal(partitions, commit, world.clock)
         self.keeping = Keeping(commit)
@@ -98,7 +101,7 @@ class SharedGroups:
         self._groups: dict[str, SharedGroup] = {}
         self._own: dict[str, dict[str, str]] = {}
         """Settings of groups, whether they are there or not."""
-        self._letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
+        self.letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
         self._opened = OpenedBatches(OPENED_BYTES)
         self._alarm = Alarm(self.now_ms, self._ring)
         self._taken = taken
@@ -135,7 +138,7 @@ class SharedGroups:
             group.close()
         if self._look is not None:
             self._look.cancel()
-        await self._letters.close()
+        await self.letters.close()
         self.journal.close()
 
     def settings_changed(self) -> None:
@@ -150,6 +153,9 @@ class SharedGroups:
 
     def __contains__(self, group_id: object) -> bool:
         return group_id in self._groups
+
+    def names(self) -> list[str]:
+        return list(self._groups)
 
     def __iter__(self) -> Iterator[SharedGroup]:
         return iter(list(self._groups.values()))
@@ -180,6 +186,7 @@ class SharedGroups:
         """Forgets a group and its positions. Its settings stay."""
         group.close()
         del self._groups[group.id]
+        self.history.forget(group.id)
         self._counted = None
         self.sessions.end_all_of(group.id)
         for key in group.places():
@@ -200,6 +207,9 @@ class SharedGroups:
             raise UnknownMember(f"there is no share group {beat.group_id!r}; join with epoch 0")
         before = group.machine.epoch
         answer = group.machine.heartbeat(beat, self.topics, self.now_ms())
+        if group.machine.epoch != before:
+            left = beat.member_epoch == LEAVE_EPOCH
+            self._note(group, f"{beat.client_id or beat.member_id} {'left' if left else 'joined'}")
         self._rearm(group)
         if beat.member_epoch == LEAVE_EPOCH:
             self._counted = None  # its session ends by itself: it may have something to acknowledge still
@@ -234,6 +244,7 @@ class SharedGroups:
     def _lose(self, group: SharedGroup, member_id: str) -> None:
         """A member was silent for too long."""
         self._counted = None
+        self._note(group, f"{member_id} was silent for too long")
         self.sessions.end((group.id, member_id))
         group.release(member_id)
 
@@ -288,7 +299,9 @@ class SharedGroups:
         shared.machine.enter(name, subscription, client_host, self.now_ms())
         shared.machine.topics_changed(self.topics, self.now_ms())
         self._counted = None
+        self._note(shared, f"{name} joined")
         shared.feeds[name] = feed
+        shared.ours = True
         shared.subscribe(sorted(subscription.matching(self.topics)), _start(start, start_ms))
         feed.look(self.topics)
         try:
@@ -340,7 +353,7 @@ class SharedGroups:
             journal=self.journal,
             alarm=self._alarm,
             opened=self._opened,
-            letters=self._letters.bury,
+            letters=self.letters.bury,
             epoch=epoch,
         )
         return group
@@ -368,7 +381,11 @@ class SharedGroups:
         if group.feeds.pop(feed.name, None) is not None:
             self._counted = None
             group.machine.leave(feed.name, self.now_ms())
+            self._note(group, f"{feed.name} left")
             group.release(feed.name)
+
+    def _note(self, group: SharedGroup, why: str) -> None:
+        self.history.note(group.id, group.machine.state, len(group.machine.members), why)
 
     def _rearm(self, group: SharedGroup) -> None:
         self._alarm.set(f"group\0{group.id}", group.machine.next_deadline_ms())

@@ -66,12 +66,18 @@ class SharedAdmin:
             partition = self._partition(topic, index)
         except WaystationError as error:
             return ShareOffset(topic=topic, partition=index, error=error)
-        if not group.has((partition.topic.id, index)):
+        key = (partition.topic.id, index)
+        if not group.has(key):
             return ShareOffset(topic=topic, partition=index)
-        core = group.partition(partition).core
         log = partition.log
-        start = max(core.start, log.start_offset)
-        lag = max(0, log.high_watermark - start - core.marks.done)
+        saved = group.remembered.get(key)
+        if saved is not None and not saved.marks:  # nobody has used it since the start: a look is no use
+            first, done = min(saved.start, log.end_offset), 0
+        else:
+            core = group.partition(partition).core
+            first, done = core.start, core.marks.done
+        start = max(first, log.start_offset)
+        lag = max(0, log.high_watermark - start - done)
         return ShareOffset(topic=topic, partition=index, start=start, leader_epoch=log.epoch, lag=lag)
 
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:

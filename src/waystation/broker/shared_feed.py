@@ -266,6 +266,7 @@ class SharedFeed:
             return 0
         if messages:
             self._credit -= len(messages)
+            one.partition.topic.delivered += len(messages)
             self._deliver(messages)
         return sum(grant.count for grant in grants)
 

@@ -77,6 +77,7 @@ class SharedGroup:
         self._pumping: asyncio.Handle | None = None
         self._turn = 0
         self.closed = False
+        self.ours = False  # our own doors have had members in it since the broker was started
 
     @property
     def settings(self) -> ShareSettings:

@@ -31,6 +31,7 @@ from waystation.groups.share_partition import EXPIRED, REJECTED, Death
 from waystation.log import batch as batches
 from waystation.log.batch import Record
 from waystation.message import Message
+from waystation.observe.meters import DeathMeter
 from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.shared")
@@ -79,11 +80,13 @@ class SharedLetters:
         self._exchanges = exchanges
         self._waiting: dict[SharedGroup, deque[Dead]] = {}
         self._tasks: dict[SharedGroup, asyncio.Task[None]] = {}
+        self.deaths = DeathMeter()
 
     def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
         """Takes care of records that have just died. Does not wait."""
         target = one.group.settings.dead_letter
         for death in deaths:
+            self.deaths.add(death.reason, death.count, kept=one.core.keeps_dead)
             logger.info(
                 "shared.dead group=%s topic=%s partition=%d offset=%d count=%d reason=%s target=%s",
                 *(one.group.id, one.topic, one.partition.index, death.first, death.count, death.reason, target),

@@ -72,13 +72,14 @@ def topic_folder(root: str, row: TopicRow) -> str:
 class Topic:
     """A topic and its partitions."""
 
-    __slots__ = ("folder", "partitions", "row", "settings")
+    __slots__ = ("delivered", "folder", "partitions", "row", "settings")
 
     def __init__(self, row: TopicRow, settings: TopicSettings, folder: str) -> None:
         self.row = row
         self.settings = settings
         self.folder = folder
         self.partitions: list[Partition] = []
+        self.delivered = 0  # records that consumers were given, since the broker started
 
     @property
     def name(self) -> str:

@@ -6,75 +6,192 @@
     [broker]
     log.retention.ms = 86400000
 
-A setting has its full dotted name, written with or without quotes, at the top or under [broker]. Everything is
-checked against the settings that exist before anything starts; an error names the file and the key.
+A setting has its full dotted name, written with or without quotes, at the top or under [broker]. Everything is checked
+before anything starts. All mistakes are found at once, each with its line and column; the nearest right name is offered
+where a name is wrong.
 """
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from waystation.config import BrokerSettings
+from waystation.cli.options import DOORS, OPTIONS, Option, door_address, nearest
+from waystation.cli.toml_places import Path, Place, find_places
+from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from waystation.errors import Invalid
 
-ADDRESSES = ("kafka", "amqp", "http")
-_TEXTS = ("data", *ADDRESSES, "log-level", "ready-file")
+HEADING = "broker"
+_WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong, and where. Line 0: with the file as a whole."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+
+    def __str__(self) -> str:
+        place = f":{self.line}:{self.column}" if self.line else ""
+        return f"{self.file}{place}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as the file has it, and the line of its key."""
+
+    text: str
+    line: int
 
 
 @dataclass(slots=True)
 class ConfigFile:
-    """What the file says. `texts` has those of `data`, the doors' addresses, `log-level` and `ready-file` it names."""
+    """What the file says. `options` are those of `options.OPTIONS`, `settings` those of the broker."""
 
-    texts: dict[str, str] = field(default_factory=dict)
-    insecure: bool = False
-    settings: dict[str, str] = field(default_factory=dict)
+    path: str
+    options: dict[str, Given] = field(default_factory=dict)
+    settings: dict[str, Given] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
 
 
 def read_config(path: str) -> ConfigFile:
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            content = tomllib.load(file)
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{path} is not valid TOML: {error}") from None
-    except UnicodeDecodeError:
-        raise Invalid(f"{path} is not valid TOML: it is not UTF-8 text") from None
-    except OSError as error:
-        raise Invalid(f"cannot read the config file {path}: {error.strerror}") from None
-    config = ConfigFile()
-    for name, value in _flat(content):
-        try:
-            _take(config, name, value)
-        except Invalid as error:
-            raise Invalid(f"{path}: {error}") from None
+    """The file, if all of it is right; else Invalid with the first mistake."""
+    config = check_config(path)
+    if config.mistakes:
+        first, *others = config.mistakes
+        more = f" (and {len(others)} more; `waystation config check {path}` shows all)" if others else ""
+        raise Invalid(f"{first}{more}")
     return config
 
 
-def _flat(table: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted names and their values; `[broker]` is a heading, not a part of the name."""
+def check_config(path: str) -> ConfigFile:
+    """The file with all its mistakes. Raises Invalid only if it cannot be read at all."""
+    config = ConfigFile(path)
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        config.mistakes.append(Mistake(path, line, 1, "not valid TOML: it is not UTF-8 text"))
+        return config
+    except OSError as error:
+        raise Invalid(f"cannot read the config file {path}: {error.strerror}") from None
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        config.mistakes.append(_syntax(path, text, str(error)))
+        return config
+    _Checker(config, find_places(text.replace("\r\n", "\n"))).take_all(content)
+    return config
+
+
+def _syntax(path: str, text: str, said: str) -> Mistake:
+    """`tomllib` writes the place into its sentence."""
+    found = _WHERE.search(said)
+    what = f"not valid TOML: {_WHERE.sub('', said)}"
+    if "overwrite" in said:
+        what += (
+            "; a name is there twice, or begins with another one, as waystation.flush.interval.ms with"
+            " waystation.flush: then write it in quotes"
+        )
+    if found is not None and found[1]:
+        return Mistake(path, int(found[1]), int(found[2]), what)
+    lines = text.split("\n")
+    return Mistake(path, len(lines), len(lines[-1]) + 1, f"{what}, at the end of the file")
+
+
+class _Checker:
+    """Takes the values of a file one by one; a wrong one is a mistake, and the next is looked at."""
+
+    def __init__(self, config: ConfigFile, places: Mapping[Path, Place]) -> None:
+        self._config = config
+        self._places = places
+
+    def take_all(self, content: Mapping[str, object]) -> None:
+        for path, value in _leaves(content, ()):
+            place = self._places[path]
+            try:
+                self._take(_name_of(path), value, place.line)
+            except Invalid as error:
+                self._mistake(place, str(error))
+        self._check_doors()
+        self._config.mistakes.sort(key=lambda mistake: (mistake.line, mistake.column))
+
+    def _take(self, name: str, value: object, line: int) -> None:
+        option = OPTIONS.get(name)
+        into = self._config.settings if option is None else self._config.options
+        if name in into:
+            raise Invalid(f"{name} is there already, in line {into[name].line}: one of the two has to go")
+        into[name] = Given(_setting(name, value) if option is None else _option(option, value), line)
+
+    def _check_doors(self) -> None:
+        """A file that is right but for an address that would not be served is not right."""
+        options = self._config.options
+        insecure = "insecure" in options and options["insecure"].text == "true"
+        for door in DOORS:
+            given = options.get(door)
+            if given is None:
+                continue
+            try:
+                door_address(door, given.text, f'{door} = "{given.text}"', insecure=insecure)
+            except Invalid as error:
+                self._mistake(Place(given.line, 1), str(error))
+
+    def _mistake(self, place: Place, text: str) -> None:
+        self._config.mistakes.append(Mistake(self._config.path, place.line, place.column, text))
+
+
+def _leaves(table: Mapping[str, object], above: Path) -> Iterator[tuple[Path, object]]:
+    """Where each value is, and the value; a table is looked into, an array is a value."""
     for key, value in table.items():
-        name = f"{above}{key}"
-        if isinstance(value, dict):
-            yield from _flat(value, "" if name == "broker" else f"{name}.")
-        else:
-            yield name, value
+        path = (*above, key)
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, path)
+        elif not isinstance(value, dict) or path != (HEADING,):
+            yield path, value
 
 
-def _take(config: ConfigFile, name: str, value: object) -> None:
-    if name in _TEXTS:
-        if not isinstance(value, str):
-            raise Invalid(f"{name} has to be a text in quotes")
-        config.texts[name] = value
-    elif name == "insecure":
+def _name_of(path: Path) -> str:
+    """`[broker]` is a heading, not a part of the name."""
+    parts = [str(part) for part in path]
+    return ".".join(parts[1:] if parts[0] == HEADING and len(parts) > 1 else parts)
+
+
+def _option(option: Option, value: object) -> str:
+    if option.kind == "bool":
         if not isinstance(value, bool):
-            raise Invalid("insecure has to be true or false")
-        config.insecure = value
-    else:
-        text = _text_of(name, value)
-        BrokerSettings.check(name, text)
-        config.settings[name] = text
+            raise Invalid(f"{option.name} has to be true or false, without quotes")
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        raise Invalid(f"{option.name} has to be a text in quotes")
+    try:
+        return option.check(value)
+    except Invalid as error:
+        raise Invalid(f"{option.name}: {error}") from None
+
+
+def _setting(name: str, value: object) -> str:
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        raise Invalid(unknown(name))
+    text = _text_of(name, value)
+    setting.parse(text)
+    return text
+
+
+def unknown(name: str) -> str:
+    """The sentence for a name that is none, with the nearest one that is."""
+    topics = TOPIC_SETTINGS.get(name)
+    if topics is not None and topics.broker_name is not None:
+        return f"{name} is a setting of a topic; the broker's default for topics is called {topics.broker_name!r}"
+    if topics is not None:
+        return f"{name} is a setting of a topic: `waystation topics alter TOPIC --set {name}=…`"
+    return f"there is no setting {name!r}{nearest(name, [*OPTIONS, *BROKER_SETTINGS])}"
 
 
 def _text_of(name: str, value: object) -> str:

@@ -28,7 +28,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "subscribe": ("waystation.cli.subscribe", "print messages of topics as they come, by pattern"),
     "request": ("waystation.cli.request", "ask whoever responds to a name, and print the reply"),
     "pipeline": ("waystation.cli.pipeline", "run, check, watch and stop pipelines on Spark"),
+    "top": ("waystation.cli.top", "watch what the broker is doing"),
+    "connections": ("waystation.cli.connections", "list who is connected, and close one"),
+    "delayed": ("waystation.cli.delayed", "list and cancel messages that are not due yet"),
+    "bench": ("waystation.cli.bench", "measure a running broker from here"),
+    "demo": ("waystation.cli.demo", "start a broker and a small shop that shows all of it"),
     "exchanges": ("waystation.cli.exchanges", "create, list and bind exchanges"),
+    "export": ("waystation.cli.export", "write the messages of a topic or a queue to a file"),
+    "import": ("waystation.cli.import_file", "read messages from such a file into a topic or a queue"),
+    "config": ("waystation.cli.config", "show, check and change the configuration of a broker"),
+    "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
+    "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
     "log": ("waystation.cli.log_files", "look into and repair the files of a broker that is not running"),
 }
 

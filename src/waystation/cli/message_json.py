@@ -45,13 +45,13 @@ def from_json(line: bytes, partition: int | None) -> Outgoing:
         fields = json.loads(line)
         if not isinstance(fields, dict) or "value" not in fields:
             raise ValueError("expected an object with a value")
-        headers = tuple((str(header["name"]), _bytes(header, "value")) for header in fields.get("headers") or ())
-        return Outgoing(_bytes(fields, "value"), _bytes(fields, "key"), headers, partition)
+        headers = tuple((str(header["name"]), bytes_of(header, "value")) for header in fields.get("headers") or ())
+        return Outgoing(bytes_of(fields, "value"), bytes_of(fields, "key"), headers, partition)
     except (ValueError, KeyError, TypeError) as error:
         raise Invalid(f"a line is not a message in JSON ({error}); see `waystation consume --json`") from None
 
 
-def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+def bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     text = fields.get(name)
     if text is None:
         return None

@@ -52,6 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     stop.add_argument(
         "--timeout", type=seconds, default=STOP_S, metavar="S", help="wait so long until it has stopped (default: 60)"
     )
+    start = verbs.add_parser("start", help="have the broker run one of its own pipelines (serve --pipelines)")
+    start.add_argument("name", metavar="NAME")
     reset = verbs.add_parser("reset", help="forget how far a pipeline is: it begins anew")
     reset.add_argument("file", type=Path, metavar="FILE")
     reset.add_argument("--yes", action="store_true", help="do not ask")
@@ -59,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     graph.add_argument("file", type=Path, metavar="FILE")
     graph.add_argument("--format", choices=("text", "dot"), default="text", help="dot is for Graphviz (default: text)")
     made = ((run, _run), (check, _check), (listing, _list), (status, _status), (stop, _stop), (reset, _reset))
-    for verb, work in (*made, (graph, _graph)):
+    for verb, work in (*made, (start, _start), (graph, _graph)):
         add_server(verb)
         # Whether it was given matters: it wins over what a file says, the default does not.
         verb.set_defaults(run=work, server=None)
@@ -238,6 +240,18 @@ def _stopped(arguments: argparse.Namespace, name: str) -> int:
         print_json({"pipeline": name, "phase": "stopped"})
     else:
         print(f"stopped pipeline {name}")
+    return 0
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    import waystation
+
+    with waystation.connect(_server(arguments), name="waystation-cli") as mq:
+        mq.act("start-pipeline", pipeline=arguments.name)
+    if arguments.json:
+        print_json({"pipeline": arguments.name, "phase": "starting"})
+    else:
+        print(f"started pipeline {arguments.name}; `waystation pipeline status {arguments.name}` shows how it does")
     return 0
 
 

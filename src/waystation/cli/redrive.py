@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import examples, positive
 from waystation.cli.native import open_client, queue_of
 from waystation.cli.output import note, spell_count
+from waystation.cli.progress import Progress, add_progress
 from waystation.cli.received import print_line
-from waystation.cli.units import spell_about
+from waystation.cli.units import rate
 from waystation.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.N
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--to", metavar="QUEUE", help="there instead of where they died; topic:NAME is a topic")
     parser.add_argument("--limit", type=positive, metavar="N", help="at most so many, the oldest first")
-    parser.add_argument("--rate", type=_rate, metavar="N", default=0.0, help="at most so many a second")
+    parser.add_argument("--rate", type=rate, metavar="N", default=0.0, help="at most so many a second")
     parser.add_argument("--dry-run", action="store_true", help="only say how many would go")
+    add_progress(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples(
         "waystation dead-letters redrive jobs.dead --dry-run",
@@ -41,16 +42,6 @@ def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.N
         "waystation dead-letters redrive jobs.dead --id resize-a --to jobs.careful",
     )
     return parser, _redrive
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text.removesuffix("/s"))
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages per second above 0")
-    return rate
 
 
 def _redrive(arguments: argparse.Namespace) -> int:
@@ -89,7 +80,7 @@ def _check_target(mq: Client, arguments: argparse.Namespace) -> None:
 
 def _send_back(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
     try:
-        if sys.stderr.isatty():
+        if Progress.of(arguments, queue.name).visible:
             return _with_progress(queue, arguments, wanted)
         return queue.redrive(arguments.to, rate=arguments.rate, **wanted)
     except KeyboardInterrupt:
@@ -98,15 +89,14 @@ def _send_back(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, An
 
 
 def _with_progress(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, Any]) -> RedriveAnswer:
-    """The redrive, and, for somebody at a terminal, a line that says how far it is."""
+    """The redrive, and, for somebody who waits, a line that says how far it is."""
     total = queue.redrive(arguments.to, dry_run=True, **wanted).matched
-    work = _Work(lambda: queue.redrive(arguments.to, rate=arguments.rate, **wanted))
-    line = _Line(queue, total)
-    try:
+    before = len(queue)
+    with Progress.of(arguments, f"{queue.name}: sent back", total) as progress:
+        work = _Work(lambda: queue.redrive(arguments.to, rate=arguments.rate, **wanted))
         while not work.done.wait(EVERY_S):
-            line.show(len(queue))
-    finally:
-        line.clear()
+            # It goes by how many are left in the queue; others may put some in meanwhile.
+            progress.set(max(0, min(total, before - len(queue))))
     return work.result()
 
 
@@ -131,27 +121,6 @@ class _Work:
         if self._answer is None:
             raise self._error or RuntimeError("the redrive ended without an answer")
         return self._answer
-
-
-class _Line:
-    """One line of a terminal, written again and again. It goes by how many are left in the queue."""
-
-    def __init__(self, queue: Queue, total: int) -> None:
-        self._name = queue.name
-        self._before = len(queue)
-        self._total = total
-        self._began = time.monotonic()
-
-    def show(self, left: int) -> None:
-        sent = max(0, min(self._total, self._before - left))
-        text = f"{self._name}: {sent} of {spell_count(self._total, 'message')} sent back"
-        if sent:
-            rest_s = (time.monotonic() - self._began) / sent * (self._total - sent)
-            text += f" ({100 * sent // self._total} %, about {spell_about(int(rest_s * 1000))} left)"
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:

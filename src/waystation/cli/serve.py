@@ -12,39 +12,46 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, add_settings, parse_pairs
+from waystation.cli.arguments import DEFAULT_SERVER, add_settings
+from waystation.cli.configuration import CONFIG_VARIABLE, gather
 from waystation.cli.logs import FORMATS, LEVELS, start_logging
-from waystation.client.address import Address, parse_address
+from waystation.cli.options import OPTIONS
+from waystation.cli.service import tell_service_manager
+from waystation.client.address import Address
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
-from waystation.embedded import AMQP_PORT, HTTP_PORT, Station
-from waystation.errors import Invalid
+from waystation.embedded import Station
 from waystation.version import __version__
-
-DEFAULT_DATA = "./waystation-data"
-OFF = "off"
-DEFAULT_HTTP = f"127.0.0.1:{HTTP_PORT}"
-DEFAULT_AMQP = f"127.0.0.1:{AMQP_PORT}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {DEFAULT_DATA})")
-    parser.add_argument("--kafka", metavar="HOST:PORT|off", help=f"default: {DEFAULT_SERVER}; port 0 takes a free one")
-    parser.add_argument("--amqp", metavar="HOST:PORT|off", help=f"default: {DEFAULT_AMQP}; port 0 takes a free one")
-    parser.add_argument("--http", metavar="HOST:PORT|off", help=f"default: {DEFAULT_HTTP}; port 0 takes a free one")
-    parser.add_argument("--config", metavar="FILE", help="TOML; what is given on the command line wins over it")
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {defaults['data']})")
+    for door in ("kafka", "amqp", "http"):
+        help_text = f"default: {defaults[door]}; port 0 takes a free one"
+        parser.add_argument(f"--{door}", metavar="HOST:PORT|off", help=help_text)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"TOML (default: ${CONFIG_VARIABLE}); the environment and the command line win over it",
+    )
     add_settings(parser, "a setting of the broker, like log.retention.ms=86400000; may be repeated")
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
     parser.add_argument(
         "--insecure", action="store_true", help="allow addresses that other machines reach, without authentication"
     )
-    parser.add_argument("--log-level", choices=LEVELS, help="default: info")
-    parser.add_argument("--log-format", choices=FORMATS, default="text", help="default: text")
+    parser.add_argument(
+        "--pipelines", metavar="DIR", help="pipeline files that may be started from the dashboard and the API"
+    )
+    parser.add_argument("--log-level", choices=LEVELS, help=f"default: {defaults['log-level']}")
+    parser.add_argument("--log-format", choices=FORMATS, help=f"default: {defaults['log-format']}")
     parser.set_defaults(run=_run)
 
 
@@ -58,47 +65,34 @@ class Plan:
     http: Address | None
     settings: BrokerSettings
     ready_file: str | None
+    pipelines: str | None
     log_level: str
+    log_format: str
+    doubts: tuple[str, ...] = ()
 
 
-def make_plan(arguments: argparse.Namespace) -> Plan:
-    """Flags over the file over defaults; raises Invalid for anything that cannot be served."""
-    texts: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    insecure: bool = arguments.insecure
-    if arguments.config is not None:
-        from waystation.cli.config_file import read_config
-
-        config = read_config(arguments.config)
-        texts, settings, insecure = config.texts, config.settings, insecure or config.insecure
-
-    def chosen(name: str, flag: str | None) -> str | None:
-        return texts.get(name) if flag is None else flag
-
-    level = chosen("log-level", arguments.log_level) or "info"
-    if level not in LEVELS:
-        raise Invalid(f"log-level {level!r}: expected one of {', '.join(LEVELS)}")
-    return Plan(
-        data=chosen("data", arguments.data) or DEFAULT_DATA,
-        kafka=_address("kafka", chosen("kafka", arguments.kafka) or DEFAULT_SERVER, KAFKA_PORT, insecure=insecure),
-        amqp=_address("amqp", chosen("amqp", arguments.amqp) or DEFAULT_AMQP, AMQP_PORT, insecure=insecure),
-        http=_address("http", chosen("http", arguments.http) or DEFAULT_HTTP, HTTP_PORT, insecure=insecure),
-        settings=BrokerSettings(settings | dict(parse_pairs(arguments.settings, "--set"))),
-        ready_file=chosen("ready-file", arguments.ready_file),
-        log_level=level,
+def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Plan:
+    """Flags over the environment over the file over defaults; raises Invalid for anything that cannot be served."""
+    flags: dict[str, str | None] = {name: getattr(arguments, name.replace("-", "_")) for name in OPTIONS}
+    flags["insecure"] = "true" if arguments.insecure else None
+    told = gather(
+        os.environ if environment is None else environment,
+        file=arguments.config,
+        flags=flags,
+        settings=arguments.settings,
     )
-
-
-def _address(door: str, text: str, port: int, *, insecure: bool) -> Address | None:
-    if text == OFF:
-        return None
-    address = parse_address(text, default_port=port)
-    if not address.loopback and not insecure:
-        raise Invalid(
-            f"--{door} {text} can be reached from other machines while authentication is off: anybody could read and"
-            " write. Listen on 127.0.0.1, or say --insecure if the network keeps others out"
-        )
-    return address
+    return Plan(
+        data=told.text("data"),
+        kafka=told.address("kafka"),
+        amqp=told.address("amqp"),
+        http=told.address("http"),
+        settings=told.broker_settings(),
+        ready_file=told.text("ready-file") or None,
+        pipelines=told.text("pipelines") or None,
+        log_level=told.text("log-level"),
+        log_format=told.text("log-format"),
+        doubts=tuple(told.doubts),
+    )
 
 
 def _allow_many_files() -> None:
@@ -112,7 +106,9 @@ def _allow_many_files() -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments)
-    start_logging(plan.log_level, arguments.log_format)
+    start_logging(plan.log_level, plan.log_format)
+    for doubt in plan.doubts:
+        logging.getLogger("waystation.config").warning("%s", doubt)
     _allow_many_files()
     if plan.ready_file is not None:
         _remove(plan.ready_file)  # a file of an earlier run would tell a lie
@@ -126,7 +122,9 @@ async def _serve(plan: Plan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop)
-    station = Station(plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http)
+    station = Station(
+        plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http, pipelines=plan.pipelines
+    )
     await station.start()
     gc.freeze()  # what is there now stays: later collections need not look at it
     # A broker makes little garbage that only a collection finds, but may keep a million queues. With Python's own
@@ -137,6 +135,7 @@ async def _serve(plan: Plan) -> None:
         _announce(plan, station.addresses)
         await stop.wait()
     finally:
+        tell_service_manager("STOPPING=1")
         if plan.ready_file is not None:
             _remove(plan.ready_file)
         await station.stop()
@@ -152,6 +151,7 @@ def _stop_or_die(stop: asyncio.Event) -> None:
 def _announce(plan: Plan, addresses: dict[str, str]) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
+    tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
     lines = [f"waystation {__version__}, data in {plan.data}"]
     lines += [f"{door:<6} {address}" for door, address in addresses.items()]
     if "kafka" in addresses:

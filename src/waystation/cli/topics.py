@@ -1,4 +1,4 @@
-"""`waystation topics`: create, list, describe, alter, delete."""
+"""`waystation topics`: create, list, describe, alter, delete; `topic_messages` has search and delete-records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from waystation.cli.arguments import add_server, add_settings, connect, parse_pairs, positive
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count
+from waystation.cli.topic_messages import configure_looking
 from waystation.errors import AlreadyExists, Invalid
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for verb, run in ((create, _create), (listing, _list), (describe, _describe), (alter, _alter), (delete, _delete)):
         add_server(verb)
         verb.set_defaults(run=run)
+    configure_looking(verbs)
 
 
 def _create(arguments: argparse.Namespace) -> int:

@@ -58,6 +58,17 @@ def fraction(text: str) -> float:
     return float(text)
 
 
+def rate(text: str) -> float:
+    """Messages per second, from `50` or `50/s`."""
+    try:
+        found = float(text.removesuffix("/s"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages per second above 0")
+    return found
+
+
 def spell_duration(ms: int) -> str:
     """Exactly: `1h30m`, `1s500ms`."""
     if ms == 0:

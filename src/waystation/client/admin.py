@@ -20,6 +20,8 @@ from waystation.errors import Conflict, NotFound
 from waystation.message import Message
 from waystation.protocol import (
     AbortStaged,
+    Act,
+    AlterSettings,
     Bind,
     Cancel,
     CommitOffsets,
@@ -33,6 +35,7 @@ from waystation.protocol import (
     DeleteTopic,
     DescribeQueue,
     DescribeTopic,
+    EndConnection,
     Find,
     Found,
     ListQueues,
@@ -54,6 +57,7 @@ from waystation.protocol import (
     Stats,
     TopicInfo,
     Unbind,
+    View,
 )
 from waystation.queues.settings import QueueSettings
 
@@ -64,6 +68,8 @@ NOTHING: Any = None
 PAGE = 1_000
 DEDUP_WINDOW_S = 600
 """Of a queue that is made for exactly-once: much longer than any connection is tried again for."""
+ACT_S = 300.0
+"""What is done by name may look through a whole topic."""
 REDRIVE_S = 24 * 3600.0
 """A redrive with a rate takes as long as it takes."""
 
@@ -267,3 +273,24 @@ async def staged_position(core: Core, name: str) -> int | None:
 async def publish_batches(core: Core, topic: str, batches: list[tuple[int, bytearray]]) -> None:
     """At least once: after a lost link they are sent again."""
     await core.ask(PublishBatches(topic=topic, batches=batches), PublishAnswer, resend=True)
+
+
+# -- looking at the broker, and running it -----------------------------------------------------------------------------
+
+
+async def view(core: Core, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    return await core.ask(View(what=what, query=dict(query)), dict[str, Any], resend=True)
+
+
+async def act(core: Core, what: str, query: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind: Any = dict[str, Any] | None
+    answer: dict[str, Any] | None = await core.ask(Act(what=what, query=dict(query)), kind, timeout_s=ACT_S)
+    return answer
+
+
+async def end_connection(core: Core, name: str, reason: str) -> None:
+    await core.ask(EndConnection(connection=name, reason=reason), NOTHING)
+
+
+async def alter_settings(core: Core, settings: Mapping[str, Any]) -> None:
+    await core.ask(AlterSettings(settings=dict(settings)), NOTHING, resend=True)

@@ -1,56 +1,16 @@
-"""Where to begin in a topic, as people say it, and the offsets that this means in each partition.
-
-`earliest`, `latest`, an offset, `-N` (the last N of each partition), a time (ISO 8601, or `@` and epoch milliseconds)
-or an age (`90s`, `15m`, `2h`, `7d` ago). What is before a partition's first record means its first, what is after its
-last means its end. Used by `consume --from` and `groups reset --to`.
+"""Where to begin in a topic, as people say it (`broker/places.py`), and the offsets that this means in each partition
+of a broker elsewhere. Used by `consume --from` and `groups reset --to`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
 
+from waystation.broker.places import Start, parse_start
 from waystation.client.topics import EARLIEST, LATEST, NO_OFFSET, Found, Place, find_offsets
 from waystation.client.wire import Connection
-from waystation.errors import Invalid
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A place to begin. `value` is the offset, the count or the epoch milliseconds."""
-
-    kind: Literal["earliest", "latest", "offset", "last", "time"]
-    value: int = 0
-
-
-def parse_start(text: str, now_ms: int) -> Start:
-    """Reads what a person wrote; raises Invalid that lists what would do."""
-    if text in ("earliest", "beginning"):
-        return Start("earliest")
-    if text in ("latest", "end"):
-        return Start("latest")
-    if text.isdecimal():
-        return Start("offset", int(text))
-    if text.startswith("-") and text[1:].isdecimal():
-        return Start("last", int(text[1:]))
-    if text.startswith("@") and text[1:].isdecimal():
-        return Start("time", int(text[1:]))
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return Start("time", now_ms - int(age[1]) * _UNITS_MS[age[2]])
-    try:
-        return Start("time", round(datetime.fromisoformat(text).timestamp() * 1000))
-    except ValueError:
-        raise Invalid(
-            f"{text!r} is not a place to begin: write earliest, latest, an offset, -N (the last N), a time like"
-            " 2026-03-01T12:00 or @1772366400000, or an age like 15m"
-        ) from None
+__all__ = ["Start", "parse_start", "resolve"]
 
 
 def resolve(connection: Connection, start: Start, places: Sequence[Place]) -> dict[Place, int]:

@@ -15,8 +15,8 @@ from waystation.client.refusals import check
 from waystation.client.topics import TopicInfo
 from waystation.client.wire import Connection
 from waystation.errors import UnknownTopic
-from waystation.log.batch import build
-from waystation.log.compression import CODEC_NAMES
+from waystation.log.batch import MAGIC, NO_PRODUCER, Header, Record, assemble, build, encode_records
+from waystation.log.compression import CODEC_NAMES, compress
 
 BATCH_BYTES = 256 * 1024
 """Well below the default max.message.bytes (1 MiB), well above where requests cost more than bytes."""
@@ -35,6 +35,7 @@ class Outgoing:
     key: bytes | None = None
     headers: Headers = ()
     partition: int | None = None
+    timestamp_ms: int | None = None  # None: when it is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,25 @@ def _explain(result: object) -> str | None:
 
 
 def _batch(messages: Sequence[Outgoing], codec: int) -> bytes:
-    records = [(message.key, message.value, message.headers) for message in messages]
-    return bytes(build(records, time.time_ns() // 1_000_000, codec=codec))
+    now_ms = time.time_ns() // 1_000_000
+    if all(message.timestamp_ms is None for message in messages):
+        return bytes(
+            build([(message.key, message.value, message.headers) for message in messages], now_ms, codec=codec)
+        )
+    return bytes(_batch_of_times(messages, codec, now_ms))
+
+
+def _batch_of_times(messages: Sequence[Outgoing], codec: int, now_ms: int) -> bytearray:
+    """As `build` makes it, with a timestamp for each record."""
+    records = [
+        Record(i, now_ms if one.timestamp_ms is None else one.timestamp_ms, one.key, one.value, one.headers)
+        for i, one in enumerate(messages)
+    ]
+    base_ms, latest_ms = records[0].timestamp, max(record.timestamp for record in records)
+    body, count = encode_records(records, 0, base_ms)
+    producer = (NO_PRODUCER, -1, -1)
+    header = Header(0, 0, -1, MAGIC, 0, codec, count - 1, base_ms, latest_ms, *producer, count)
+    return assemble(header, compress(codec, body))
 
 
 def _size_of(message: Outgoing) -> int:

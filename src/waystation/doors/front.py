@@ -21,6 +21,7 @@ IDLE_CHECK_S = 10.0
 BACKLOG = 1024
 FIRST_READ = 16 * 1024
 FAREWELL_TURNS = 20
+NOTHING = bytearray()
 
 
 class Guest(Protocol):
@@ -144,6 +145,7 @@ class Arrival(asyncio.BufferedProtocol):
         transport.set_protocol(guest)  # type: ignore[arg-type]  # it is one, by structure
         guest.connection_made(transport)
         rest = memoryview(self._buffer)[:nbytes]
+        self._buffer = NOTHING  # the front keeps this object as long as the guest stays
         while rest and not transport.is_closing():
             room = guest.get_buffer(len(rest))
             size = min(len(room), len(rest))

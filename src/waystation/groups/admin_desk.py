@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from waystation.errors import WaystationError
-from waystation.groups.calls import DeleteResult, GroupListing, GroupView, MemberView
+from waystation.groups.calls import DeleteResult, GroupListing, GroupSummary, GroupView, MemberView
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_member import CONSUMER
 from waystation.groups.classic_states import State
@@ -31,6 +31,17 @@ class AdminDesk:
             if (not wanted_states or listing.state.lower() in wanted_states)
             and (not wanted_kinds or listing.kind.lower() in wanted_kinds)
         ]
+
+    def names(self) -> list[str]:
+        return [name for shard in self._shards for name in shard.groups]
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        group = self._shards.find(group_id)
+        if group is None:
+            return None
+        if isinstance(group, ClassicGroup):
+            return GroupSummary("classic", group.state.value, len(group.roster), group.subscribed() or frozenset())
+        return GroupSummary("consumer", group.state, len(group.members), group.subscribed(self._shards.topics))
 
     def describe(self, group_ids: Sequence[str]) -> list[GroupView]:
         return [self._describe(group_id) for group_id in group_ids]
@@ -83,6 +94,7 @@ class AdminDesk:
             raise NonEmptyGroup(f"group {group_id!r} has members; stop its consumers first")
         shard.delete_offsets(group_id, sorted(shard.offsets.keys(group_id)))
         shard.remove(group)
+        self._shards.history.forget(group_id)
 
 
 def _listing(group: Group) -> GroupListing:

@@ -191,6 +191,15 @@ class GroupListing(msgspec.Struct, frozen=True):
     """`Classic` or `Consumer`."""
 
 
+class GroupSummary(msgspec.Struct, frozen=True):
+    kind: str
+    """`classic` or `consumer`."""
+    state: str
+    members: int
+    subscribed: frozenset[str]
+    """The topics that members read, as far as that can be known."""
+
+
 class MemberView(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None

@@ -108,7 +108,8 @@ class ClassicDesk:
             self._alarm.set(group.group_id, group.next_deadline_ms())
             raise
         self._shards.adopt(group)
-        return await self._wait(self._joins, group, request.member_id or fresh_id, decisions)
+        why = f"{request.client_id or request.member_id or fresh_id} joined"
+        return await self._wait(self._joins, group, request.member_id or fresh_id, decisions, why)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Returns when the leader has handed in the assignment, and it is durable."""
@@ -120,7 +121,8 @@ class ClassicDesk:
             raise InvalidGroupRequest("the assignments of the group together are too large to be kept")
         group = self._group(request.group_id)
         decisions = group.sync(request, self._shards.now_ms())
-        return await self._wait(self._syncs, group, request.member_id, decisions)
+        why = "the leader has assigned the partitions"
+        return await self._wait(self._syncs, group, request.member_id, decisions, why)
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
         """Returns if the member is fine; raises what it has to do otherwise."""
@@ -134,11 +136,16 @@ class ClassicDesk:
         except UnknownMember as error:
             return [LeaveResult(member.member_id, member.instance_id, error) for member in members]
         results, decisions = group.leave(members, self._shards.now_ms())
-        self._carry_out(group, decisions)
+        left = [one.member_id or one.instance_id or "a member" for one in results if one.error is None]
+        self._carry_out(group, decisions, f"{', '.join(left[:3])} left")
         return results
 
     def tick(self, group: ClassicGroup) -> None:
-        self._carry_out(group, group.tick(self._shards.now_ms()))
+        before = set(group.roster.members)
+        decisions = group.tick(self._shards.now_ms())
+        gone = sorted(before - set(group.roster.members))
+        why = f"{', '.join(gone[:3])} was silent for too long" if gone else "the time to join or to assign is over"
+        self._carry_out(group, decisions, why)
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -178,12 +185,12 @@ class ClassicDesk:
         return group
 
     async def _wait(
-        self, waiting: _Waiting[A], group: ClassicGroup, member_id: str, decisions: Sequence[Decision]
+        self, waiting: _Waiting[A], group: ClassicGroup, member_id: str, decisions: Sequence[Decision], why: str
     ) -> A:
         key = (group.group_id, member_id)
         future = waiting.expect(key)
         try:
-            self._carry_out(group, decisions)
+            self._carry_out(group, decisions, why)
             answer, durably = await future
         finally:
             waiting.forget(key, future)
@@ -195,8 +202,9 @@ class ClassicDesk:
             raise answer
         return answer
 
-    def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision]) -> None:
+    def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision], why: str) -> None:
         saved = False
+        self._shards.history.note(group.group_id, group.state.value, len(group.roster), why)
         for decision in decisions:
             if isinstance(decision, Save):
                 self._save(group)

@@ -73,3 +73,23 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     except (struct.error, UnicodeDecodeError):
         return None
     return frozenset(topics)
+
+
+def assigned_partitions(assignment: bytes) -> list[tuple[str, list[int]]] | None:
+    """The partitions in what a consumer was given (ConsumerProtocolAssignment); None if it is something else."""
+    try:
+        _version, count = struct.unpack_from(">hi", assignment)
+        at = 6
+        found: list[tuple[str, list[int]]] = []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", assignment, at)
+            topic = assignment[at + 2 : at + 2 + length]
+            at += 2 + length
+            (partitions,) = struct.unpack_from(">i", assignment, at)
+            if length < 0 or partitions < 0:
+                return None
+            found.append((topic.decode(), list(struct.unpack_from(f">{partitions}i", assignment, at + 4))))
+            at += 4 + 4 * partitions
+    except (struct.error, UnicodeDecodeError, MemoryError):
+        return None
+    return found

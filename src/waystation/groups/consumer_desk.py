@@ -42,7 +42,7 @@ class ConsumerDesk:
         answer = group.heartbeat(beat, self._shards.topics, self._shards.now_ms())
         self._shards.adopt(group)
         try:
-            if self._save(group):
+            if self._save(group, _why(beat)):
                 await self._shards.shard_of(group.group_id).durable()
         except CoordinatorUnavailable:
             # Who is in a group is known as long as the broker lives. A full disk must not keep readers from reading.
@@ -51,13 +51,15 @@ class ConsumerDesk:
         return answer
 
     def tick(self, group: ConsumerGroup) -> None:
+        before = set(group.members)
         group.tick(self._shards.now_ms())
-        self._save_unasked(group)
+        gone = sorted(before - set(group.members))
+        self._save_unasked(group, f"{', '.join(gone[:3])} was silent for too long")
 
     def topics_changed(self, groups: Iterable[ConsumerGroup]) -> None:
         for group in groups:
             group.topics_changed(self._shards.topics)
-            self._save_unasked(group)
+            self._save_unasked(group, "its topics have changed")
 
     def describe(self, group_ids: Sequence[str]) -> list[ConsumerGroupView]:
         views = []
@@ -82,23 +84,25 @@ class ConsumerDesk:
             raise InconsistentProtocol(f"group {beat.group_id!r} has members that use the classic protocol")
         raise UnknownMember(f"there is no consumer group {beat.group_id!r}; rejoin with epoch 0")
 
-    def _save(self, group: ConsumerGroup) -> bool:
+    def _save(self, group: ConsumerGroup, why: str) -> bool:
         saved = self._shards.shard_of(group.group_id).save_consumer(group, self._shards.wall_ms())
         self._alarm.set(group.group_id, group.next_deadline_ms())
         if saved:
+            state = group.state
+            self._shards.history.note(group.group_id, state, len(group.members), why)
             log.info(
                 "group.saved group=%s state=%s epoch=%d members=%d",
                 group.group_id,
-                group.state,
+                state,
                 group.epoch,
                 len(group.members),
             )
         return saved
 
-    def _save_unasked(self, group: ConsumerGroup) -> None:
+    def _save_unasked(self, group: ConsumerGroup, why: str) -> None:
         """Nobody waits for an answer; what could not be written stays marked and is written with the next change."""
         try:
-            self._save(group)
+            self._save(group, why)
         except CoordinatorUnavailable:
             self._alarm.set(group.group_id, group.next_deadline_ms())
 
@@ -130,3 +134,13 @@ class ConsumerDesk:
             raise InvalidGroupRequest("the first heartbeat has to say that the member owns nothing")
         if not beat.topics and not beat.pattern:
             raise InvalidGroupRequest("the first heartbeat has to subscribe to topics, by name or by pattern")
+
+
+def _why(beat: ConsumerBeat) -> str:
+    """What a heartbeat that changes something says."""
+    who = beat.client_id or beat.member_id
+    if beat.member_epoch == JOIN_EPOCH:
+        return f"{who} joined"
+    if beat.member_epoch == LEAVE_EPOCH:
+        return f"{who} left"
+    return f"{who} left for a while" if beat.member_epoch == AWAY_EPOCH else f"{who} took or gave up partitions"

@@ -21,6 +21,7 @@ from waystation.groups.calls import (
     DeleteResult,
     FetchedOffset,
     GroupListing,
+    GroupSummary,
     GroupView,
     JoinAnswer,
     JoinRequest,
@@ -36,6 +37,7 @@ from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_desk import ClassicDesk
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.consumer_desk import ConsumerDesk
+from waystation.groups.history import GroupHistory
 from waystation.groups.offset_desk import OffsetDesk
 from waystation.groups.records import partition_for
 from waystation.groups.settings import GroupSettings
@@ -60,10 +62,11 @@ class GroupCoordinator:
         topics: TopicView,
         log_for: Callable[[int], StateLog],
         partition_count: int,
+        history: GroupHistory | None = None,
     ) -> None:
         self.topics = topics
         self.partition_count = partition_count
-        self._shards = GroupShards(clock, settings, topics, log_for, partition_count)
+        self._shards = GroupShards(clock, settings, topics, log_for, partition_count, history)
         self._alarm = Alarm(self._shards.now_ms, self._ring)
         self._classic = ClassicDesk(self._shards, random, self._alarm)
         self._consumer = ConsumerDesk(self._shards, self._alarm)
@@ -218,6 +221,10 @@ class GroupCoordinator:
             group_id, keys, require_stable=require_stable, member_id=member_id, member_epoch=member_epoch
         )
 
+    def committed(self, group_id: str) -> list[tuple[str, int, int]]:
+        """(topic, partition, offset) of all that it has committed, in no order."""
+        return self._offsets.committed(group_id)
+
     async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
         return await self._offsets.delete(group_id, keys)
 
@@ -225,6 +232,14 @@ class GroupCoordinator:
 
     def list_groups(self, states: Collection[str] = (), kinds: Collection[str] = ()) -> list[GroupListing]:
         return self._admin.listing(states, kinds)
+
+    def names(self) -> list[str]:
+        """Every group, in no order."""
+        return self._admin.names()
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        """A group in a few words; None if there is none."""
+        return self._admin.summary(group_id)
 
     def describe_groups(self, group_ids: Sequence[str]) -> list[GroupView]:
         return self._admin.describe(group_ids)

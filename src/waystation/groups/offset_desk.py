@@ -130,6 +130,11 @@ class OffsetDesk:
                 fetched.append(FetchedOffset(topic, partition))
         return fetched
 
+    def committed(self, group_id: str) -> list[tuple[str, int, int]]:
+        """(topic, partition, offset) of all that it has committed, in no order. For those who look at many groups."""
+        store = self._shards.shard_of(group_id).offsets
+        return [(topic, partition, entry.offset) for (topic, partition), entry in store.all(group_id)]
+
     async def delete(self, group_id: str, keys: Sequence[Key]) -> list[OffsetResult]:
         """Refused for topics that a member reads."""
         group = self._shards.find(group_id)
@@ -176,6 +181,7 @@ class OffsetDesk:
         shard.delete_offsets(group.group_id, expired)
         if shard.is_disposable(group):
             shard.remove(group)
+            self._shards.history.forget(group.group_id)
 
     # -- parts -----------------------------------------------------------------------------------------------
 

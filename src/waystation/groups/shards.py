@@ -12,6 +12,7 @@ from waystation.groups.calls import TopicView
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import InconsistentProtocol, InvalidGroupId, InvalidGroupRequest, TooManyGroups
+from waystation.groups.history import GroupHistory
 from waystation.groups.records import partition_for
 from waystation.groups.settings import GroupSettings
 from waystation.groups.shard import Group, GroupShard
@@ -29,8 +30,10 @@ class GroupShards:
         topics: TopicView,
         log_for: Callable[[int], StateLog],
         partition_count: int,
+        history: GroupHistory | None = None,
     ) -> None:
         self.clock = clock
+        self.history = history or GroupHistory(clock)
         self.topics = topics
         self.taken: Callable[[object], bool] = lambda _: False  # names of groups of another kind
         self._settings = settings

@@ -28,6 +28,9 @@ class AbortedTransactions:
         self._ends: list[int] = []
         self._lowest: list[int] = []  # the smallest first offset of an entry and all behind it
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def add(self, aborted: Aborted) -> None:
         if self._ends and aborted.last_offset <= self._ends[-1]:
             return  # read again after a crash: known already

@@ -25,6 +25,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
+_EXTENT = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 PREFIX_SIZE = 12  # base offset and length: what must be read to know where the next batch starts
 CRC_START = 21
 MAGIC = 2
@@ -150,6 +151,19 @@ def scan(data: Buffer, position: int = 0) -> Iterator[tuple[int, Header]]:
             return
         yield position, header
         position = after
+
+
+def end_offset(data: Buffer, position: int) -> int | None:
+    """The offset behind the last whole batch from `position` on, where one begins; None if not one is whole."""
+    found: int | None = None
+    end = len(data)
+    while position + HEADER_SIZE <= end:
+        base, length, delta = _EXTENT.unpack_from(data, position)
+        position += length + PREFIX_SIZE
+        if position > end or length < HEADER_SIZE - PREFIX_SIZE:
+            break
+        found = base + delta + 1
+    return found
 
 
 def intact(data: Buffer, position: int, header: Header) -> bool:

@@ -23,6 +23,7 @@ from typing import Literal
 from waystation.errors import StorageFailed
 from waystation.log.log import Log
 from waystation.log.sync import SyncJob
+from waystation.observe.meters import CommitMeter
 from waystation.world import World
 
 logger = logging.getLogger("waystation.commit")
@@ -35,8 +36,10 @@ TIERS = (0, 1, 2)
 class GroupCommit:
     """Constructed once per broker. All methods are for the loop's thread."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, meter: CommitMeter | None = None) -> None:
         self._world = world
+        self.meter = meter or CommitMeter()
+        self._appends = 0  # since the last round began
         self._dirty: tuple[dict[Log, None], ...] = tuple({} for _ in TIERS)  # as sets, but in the order of writing
         self._next: asyncio.Future[None] | None = None
         self._running: asyncio.Future[None] | None = None
@@ -70,6 +73,7 @@ class GroupCommit:
     def written(self, log: Log) -> None:
         """The log has something to sync. Called by the log on every append."""
         self._dirty[log.tier][log] = None
+        self._appends += 1
         if log.stalled is not None:
             self.join()  # there may be room now
         if self.mode != "commit" and log.tier:
@@ -135,6 +139,9 @@ class GroupCommit:
 
     async def _round(self, taken: list[tuple[Log, ...]]) -> None:
         self.rounds += 1
+        appends, self._appends = self._appends, 0
+        size, failed = 0, 0
+        began = self._world.clock.monotonic()
         # The upper tiers' appends are counted before the first sync starts: what comes later may depend on data that
         # this round does not sync, and waits for the next.
         marks = {log: log.pending_count for tier in taken[1:] for log in tier}
@@ -157,9 +164,16 @@ class GroupCommit:
             if jobs:
                 await self._world.offload(_sync_all, jobs)
                 for job in jobs:
+                    size += job.size
                     job.log.synced(job)
                     if job.error is not None:
+                        failed += 1
                         self._failed_tier = min(self._failed_tier, tier)
+        if appends:  # else there was nothing that anybody waited for
+            self.meter.seconds.add(self._world.clock.monotonic() - began)
+            self.meter.appends.add(appends)
+            self.meter.bytes.add(size)
+        self.meter.failures += failed
 
 
 def _sync_all(jobs: list[SyncJob]) -> None:

@@ -87,6 +87,7 @@ class Log(SegmentReader):
         self.derived = Derived(world.disk, folder)
         self._jitter_ms = 0
         self._seen_bytes = 0  # appended at the last checkpoint
+        self._taken_bytes = 0  # appended when the last sync was taken
         self._checkpointed_size = 0
         self.moving_start = asyncio.Lock()
         self.cleaned_offset = 0  # compaction has seen everything before this
@@ -321,7 +322,9 @@ class Log(SegmentReader):
             self.folder if self._names_changed else None,
             RecoveryPoint(self.written_offset, active.base_offset, active.size),
             self.derived.take(),
+            self.appended_bytes - self._taken_bytes,
         )
+        self._taken_bytes = self.appended_bytes
         self._syncing = self._dirty
         self._dirty = []
         self._names_changed = False

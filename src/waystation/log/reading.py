@@ -32,6 +32,7 @@ class SegmentReader:
         self.aborted = AbortedTransactions()
         self._bases: list[int] = []
         self._last_read: Segment | None = None
+        self._last_position = 0  # in that segment, where the last read began
         self._told: set[str] = set()  # damage that the log file has a line about
 
     def adopt(self, segments: list[Segment]) -> None:
@@ -83,6 +84,7 @@ class SegmentReader:
                 size = min(size, end[0] - position)
         if size <= 0:
             return b""
+        self._last_position = position
         try:
             return segment.read(position, size) or segment.read(position, header.size)
         except CorruptBatch as error:
@@ -125,9 +127,27 @@ class SegmentReader:
                 yield data[position : position + header.size], header
                 offset = header.last_offset + 1
 
+    def end_of_read(self, data: bytes) -> int:
+        """The offset behind the last whole batch of what `read` gave just now; it gave one at least.
+
+        Found from the index's last entry before the end of the bytes, so that a megabyte of small batches takes a few
+        microseconds and not a millisecond.
+        """
+        segment, begin = self._last_read, self._last_position
+        positions = segment.index.positions if segment is not None else ()
+        entry = bisect_right(positions, begin + len(data)) - 1
+        while True:
+            at = positions[entry] - begin if entry >= 0 else 0
+            end = batches.end_offset(data, max(0, at))
+            if end is not None:
+                return end
+            if at <= 0:
+                return 0
+            entry -= 1
+
     def aborted_in(self, first: int, data: bytes) -> list[Aborted]:
         """The aborted transactions that overlap bytes read from `first` on."""
-        if not data:
+        if not data or not self.aborted:
             return []
         end = first
         for _, header in batches.scan(data):

@@ -33,6 +33,7 @@ class SyncJob:
     folder: str | None
     point: RecoveryPoint
     files: Files | None
+    size: int  # bytes that were appended since the job before
     error: OSError | None = field(default=None)
     unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
 

@@ -88,6 +88,23 @@ class Bodies:
                 raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
         return block
 
+    def some(self, offset: int, indexes: Sequence[int]) -> list[tuple[int, Message]]:
+        """(when it was taken in, the message) of some of a block, without opening the others or remembering them: for
+        who looks here and there. What consumers have in memory stays there."""
+        block = self._blocks.get(offset)
+        if block is not None:
+            return [(block.taken(index), block.messages[index]) for index in indexes]
+        for at, command in self._commands(offset, 1):
+            if at == offset:
+                when = command.taken_ms
+                try:
+                    opened = commands.decode_some(command.messages, indexes)
+                except (msgspec.DecodeError, IndexError) as error:
+                    raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
+                times = [when if isinstance(when, int) else when[index] for index in indexes]
+                return list(zip(times, opened, strict=True))
+        raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+
     def taken_ms(self, offset: int, index: int) -> int:
         """When a message was taken in, without opening more than need be."""
         block = self._blocks.get(offset)

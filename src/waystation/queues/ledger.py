@@ -42,6 +42,7 @@ from waystation.queues.runs import Run, add_run, tidy
 from waystation.queues.schedule import TIMELESS, Schedule, ScheduleState
 from waystation.queues.states import CHUNK, States, StatesState
 from waystation.queues.tallies import Tallies
+from waystation.queues.timetable import Stretch
 from waystation.queues.verdicts import BACK, EXPIRED, SAME, verdicts
 
 __all__ = ["CHUNK", "Grant", "Lapsed", "Ledger", "LedgerState", "Outcome", "Run", "State"]
@@ -115,6 +116,15 @@ class Ledger:
         """Until when it is parked; None if it is not. Slow: it searches all times."""
         return self._schedule.until(entry) if self._states.state_of(entry) is PARKED else None
 
+    def parked_from(self, from_ms: int, enough: int) -> Stretch:
+        """The rows of what is parked until `from_ms` or later, for so long a time that there are `enough` of them, or
+        all; some may be stale, so ask `is_parked_until`. It sorts nothing: a million cost a few milliseconds."""
+        return self._schedule.stretch(from_ms, enough)
+
+    def is_parked_until(self, entry: int, when_ms: int) -> bool:
+        """Whether that row of `parked_from` means what it says."""
+        return self._schedule.is_due_then(when_ms, entry)
+
     def next_ready(self) -> int | None:
         """The entry that would be acquired next."""
         return next(self._fronts(), None)
@@ -183,6 +193,11 @@ class Ledger:
     def held_by(self, consumer: str) -> int:
         who = self._holds.consumers.get(consumer)
         return who.held if who is not None else 0
+
+    def prefetch_of(self, consumer: str) -> int:
+        """How many entries it may hold at once; 0: any number."""
+        who = self._holds.consumers.get(consumer)
+        return who.prefetch if who is not None else 0
 
     # -- coming -----------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class QueueReader(QueueFeed):
         self._check_open()
         wanted = list(apart(runs))
         tidy(wanted)
+        self.shard.note_use(self.queue)
         found = self.queue.open_ledger().claim_these(without(wanted, self._claimed))
         self._add(found)
         return common(wanted, self._claimed)
@@ -88,6 +89,7 @@ class QueueReader(QueueFeed):
 
     def _take(self) -> list[Run]:
         ledger, places = self.queue.open_ledger(), self.queue.places
+        self.shard.note_use(self.queue)
         taken: list[Run] = []
         left, room = self._count, self._max_bytes
         while left > 0 and len(taken) < MAX_RUNS:

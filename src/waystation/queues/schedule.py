@@ -19,7 +19,7 @@ import msgspec
 from waystation.queues.moves import DONE, HELD, LEAVING, PARKED, READY
 from waystation.queues.runs import Run, runs_of
 from waystation.queues.states import States
-from waystation.queues.timetable import Timetable, TimetableState
+from waystation.queues.timetable import Stretch, Timetable, TimetableState
 
 _NEVER = 1 << 62
 _STALE_ROWS = 1024
@@ -58,7 +58,7 @@ class Schedule:
             self._times = Timetable()
         self._times.add(until_ms, first, count)
         if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
-            self._times.sweep(self._is_due_then, _LOOKS + 2 * count)
+            self._times.sweep(self.is_due_then, _LOOKS + 2 * count)
 
     def unpark(self, first: int, count: int) -> None:
         """Those of a run that are PARKED are about to leave their place, or to wait for another time."""
@@ -132,7 +132,12 @@ class Schedule:
         rows = self._times.all_rows() if self._times is not None else ()
         return next((when_ms for when_ms, row in rows if row == entry), None)
 
-    def _is_due_then(self, when_ms: int, entry: int) -> bool:
+    def stretch(self, from_ms: int, enough: int) -> Stretch:
+        """The rows of what is due from a time on (see `Timetable.stretch`); some may be stale."""
+        return Stretch(None, []) if self._times is None else self._times.stretch(from_ms, enough)
+
+    def is_due_then(self, when_ms: int, entry: int) -> bool:
+        """Whether a PARKED entry waits for that very time."""
         true_ms = self._moved.get(entry, when_ms) if self._moved else when_ms
         return true_ms == when_ms and self._states.state_of(entry) is PARKED
 

@@ -65,6 +65,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     count: int
     duplicates: list[int]  # indexes of messages that were left out
     receipt: Receipt
+    bytes: int = 0  # of their payloads
 
 
 class PutEach(NamedTuple):
@@ -93,6 +94,7 @@ class Shard(Upkeep):
 
     def delete(self, queue: Queue) -> Receipt:
         written = self.log.write([Delete(queue.id)])
+        self.note_use(queue)
         self.queues.pop(queue.id, None)
         return written.receipt
 
@@ -112,19 +114,21 @@ class Shard(Upkeep):
             if not wanted:
                 # They are kept when the first of their ids is, which may not be yet.
                 return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
-        self._check_room(queue, len(wanted), sum(sizes))
+        size = sum(sizes)
+        self._check_room(queue, len(wanted), size)
         first = -1 if producer is not None else queue.newest + 1
         blocks = make_blocks(queue, wanted, sizes, first, now_ms, plain=plain, moved=moved)
         written = self.log.write([block for block, _ in blocks], producer)
         waited = queue.ledger.ready if queue.ledger is not None else 0
         if producer is None:
+            self.note_use(queue)
             self._take_in(queue, blocks, written.first, now_ms)
             queue.put += len(wanted)
             self._admitted(queue, waited, now_ms)
         else:
             for offset, (block, _) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
-        return PutResult(first, len(wanted), duplicates, written.receipt)
+        return PutResult(first, len(wanted), duplicates, written.receipt, size)
 
     def _check_room(self, queue: Queue, count: int, size: int) -> None:
         """Raises Full. Consumers of an AMQP queue that have room for what waits get it first: it does not count."""
@@ -177,6 +181,7 @@ class Shard(Upkeep):
                 "what a full queue refused is no dead letter, the disk refuses: name=%r: %s", queue.name, error
             )
             return
+        self.note_use(queue)
         self._take_in(queue, blocks, written.first, now_ms)
         for entry in entries_of(runs):
             queue.open_ledger().take_out(entry)
@@ -214,6 +219,7 @@ class Shard(Upkeep):
     def acquire(self, queue: Queue, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
         """Entries for a consumer. Deliveries are noted."""
         ledger = queue.open_ledger()
+        self.note_use(queue)
         grants = ledger.acquire(consumer, count, now_ms, hold_ms)
         if grants:
             self.log.note(queue.id, [(grant.first, grant.count) for grant in grants])
@@ -252,6 +258,7 @@ class Shard(Upkeep):
         check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
         ledger = queue.open_ledger()
+        self.note_use(queue)
         wanted: list[Command] = []
         if verdict is Verdict.ACK:
             outcome = ledger.ack(consumer, runs)
@@ -278,6 +285,7 @@ class Shard(Upkeep):
     def write_off(self, queue: Queue, consumer: str, runs: list[Run]) -> None:
         """Acknowledges what nobody has seen yet. Written first: if the disk refuses, nothing has happened."""
         self.log.write([Done(queue.id, runs)])
+        self.note_use(queue)
         done = queue.open_ledger().ack(consumer, runs).done
         queue.acked += count_of(done)
         self._done(queue, done)
@@ -309,6 +317,7 @@ class Shard(Upkeep):
         if queue.ledger is None:
             return
         now_ms = self.world.clock.now_ms()
+        self.note_use(queue)
         lapsed = queue.ledger.detach(consumer, forgiven=forgiven)
         given_back: list[Command] = [Forgive(queue.id, lapsed.forgiven)] if lapsed.forgiven else []
         self._write_quietly(
@@ -321,6 +330,7 @@ class Shard(Upkeep):
     def end(self, queue: Queue, runs: Sequence[Run]) -> Receipt | None:
         """Takes living entries out for good, whatever their state: cancelled, purged."""
         receipt = self.log.write([Done(queue.id, list(runs))]).receipt if runs else None
+        self.note_use(queue)
         queue.finish(runs)
         self._settled(queue)
         return receipt
@@ -337,6 +347,7 @@ class Shard(Upkeep):
             unknown = ledger.touch(consumer, runs, self.world.clock.now_ms(), queue.settings.hold_ms)
             if unknown:
                 return unknown
+            self.note_use(queue)
             ledger.reserve(consumer, runs)
         command = Done(queue.id, list(runs))
         try:
@@ -354,6 +365,7 @@ class Shard(Upkeep):
             return
         if queue.deaths:
             runs = [(entry, 1) for entry in entries_of(runs) if entry not in queue.deaths]
+        self.note_use(queue)
         queue.ledger.restore(runs)
         self._settled(queue)
 
@@ -372,6 +384,7 @@ class Shard(Upkeep):
             if queue is None or ended < queue.stamp:
                 continue  # deleted meanwhile, or from a snapshot that knew of the end already
             touched[queue.id] = queue
+            self.note_use(queue)
             if isinstance(command, Enqueue):
                 if commit:
                     queue.put += queue.admit_late(command, offset)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from waystation.errors import WaystationError
 from waystation.log.log import Log
+from waystation.observe.meters import DeathMeter
 from waystation.queues.checkpoint import Checkpointer
 from waystation.queues.queue import Queue
 from waystation.queues.replay import replay
@@ -31,12 +32,16 @@ class Shards(Sequence[Shard]):
         cache_bytes: int,
         on_dead: Callable[[int, Queue], None],
         durable: Callable[[Log, int], Awaitable[object]],
+        deaths: DeathMeter | None = None,
     ) -> None:
         self._world = world
         self._shards = [
             Shard(index, ShardLog(log, world.clock), world, cache_bytes=cache_bytes // len(logs), on_dead=on_dead)
             for index, log in enumerate(logs)
         ]
+        if deaths is not None:
+            for shard in self._shards:
+                shard.deaths = deaths
         self.checkpointers = [Checkpointer(shard, world, durable) for shard in self._shards]
         self._task: asyncio.Task[None] | None = None
         self._under_way: asyncio.Task[None] | None = None

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,29 @@ class TimetableState(msgspec.Struct, array_like=True, frozen=True):
     keys: list[int] = []  # four times the time when a bucket begins, plus 0 for hours, 1 for minutes, 2 for seconds
     rows: list[bytes] = []
     near: bytes = b""  # time, row, time, row, …
+
+
+class Part(NamedTuple):
+    """Rows as they lie in a bucket: in the order of numbers, they are in the order of (time, row)."""
+
+    start_ms: int
+    shift: int
+    mask: int
+    rows: Sequence[int]
+
+    def number_of(self, when_ms: int, row: int) -> int:
+        """How (time, row) is written in this part; below zero if it is before all of it."""
+        return -1 if when_ms < self.start_ms else (when_ms - self.start_ms << self.shift) + row
+
+    def time_and_row(self, number: int) -> tuple[int, int]:
+        return self.start_ms + (number >> self.shift), number & self.mask
+
+
+class Stretch(NamedTuple):
+    """All rows from some time on up to `end_ms`; None: to the end. A copy, in no order; some may lie before it."""
+
+    end_ms: int | None
+    parts: list[Part]
 
 
 class Timetable:
@@ -233,6 +257,32 @@ class Timetable:
             for row in bucket:
                 yield start + (row >> shift), row & mask
 
+    def stretch(self, from_ms: int, enough: int) -> Stretch:
+        """The rows from a time on, bucket by bucket, until there are `enough` of them.
+
+        Buckets lie within one another or apart. So what is in the first of those that are in no other, in those inside
+        of it and in the rows that are kept in order anyway is all there is until its end.
+        """
+        near = self._near[bisect_left(self._near, from_ms << _SHIFT, lo=self._at) :]
+        ahead = sorted(key for key in self._buckets or () if _ends(key) > from_ms)  # larger ones before those inside
+        parts: list[Part] = []
+        end_ms: int | None = None
+        count = outer_end = 0
+        for key in ahead:
+            start = key >> 2
+            if start >= outer_end:  # everything before it is known
+                if count + bisect_left(near, start << _SHIFT) >= enough:
+                    end_ms = start
+                    break
+                outer_end = _ends(key)
+            bucket = (self._buckets or {})[key]
+            parts.append(Part(start, _SHIFTS[key & 3], _MASKS[key & 3], bucket[:]))
+            count += len(bucket)
+        last = len(near) if end_ms is None else bisect_left(near, end_ms << _SHIFT)
+        if last:
+            parts.append(Part(0, _SHIFT, _MASK, near[:last]))
+        return Stretch(end_ms, parts)
+
     def dump(self) -> TimetableState:
         buckets = self._buckets or {}
         near = array("q", [number for row in self._near[self._at :] for number in (row >> _SHIFT, row & _MASK)])
@@ -253,6 +303,10 @@ class Timetable:
                 table.rows += len(bucket)
             table._order = sorted(state.keys)
         return table
+
+
+def _ends(key: int) -> int:
+    return (key >> 2) + (1 << _BITS[key & 3])
 
 
 def _begins(key: int) -> int:

@@ -6,10 +6,11 @@ The verbs that doors ask for are in `shard.py`, which is this and they. Nobody e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
+from waystation.observe.meters import DeathMeter
 from waystation.queues.alarm import Alarm
 from waystation.queues.bodies import Bodies, Gone
 from waystation.queues.commands import Bury, Command, Done, Run, count_of
@@ -18,6 +19,7 @@ from waystation.queues.pump import Pump
 from waystation.queues.queue import Death, Queue
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard_log import ShardLog
+from waystation.queues.usage import Notes, usage_of
 from waystation.world import World
 
 logger = logging.getLogger("waystation.queues")
@@ -44,6 +46,8 @@ class Upkeep:
         self.alarm = Alarm(world.clock, self.queues, self._ring)
         self.pump = Pump(world.clock, self._let_pass, self._arm)
         self.max_message_bytes = 1024 * 1024
+        self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
+        self.deaths = DeathMeter()
         self.on_idle: Callable[[Queue], None] = lambda queue: None  # a queue that nobody used for too long
         self._on_dead = on_dead
         self._settings: dict[QueueSettings, QueueSettings] = {}  # queues that are alike share one
@@ -64,6 +68,12 @@ class Upkeep:
         if queue.settings.expires_ms is not None:
             queue.used_ms = self.world.clock.now_ms()
             self.alarm.arm(queue, queue.used_ms + queue.settings.expires_ms)
+
+    def note_use(self, queue: Queue) -> None:
+        """The queue is about to change: whoever measures may want to know what it was like."""
+        notes = self.notes
+        if notes is not None and queue not in notes:
+            notes[queue] = usage_of(queue)
 
     def adopt(self, queue: Queue) -> None:
         """A queue from a snapshot."""
@@ -103,6 +113,7 @@ class Upkeep:
         when = ledger.next_ms()
         if when is None or when > now_ms:
             return
+        self.note_use(queue)
         lapsed = ledger.lapse(now_ms)
         if lapsed.expired or lapsed.exhausted:
             self._write_quietly(
@@ -151,7 +162,9 @@ class Upkeep:
         """What the ledger gave up: on its way to the dead-letter target, or gone."""
         if not runs:
             return []
-        queue.dead += count_of(runs)
+        count = count_of(runs)
+        queue.dead += count
+        self.deaths.add(reason, count, kept=queue.settings.keeps_dead)
         if not queue.settings.keeps_dead:
             return self._done(queue, runs)
         queue.bury(runs, Death(reason, now_ms, error))
@@ -168,6 +181,7 @@ class Upkeep:
 
     def end_quietly(self, queue: Queue, entries: Iterable[int]) -> None:
         """Entries that are known to be over."""
+        self.note_use(queue)
         self._write_quietly([Done(queue.id, queue.finish([(entry, 1) for entry in entries]))])
 
     def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception) -> None:
@@ -178,6 +192,7 @@ class Upkeep:
             self.end_quietly(queue, range(run[0], sum(run)))
             return
         logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
+        self.note_use(queue)
         queue.open_ledger().postpone(consumer, [run], self.world.clock.now_ms() + UNREADABLE_PARK_MS)
 
     # -- looking at messages -------------------------------------------------------------------------------------------
@@ -189,6 +204,23 @@ class Upkeep:
         offset, index = queue.places.find(entry)
         block = self.bodies.get(offset)
         return block.taken(index), block.messages[index]
+
+    def look_at(self, queue: Queue, entries: Iterable[int]) -> Iterator[tuple[int, int, Message]]:
+        """(entry, when it was taken in, the message) of living entries here and there, in no order: a block is opened
+        once for all of its own. What the disk does not give is left out."""
+        blocks: dict[int, list[tuple[int, int]]] = {}
+        for entry in entries:
+            if queue.places is not None and queue.ledger is not None and queue.ledger.state_of(entry):
+                offset, index = queue.places.find(entry)
+                blocks.setdefault(offset, []).append((entry, index))
+        for offset, wanted in blocks.items():
+            try:
+                found = self.bodies.some(offset, [index for _, index in wanted])
+            except (Corrupt, StorageFailed) as error:
+                logger.error("messages cannot be read: queue=%r offset=%d: %s", queue.name, offset, error)
+                continue
+            for (entry, _), (taken_ms, message) in zip(wanted, found, strict=True):
+                yield entry, taken_ms, message
 
     def taken_ms(self, queue: Queue, entry: int) -> int:
         """When a living entry was taken in."""

@@ -16,7 +16,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,23 @@ def find_java(environment: MutableMapping[str, str]) -> Java:
     )
 
 
-def _candidates(environment: MutableMapping[str, str]) -> Iterator[tuple[str, Path | None, str]]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A place where Java may be: its version, or None and `says` why not."""
+
+    origin: str
+    version: int | None
+    says: str
+
+
+def known_java(environment: Mapping[str, str]) -> Iterator[Known]:
+    """The places where `find_java` looks, and what is there. Makes nothing, for whoever only wants to know."""
+    for origin, home, missing in _candidates(environment):
+        version, reason = (None, "") if home is None else _ask(home / "bin" / "java")
+        yield Known(origin, version, missing if home is None else f"{origin} {reason or f'is Java {version}'}")
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None, str]]:
     set_home = environment.get("JAVA_HOME")
     yield f"JAVA_HOME ({set_home})", Path(set_home) if set_home else None, "JAVA_HOME is not set"
     found = shutil.which("java", path=environment.get("PATH", ""))

@@ -8,12 +8,14 @@ its Java traces, goes to a file where one is named, so that a person sees senten
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from waystation.errors import Invalid, Unavailable
 from waystation.spark.java import use_java
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+CONNECT_PORT = 15002
+"""Where a Spark Connect server listens, if its address does not say."""
+REACH_S = 10.0
 
 DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
@@ -156,6 +161,8 @@ def _classic(wanted: SessionSettings) -> SparkSession:
 
     settings = session_settings(wanted)
     if SparkContext._active_spark_context is None:
+        if wanted.master.startswith("spark://") and not _reach(wanted.master):
+            raise Unavailable(_no_cluster(wanted))
         use_java()
         conf = SparkConf(loadDefaults=False).setMaster(wanted.master).setAppName(wanted.name)
         conf.setAll(list(settings.items()))
@@ -218,10 +225,20 @@ def _hush() -> None:
 
 
 def _why_not(error: Exception, wanted: SessionSettings) -> str:
-    where = f"; its log is {wanted.log}" if wanted.log is not None else ""
     if wanted.master.startswith("spark://"):
-        return f"Spark did not start on the cluster {wanted.master}: is its master running there, and reachable{where}"
-    return f"Spark did not start ({str(error).strip().splitlines()[0]}){where}"
+        return _no_cluster(wanted)
+    return f"Spark did not start ({str(error).strip().splitlines()[0]}){_where_logged(wanted)}"
+
+
+def _no_cluster(wanted: SessionSettings) -> str:
+    return (
+        f"Spark did not start on the cluster {wanted.master}: see that its master is running there and can be reached,"
+        f" or use --master local[*]{_where_logged(wanted)}"
+    )
+
+
+def _where_logged(wanted: SessionSettings) -> str:
+    return f"; its log is {wanted.log}" if wanted.log is not None else ""
 
 
 def _remote(wanted: SessionSettings) -> SparkSession:
@@ -234,6 +251,8 @@ def _remote(wanted: SessionSettings) -> SparkSession:
             f"{wanted.master} is a Spark Connect server, which needs more packages:"
             " `pip install 'waystation[spark-connect]'`"
         ) from None
+    if not _reach(wanted.master):
+        raise Unavailable(_no_server(wanted.master))
     # A server's static settings are its own: only what a session may choose is sent.
     settings = {**DEFAULTS, **wanted.settings}
     builder = SparkSession.builder.remote(wanted.master).appName(wanted.name)
@@ -244,7 +263,23 @@ def _remote(wanted: SessionSettings) -> SparkSession:
                 spark.conf.set(name, value)
         return spark
     except grpc.RpcError as error:
-        raise Unavailable(
-            f"no Spark Connect server answers at {wanted.master}; start one with `start-connect-server.sh`, or use"
-            " --master local[*]"
-        ) from error
+        raise Unavailable(_no_server(wanted.master)) from error
+
+
+def _reach(master: str) -> bool:
+    """Whether anybody listens there. PySpark itself would try for a minute (a cluster) or ten (Connect), silently."""
+    for place in master.partition("://")[2].split(","):
+        try:
+            found = urlsplit(f"//{place}")
+            with socket.create_connection((found.hostname or "", found.port or CONNECT_PORT), timeout=REACH_S):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def _no_server(master: str) -> str:
+    return (
+        f"no Spark Connect server answers at {master}; start one with `start-connect-server.sh`, or use --master"
+        " local[*]"
+    )

@@ -72,6 +72,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Room left for data on the disk that holds `path`."""
 
+    def total_bytes(self, path: str) -> int:
+        """How large the disk is that holds `path`."""
+
     def boot_id(self) -> str:
         """Names the life of the page cache: while it is the same, nothing that was written has been lost."""
 
@@ -210,6 +213,10 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
     def boot_id(self) -> str:
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,14 @@ from tests.support.server import Server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("http")) as started:
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of pipelines that the broker runs."""
+    return tmp_path_factory.mktemp("pipelines")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, pipelines: Path) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("http"), arguments=["--pipelines", str(pipelines)]) as started:
         yield started
 
 

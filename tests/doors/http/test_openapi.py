@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from tests.doors.http.kit import Answer, Http, name
+from tests.doors.http.operating_tour import operating
 from tests.support.names import unique
 from waystation.doors.http.bodies import MessageIn, MessageOut
 from waystation.doors.http.routes import ROUTES
@@ -40,8 +42,9 @@ def test_the_message_of_the_document_has_the_fields_that_messages_have() -> None
 class Tour:
     """A walk along every route, with what each of them needs to have something to answer."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: Http, pipelines: Path) -> None:
         self.http = http
+        self.pipelines = pipelines
         self.queue, self.dead = unique("tour"), unique("tour-dead")
         self.topic, self.exchange = unique("tour"), unique("tour")
 
@@ -58,6 +61,7 @@ class Tour:
         yield "PUT", "/v1/queues/{queue}", lambda: http("PUT", q, {"dead_letter": self.dead})
         yield "GET", "/v1/queues", lambda: http("GET", "/v1/queues", prefix=queue)
         yield "GET", "/v1/queues/{queue}", lambda: http("GET", q)
+        yield "GET", "/v1/queues/{queue}/consumers", lambda: http("GET", f"{q}/consumers")
         message = {"json": {"a": 1}, "headers": {"h": 1}, "priority": 2, "id": "one"}
         yield "POST", "/v1/queues/{queue}/messages", lambda: http("POST", f"{q}/messages", [message, {"payload": ""}])
         yield "GET", "/v1/queues/{queue}/peek", lambda: http("GET", f"{q}/peek")
@@ -74,9 +78,15 @@ class Tour:
         self.http("POST", f"{q}/reject", {"ack_ids": [self.taken()["ack_id"]], "dead": True})
         http("POST", "/v1/release", {"ack_ids": [http.one(self.dead)["ack_id"]]})
         yield "GET", "/v1/dead-letters/{queue}", lambda: http("GET", f"/v1/dead-letters/{self.dead}")
+        summary = f"/v1/dead-letters/{self.dead}/summary"
+        yield "GET", "/v1/dead-letters/{queue}/summary", lambda: http("GET", summary)
         for path in ("dead-letters", "queues"):
             call = partial(http, "POST", f"/v1/{path}/{self.dead}/redrive", {})
             yield "POST", f"/v1/{path}/{{queue}}/redrive", call
+        yield from self.jobs()
+        late = {"payload": "late", "id": "late", "delay_ms": 3_600_000}
+        http.put(queue, late)
+        yield "GET", "/v1/delayed", lambda: http("GET", "/v1/delayed", queue=queue)
         yield "PUT", "/v1/topics/{topic}", lambda: http("PUT", t, {"partitions": 1})
         yield "GET", "/v1/topics", lambda: http("GET", "/v1/topics", pattern=topic)
         yield "GET", "/v1/topics/{topic}", lambda: http("GET", t)
@@ -85,6 +95,12 @@ class Tour:
         yield "GET", "/v1/topics/{topic}/messages", lambda: http("GET", f"{t}/messages")
         yield "GET", "/v1/topics/{topic}/messages/{id}", lambda: http("GET", f"{t}/messages/{name(f'{topic}-0@0')}")
         yield "GET", "/v1/topics/{topic}/history", lambda: http("GET", f"{t}/history")
+        yield "GET", "/v1/topics/{topic}/search", lambda: http("GET", f"{t}/search", text="x")
+        http("POST", f"{t}/messages", late)
+        cancel = f"/v1/delayed/topics/{topic}/late"
+        yield "DELETE", "/v1/delayed/topics/{topic}/{id}", lambda: http("DELETE", cancel)
+        all_of_it = {"before_offset": -1}
+        yield "POST", "/v1/topics/{topic}/delete-records", lambda: http("POST", f"{t}/delete-records", all_of_it)
         yield "GET", "/v1/subscriptions", lambda: http("GET", "/v1/subscriptions")
         yield "GET", "/v1/subscriptions/stream", lambda: self.stream("/v1/subscriptions/stream", topic=topic)
         yield "PUT", "/v1/exchanges/{exchange}", lambda: http("PUT", e, {"kind": "direct"})
@@ -92,6 +108,7 @@ class Tour:
         yield "GET", "/v1/exchanges/{exchange}", lambda: http("GET", e)
         yield "POST", "/v1/exchanges/{exchange}/bindings", lambda: http("POST", f"{e}/bindings", binding)
         yield "GET", "/v1/exchanges/{exchange}/bindings", lambda: http("GET", f"{e}/bindings")
+        yield "GET", "/v1/routing", lambda: http("GET", "/v1/routing", search=exchange)
         message = {"payload": "routed"}
         yield (
             "POST",
@@ -104,7 +121,20 @@ class Tour:
         yield "DELETE", "/v1/exchanges/{exchange}", lambda: http("DELETE", e)
         yield "POST", "/v1/requests", self.request_and_reply
         yield "POST", "/v1/replies", lambda: self.reply
-        for path in ("/", "/healthz", "/readyz", "/v1/stats", "/openapi.json"):
+        yield "GET", "/v1/topics/{topic}/settings", lambda: http("GET", f"{t}/settings")
+        yield "GET", "/v1/live", lambda: self.stream("/v1/live")
+        yield "GET", "/ui/{name}", lambda: http("GET", "/ui/app.js")
+        yield "GET", "/ui/{name}/{file}", lambda: http("GET", "/ui/lib/dom.js")
+        for path in (
+            "/",
+            "/healthz",
+            "/readyz",
+            "/v1/stats",
+            "/v1/overview",
+            "/v1/history",
+            "/metrics",
+            "/openapi.json",
+        ):
             yield "GET", path, partial(http, "GET", path)
         enqueue = {"queue": queue, "message": [1], "priority": 9, "ttl": 60, "delay": 0}
         yield "POST", "/queue/enqueue", lambda: http("POST", "/queue/enqueue", enqueue)
@@ -113,8 +143,22 @@ class Tour:
         yield "GET", "/queue/{queue}/stats", lambda: http("GET", f"/queue/{queue}/stats")
         yield "POST", "/pubsub/publish", lambda: http("POST", "/pubsub/publish", {"channel": topic, "message": 1})
         yield "GET", "/pubsub/subscribe", lambda: self.socket("/pubsub/subscribe", channel=topic)
+        yield from operating(http, topic, self.pipelines)
         yield "DELETE", "/v1/topics/{topic}", lambda: http("DELETE", t)
         yield "DELETE", "/v1/queues/{queue}", lambda: http("DELETE", q)
+
+    def jobs(self) -> Iterator[tuple[str, str, Callable[[], Answer]]]:
+        """One that takes long enough to be looked at and cancelled."""
+        self.http.put(self.dead, *("slow" for _ in range(20)))
+        redrive = f"/v1/dead-letters/{self.dead}/redrive?background=true"
+        started = self.http("POST", redrive, {"rate": 0.01, "to": self.queue})
+        yield "POST", "/v1/dead-letters/{queue}/redrive", lambda: started
+        job = f"/v1/jobs/{started.json['job']}"
+        yield "GET", "/v1/jobs", lambda: self.http("GET", "/v1/jobs")
+        yield "GET", "/v1/jobs/{job}", lambda: self.http("GET", job)
+        yield "DELETE", "/v1/jobs/{job}", lambda: self.http("DELETE", job)
+        self.http("DELETE", f"/v1/queues/{self.dead}/messages")
+        self.http("DELETE", f"/v1/queues/{self.queue}/messages")
 
     def settle(self, path: str) -> Answer:
         return self.http("POST", path, {"ack_ids": [self.taken()["ack_id"]]})
@@ -150,9 +194,9 @@ class Tour:
         return answer
 
 
-def test_every_route_answers_as_the_document_says(http: Http, document: dict[str, Any]) -> None:
+def test_every_route_answers_as_the_document_says(http: Http, pipelines: Path, document: dict[str, Any]) -> None:
     walked = set()
-    for method, path, call in Tour(http).walk():
+    for method, path, call in Tour(http, pipelines).walk():
         answer = call()
         walked.add((method, path))
         responses = document["paths"][path][method.lower()]["responses"]

@@ -199,7 +199,7 @@ def test_what_is_rejected_is_tried_again_and_then_dead(http: Http) -> None:
 def test_what_is_released_comes_back_after_its_delay(http: Http, queue: str) -> None:
     http.put(queue, "again")
     message = http.one(queue)
-    http("POST", "/v1/release", {"ack_ids": [message["ack_id"]], "delay_ms": 50})
+    http("POST", "/v1/release", {"ack_ids": [message["ack_id"]], "delay_ms": 2_000})
     assert http.queue(queue)["parked"] == 1
     assert http.one(queue)["payload"] == "again"
 

@@ -413,6 +413,23 @@ class Client:
         """What the broker has and did."""
         return await admin.stats(self._core)
 
+    async def view(self, what: str, **query: Any) -> dict[str, Any]:
+        """What the broker shows of itself, as its HTTP API answers it: `view("overview")`, `view("connections",
+        door="kafka")`, `view("group", group="billing")`. The page of the native protocol lists what there is."""
+        return await admin.view(self._core, what, query)
+
+    async def act(self, what: str, **query: Any) -> dict[str, Any] | None:
+        """Does what the HTTP API does under that name: `act("reset-group", group="billing", to="earliest")`."""
+        return await admin.act(self._core, what, query)
+
+    async def end_connection(self, name: str, reason: str = "") -> None:
+        """Has the broker close a connection, by the name that `view("connections")` lists it by."""
+        await admin.end_connection(self._core, name, reason)
+
+    async def alter_settings(self, settings: Mapping[str, Any]) -> None:
+        """Changes settings of the broker while it runs; None takes one back. They survive a restart."""
+        await admin.alter_settings(self._core, settings)
+
     async def ping(self) -> float:
         """Asks the broker for a sign of life; returns how many seconds it took."""
         start = self._core.loop.time()

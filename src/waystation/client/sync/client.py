@@ -384,6 +384,23 @@ class Client:
         """What the broker has and did."""
         return self._bridge.run(admin.stats(self._core))
 
+    def view(self, what: str, **query: Any) -> dict[str, Any]:
+        """What the broker shows of itself, as its HTTP API answers it: `view("overview")`, `view("connections",
+        door="kafka")`, `view("group", group="billing")`. The page of the native protocol lists what there is."""
+        return self._bridge.run(admin.view(self._core, what, query))
+
+    def act(self, what: str, **query: Any) -> dict[str, Any] | None:
+        """Does what the HTTP API does under that name: `act("reset-group", group="billing", to="earliest")`."""
+        return self._bridge.run(admin.act(self._core, what, query))
+
+    def end_connection(self, name: str, reason: str = "") -> None:
+        """Has the broker close a connection, by the name that `view("connections")` lists it by."""
+        self._bridge.run(admin.end_connection(self._core, name, reason))
+
+    def alter_settings(self, settings: Mapping[str, Any]) -> None:
+        """Changes settings of the broker while it runs; None takes one back. They survive a restart."""
+        self._bridge.run(admin.alter_settings(self._core, settings))
+
     def ping(self) -> float:
         """Asks the broker for a sign of life; returns how many seconds it took."""
         start = time.monotonic()

@@ -46,10 +46,12 @@ class Batch:
 class Turn:
     """Publishes that were written together, until they are kept."""
 
-    __slots__ = ("channel", "done", "failed", "last", "size")
+    __slots__ = ("began", "channel", "count", "done", "failed", "last", "size")
 
-    def __init__(self, channel: Channel, last: int, size: int) -> None:
+    def __init__(self, channel: Channel, last: int, size: int, count: int, began: float) -> None:
         self.channel = channel
+        self.count = count
+        self.began = began
         self.last = last  # the highest sequence number; 0: nobody wants confirms
         self.size = size
         self.done = False
@@ -59,6 +61,8 @@ class Turn:
         """What `when_kept` calls."""
         self.done = True
         self.failed = error is not None
+        session = self.channel.session
+        session.publish_times.add(session.broker.world.clock.monotonic() - self.began, self.count)
         self.channel.kept(self, error)
 
 
@@ -66,8 +70,9 @@ class Channel:
     """One of a session's. Whoever closes it calls `gone`."""
 
     __slots__ = (
-        "acked", "active", "closed", "confirming", "consumers", "delivered", "getters", "global_prefetch", "inbox",
-        "last_queue", "lowest", "outstanding", "pending", "pending_bytes", "pending_topics", "prefetch", "published",
+        "acked", "active", "closed", "confirming", "consumers", "delivered", "fresh", "getters", "global_prefetch",
+        "inbox", "last_queue", "lowest", "metered", "outstanding",
+        "pending", "pending_bytes", "pending_topics", "prefetch", "published",
         "retired", "sequence", "session", "settled", "state", "tag", "turns", "tx", "unacked", "written",
     )  # fmt: skip
 
@@ -97,6 +102,8 @@ class Channel:
         self.pending_bytes = 0
         self.settled: dict[Holder, list[Run]] = {}  # acknowledged in this turn
         self.published = self.delivered = self.acked = 0
+        self.metered = 0  # of those that were published, how many the meters know
+        self.fresh = 0  # published in this turn
 
     @property
     def number(self) -> int:
@@ -174,7 +181,7 @@ class Channel:
     # -- confirms -----------------------------------------------------------------------------------------------------
 
     def begin_turn(self, last: int, size: int) -> Turn:
-        turn = Turn(self, last, size)
+        turn = Turn(self, last, size, self.fresh, self.session.broker.world.clock.monotonic())
         self.turns.append(turn)
         return turn
 

@@ -14,6 +14,7 @@ from waystation.broker.shared_feed import SharedFeed
 from waystation.broker.tailing import TailFeed
 from waystation.doors.amqp.frames import Envelope
 from waystation.doors.amqp.properties import encode
+from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
 
@@ -91,6 +92,9 @@ class Consumer:
         count = len(messages)
         channel.tag = tag
         channel.delivered += count
+        meter = session.meter
+        meter.delivered += count
+        meter.delivered_bytes += size
         self._under_way -= count
         if acks:
             self.unacked += count
@@ -98,6 +102,8 @@ class Consumer:
             if channel.global_prefetch:
                 self._take_from_others()
         else:
+            if self.feed is not None and not self.stream:
+                meter.acked += count
             session.broker.keeping.soon()  # what was sent is acknowledged with that
         self._portion = portion(count, size)
         session.hungry[self] = None
@@ -151,9 +157,14 @@ class Consumer:
         self.settle(Verdict.ACK, runs)
 
     def settle(self, verdict: Verdict, runs: list[Run], delay_ms: int | None = None) -> None:
-        if self.feed is not None and self.feed.settle(verdict, runs, delay_ms=delay_ms).receipt is not None:
-            self.channel.session.broker.keeping.soon()
-        self.freed(sum([count for _, count in runs]))
+        count = sum([count for _, count in runs])
+        if self.feed is not None:
+            settled = self.feed.settle(verdict, runs, delay_ms=delay_ms)
+            session = self.channel.session
+            session.meter.settled(verdict.value, count - count_of(settled.unknown))
+            if settled.receipt is not None:
+                session.broker.keeping.soon()
+        self.freed(count)
 
     def freed(self, count: int) -> None:
         """So many are unacked no more. A cancelled consumer goes with the last of them."""

@@ -19,6 +19,7 @@ from waystation.doors.amqp.frames import add_content, get_ok_head
 from waystation.doors.amqp.properties import encode
 from waystation.errors import WaystationError
 from waystation.message import MAX_HORIZON_MS
+from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ class Getter:
         self.settle(Verdict.ACK, runs)
 
     def settle(self, verdict: Verdict, runs: list[Run], delay_ms: int | None = None) -> None:
-        if self.feed.settle(verdict, runs, delay_ms=delay_ms).receipt is not None:
-            self.channel.session.broker.keeping.soon()
+        settled = self.feed.settle(verdict, runs, delay_ms=delay_ms)
+        session = self.channel.session
+        session.meter.settled(verdict.value, count_of(runs) - count_of(settled.unknown))
+        if settled.receipt is not None:
+            session.broker.keeping.soon()
 
     def freed(self, count: int) -> None:
         """What was got counts against no prefetch."""
@@ -111,7 +115,11 @@ def _give(
     message = delivered.message
     channel.tag += 1
     channel.delivered += 1
-    if not no_ack:
+    session.meter.delivered += 1
+    session.meter.delivered_bytes += len(message.payload)
+    if no_ack:
+        session.meter.acked += 1
+    else:
         channel.unacked[channel.tag] = (getter, delivered.tag)
     again = delivered.deliveries > 1
     counted = counted and again

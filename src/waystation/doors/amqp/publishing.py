@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from waystation.queues.feed import Receipt
 
 NO_ROUTE = 312
+NACKED = "NACK"
 OVERHEAD_BYTES = 200
 """Of a message on its way to the disk, beside its body."""
 
@@ -117,6 +118,14 @@ def give_back(session: Session, channel: Channel, message: Message) -> None:
     session.to_flush()
 
 
+def count(session: Session, channel: Channel) -> None:
+    """Tells the meters what was published on the channel in this turn. Before it is written."""
+    channel.fresh = fresh = channel.published - channel.metered
+    channel.metered = channel.published
+    session.meter.published += fresh
+    session.meter.published_bytes += channel.pending_bytes - fresh * OVERHEAD_BYTES
+
+
 def write(session: Session, channel: Channel) -> None:
     """Writes what was published on the channel in this turn."""
     receipts: list[Receipt] = []
@@ -153,6 +162,7 @@ def write(session: Session, channel: Channel) -> None:
 def _nack(session: Session, channel: Channel, refused: set[int]) -> int:
     """Tells of what was refused; returns the highest number of this turn that was not, 0 if all were."""
     for sequence in sorted(refused):
+        session.meter.failed(NACKED)
         session.send(nack_frame(channel.number, sequence, False))
     first, last = channel.written + 1, channel.sequence
     channel.written = last

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.presence import ConnectionInfo
+from waystation.broker.presence import ConnectionInfo, doing_at
 from waystation.doors.amqp import handshake, publishing, settling
 from waystation.doors.amqp.channel import Channel
 from waystation.doors.amqp.declaring import Declaring
@@ -26,6 +26,7 @@ from waystation.doors.amqp.engine import Engine
 from waystation.doors.amqp.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
+    NAMES,
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     AmqpError,
@@ -59,6 +60,7 @@ logger = logging.getLogger("waystation.amqp")
 
 MOST_IN_FLIGHT = 8 * 1024 * 1024
 """Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
+PUBLISH = "basic.publish"
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
 
 
@@ -87,13 +89,15 @@ class Session:
 
     __slots__ = (
         "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "broker", "channels",
-        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "name", "names", "out",
-        "outside", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
+        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
+        "outside", "publish_times", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str]) -> None:
         self.broker = broker
         self.routing = broker.routing
+        self.meter = broker.meters.amqp
+        self.publish_times = self.meter.call(PUBLISH)
         self.outside = outside
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
@@ -176,9 +180,13 @@ class Session:
                     channel.settle_acked()
                 except WaystationError as error:
                     self._fail(channel, self.translated(error), 60, 80)
+            if channel.published > channel.metered:
+                publishing.count(self, channel)
             if channel.pending or channel.pending_topics or channel.written < channel.sequence:
                 self._published = True
                 publishing.write(self, channel)
+            else:
+                channel.pending_bytes = 0  # nobody wants them, or they wait for their transaction
         if touched and self._pressed is not None and self._published:
             self._block()
         touched.clear()
@@ -292,6 +300,7 @@ class Session:
         handler = HANDLERS.get(method.name)
         if handler is None:
             raise AmqpError(NOT_IMPLEMENTED, f"{method.name} is not for clients to send")
+        began = self.broker.world.clock.monotonic()
         try:
             answer = handler(self, channel, method)
         except AmqpError as error:
@@ -300,15 +309,21 @@ class Session:
         except WaystationError as error:
             self._fail(channel, self.translated(error), *divmod(method.index, 1 << 16))
             return
-        if isinstance(answer, Frame):
-            self._reply(channel, method, answer)
-        elif answer is not None:
-            self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer))
+        if answer is None or isinstance(answer, Frame):
+            self._took(method, began)
+            if answer is not None:
+                self._reply(channel, method, answer)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer, began))
 
-    async def _wait(self, channel: Channel, method: Frame, work: Awaitable[Frame | None]) -> None:
+    def _took(self, method: Frame, began: float) -> None:
+        self.meter.call(method.name.lower()).add(self.broker.world.clock.monotonic() - began)
+
+    async def _wait(self, channel: Channel, method: Frame, work: Awaitable[Frame | None], began: float) -> None:
         """Something that takes a while; events behind it wait."""
         try:
             answer = await work
+            self._took(method, began)
             if answer is not None and not channel.closed:
                 self._reply(channel, method, answer)
         except AmqpError as error:
@@ -393,6 +408,7 @@ class Session:
         if error.hard:
             self.close(error, class_id, method_id)
         elif not channel.closed and not self.closed:
+            self.meter.failed(NAMES[error.code])
             logger.info("channel closed: connection=%s channel=%d: %s", self.name, channel.number, error.reply_text)
             self.engine.closing(channel.state)
             channel.gone(politely=False)
@@ -403,6 +419,7 @@ class Session:
         """Ends the connection, saying why. The peer's agreement is awaited for a moment by whoever is outside."""
         if self.closed:
             return
+        self.meter.failed(NAMES[error.code])
         logger.info("connection closed: connection=%s: %s", self.name, error.reply_text)
         if self.engine.phase is not Phase.HEADER:
             self.answer(0, commands.Connection.Close(error.code, error.reply_text, class_id, method_id))
@@ -433,11 +450,21 @@ class Session:
     def namespace(self) -> str:
         return self.names.vhost
 
+    @property
+    def door(self) -> str:
+        return "amqp"
+
     def token(self) -> str:
         """Part of a name that nobody has."""
         return self.broker.world.random.uuid().hex
 
+    def texts(self) -> Iterable[str]:
+        said = (value for value in self.client.values() if isinstance(value, str))
+        consumers = (one for channel in self.channels.values() for one in channel.consumers.values())
+        return (self.name, self.user, *said, *(consumer.info().queue for consumer in consumers))
+
     def info(self) -> ConnectionInfo:
+        channels = [channel.info() for channel in self.channels.values()]
         return ConnectionInfo(
             self.name,
             "amqp",
@@ -453,5 +480,6 @@ class Session:
             self.heartbeat_s,
             getattr(self.outside, "received_bytes", 0),
             getattr(self.outside, "sent_bytes", 0),
-            [channel.info() for channel in self.channels.values()],
+            channels,
+            doing_at(channels),
         )

@@ -97,7 +97,9 @@ async def _commit(session: Session, channel: Channel, work: Transaction) -> Fram
             session.tx_ids.append(transactional_id)
     for holder, runs in acked.items():
         if holder in inside:
-            holder.freed(sum(count for _, count in runs))
+            count = sum(count for _, count in runs)
+            session.meter.acked += count
+            holder.freed(count)
         else:
             holder.ack(runs)
     for verdict, taken in verdicts.items():

@@ -19,6 +19,7 @@ from waystation.doors.http.engine import Request
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Message, check_message
 from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_json_object
+from waystation.observe.rates import QueueRates
 from waystation.queues.settings import QueueSettings
 
 MAX_MESSAGES = 10_000
@@ -202,11 +203,13 @@ class QueueOut(msgspec.Struct):
     held: int
     bytes: int
     consumers: int
-    oldest_ms: int | None
+    oldest_ms: Annotated[int, Meta(description="when the oldest message was taken in")] | None
     put: int
     delivered: int
     acked: int
     dead: int
+    age_ms: Annotated[int, Meta(description="how old the oldest message is")] | None
+    rates: Annotated[QueueRates | None, Meta(description="over the last seconds; null: not known yet")]
 
 
 class Stored(msgspec.Struct):

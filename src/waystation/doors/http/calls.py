@@ -91,9 +91,11 @@ class Route(Generic[Q, B]):
     query: type[Q] = Nothing  # type: ignore[assignment]  # a handler without one says Nothing too
     body: type[B] = Nothing  # type: ignore[assignment]
     answer: Any = None  # what is answered, as a type; None: nothing
+    media: tuple[str, ...] = ()  # what else is answered, by content types
     status: int = 200
     creates: bool = False  # 201 if it made something, 200 if it was there
     empty: str = ""  # why it may answer 204 as well
+    later: Any = None  # what it answers with 202, as a type, where it goes on in the background
     description: str = ""
     changes: bool | None = None  # None: unless it is a GET
     streams: bool = False  # a WebSocket, or server-sent events

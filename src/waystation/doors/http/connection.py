@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from waystation.broker.presence import ConnectionInfo
 from waystation.doors.http.calls import AnyRoute, Stream
 from waystation.doors.http.engine import Broken, Engine, Expects, Request
 from waystation.doors.http.events import EventStream
@@ -43,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._broken: Broken | None = None
         self._task: asyncio.Task[None] | None = None
-        self._cancel_when_gone = False
+        self._route: AnyRoute | None = None  # what is being answered, or has taken the connection over
         self._takeover: Takeover | None = None
         self._transport: asyncio.Transport | None = None
         self._writing_paused = False
@@ -51,14 +53,21 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._lingering: asyncio.TimerHandle | None = None
         self.last_active_s = 0.0
+        self.since_ms = 0
+        self.name = "http:gone"
 
     # -- the transport -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.last_active_s = self._door.now_s()
+        peer = self._address("peername")
+        self.name = f"http:{peer[0]}:{peer[1]}"
         if not self._door.admit(self):
             self._transport.abort()
+            return
+        self.since_ms = self._door.broker.world.clock.now_ms()
+        self._door.broker.presence.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._takeover is not None:
@@ -92,12 +101,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._door.dismiss(self)
+        self._door.broker.presence.discard(self)
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()
         if self._takeover is not None:
             self._takeover.lost()
-        if self._task is not None and self._cancel_when_gone:
+        if self._task is not None and self._waits:
             self._task.cancel()
 
     # -- what the door calls -------------------------------------------------------------------------------------------
@@ -118,7 +128,7 @@ class Connection(asyncio.Protocol):
             self._takeover.shut()
         elif self._task is None:
             self.close()
-        elif self._cancel_when_gone:
+        elif self._waits:
             self._task.cancel()
 
     # -- one request after another -------------------------------------------------------------------------------------
@@ -148,18 +158,23 @@ class Connection(asyncio.Protocol):
             outcome = error_reply(Unavailable("the broker stops; ask again"))
         finally:
             self._task = None
-            self._cancel_when_gone = False
             self.last_active_s = self._door.now_s()
         if isinstance(outcome, Stream):
             self._hand_over(outcome, request)
         else:
+            self._route = None
             self._send(outcome, request)
 
     def serving(self, route: AnyRoute) -> None:
         """The desk has found what the request is for."""
-        self._cancel_when_gone = route.waits
+        self._route = route
         if route.waits and self.gone:
             raise Unavailable("the client has gone")
+
+    @property
+    def _waits(self) -> bool:
+        """What is being answered ends when its client goes away."""
+        return self._route is not None and self._route.waits
 
     def _send(self, reply: Reply, request: Request) -> None:
         keep_alive = request.keep_alive and not request.websocket and not self._closing
@@ -182,12 +197,56 @@ class Connection(asyncio.Protocol):
             self._takeover = EventStream(stream.session, self, self._door.date())
         self._takeover.begin()
 
-    # -- the wire, and the peer ----------------------------------------------------------------------------------------
+    # -- among the connections -----------------------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        address: Any = None if self._transport is None else self._transport.get_extra_info("peername")
-        return f"http:{address[0]}:{address[1]}" if address else "http:gone"
+    def door(self) -> str:
+        return "http"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"
+        return ConnectionInfo(
+            self.name,
+            self.door,
+            "",
+            self.namespace,
+            self._address("peername"),
+            self._address("sockname"),
+            self.since_ms,
+            "closing" if self._closing else "running",
+            {"kind": kind} if kind else {},
+            doing=self._doing(kind),
+        )
+
+    def texts(self) -> Iterable[str]:
+        return (self.name, "" if self._route is None else self._route.path)
+
+    def _doing(self, kind: str) -> str:
+        if self._route is not None:
+            return f"{'streams' if kind else 'is answered'} {self._route.method} {self._route.path}"
+        idle_s = int(self._door.now_s() - self.last_active_s)
+        return f"idle for {idle_s} s" if idle_s else "idle"
+
+    def _address(self, which: str) -> tuple[str, int]:
+        found: Any = None if self._transport is None else self._transport.get_extra_info(which)
+        return (str(found[0]), int(found[1])) if found else ("", 0)
+
+    def end(self, reason: str) -> None:
+        """A stream is told why; a request that is being answered still is."""
+        logger.info("connection closed: connection=%s reason=%s", self.name, reason)
+        self._closing = True
+        if self._takeover is not None:
+            self._takeover.finish(Unavailable(reason))
+        elif self._task is None:
+            self.close()
+        elif self._waits:
+            self._task.cancel()
+
+    # -- the wire, and the peer ----------------------------------------------------------------------------------------
 
     @property
     def gone(self) -> bool:

@@ -60,6 +60,7 @@ class Consumer:
 
     def deliver(self, messages: list[Delivered]) -> None:
         self._granted -= len(messages)
+        self._desk.delivered(messages, acked=bool(self._queue) and not self._acks)
         if self._outlet is not None:
             self._outlet.deliver([self._shown(delivered) for delivered in messages])
             self._grant_soon()

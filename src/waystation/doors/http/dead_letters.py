@@ -1,4 +1,4 @@
-"""The API of dead letters: where they are, their stories, and the way back."""
+"""The API of dead letters: where they are, what they died of, their stories, and the way back."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker import overview
-from waystation.broker.deaths import story_of
+from waystation.broker.view_dead_letters import (
+    DeadLetterPlaces,
+    DeadLettersQuery,
+    DeadLettersTerms,
+    DeadLetterSummary,
+    JobStarted,
+    PlacesQuery,
+    Redrive,
+    SummaryQuery,
+    dead_letter_places,
+    dead_letter_summary,
+    dead_letters,
+    redrive_in_background,
+)
 from waystation.doors.http.bodies import MessageOut
 from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.doors.http.problems import TimedOut
-from waystation.doors.http.queues import MAX_COUNT, peeked, peeked_out
+from waystation.doors.http.replies import json_reply
 from waystation.protocol import RedriveAnswer
 
 if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 TAG = "dead letters"
-
-
-class DeadLetterPlace(msgspec.Struct):
-    """Where dead letters go."""
-
-    target: Annotated[str, Meta(description="a queue's name, or `topic:` and a topic's")]
-    sources: Annotated[list[str], Meta(description="the queues whose dead letters go there")]
-    messages: Annotated[int, Meta(description="how many are there now; null for a topic")] | None
-
-
-class DeadLetterPlaces(msgspec.Struct):
-    dead_letters: list[DeadLetterPlace]
 
 
 class DeadLetter(MessageOut, omit_defaults=True):
@@ -41,39 +41,31 @@ class DeadLetter(MessageOut, omit_defaults=True):
 
 class DeadLetterList(msgspec.Struct):
     messages: list[DeadLetter]
+    looked_at: int
+    next: Annotated[int, Meta(description="`after` to go on with; null: all were looked at")] | None
 
 
-class PeekQuery(msgspec.Struct):
-    count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 10
-    after: Annotated[int, Meta(description="tag to go on behind")] = -1
+class RedriveQuery(msgspec.Struct):
+    background: Annotated[bool, Meta(description="answer at once, with the id of a job that does it")] = False
 
 
-class Redrive(msgspec.Struct, omit_defaults=True):
-    """Which of them, where to, and how fast."""
-
-    to: Annotated[str, Meta(description="instead of where each one died")] | None = None
-    filter: Annotated[str, Meta(description="only those that this filter expression matches")] | None = None
-    message_ids: list[str] = []
-    rate: Annotated[float, Meta(ge=0, description="messages per second; 0: as fast as can be")] = 0.0
-    limit: Annotated[int, Meta(ge=0, description="the most to send; 0: all")] = 0
-    dry_run: Annotated[bool, Meta(description="say how many match, send none")] = False
+async def places(desk: Desk, call: Call[PlacesQuery, Nothing]) -> Outcome:
+    return await dead_letter_places(desk.broker, call.query)
 
 
-async def places(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    found = await overview.dead_letter_places(desk.broker)
-    return DeadLetterPlaces([DeadLetterPlace(*place) for place in found])
+async def summary(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return await dead_letter_summary(desk.broker, SummaryQuery(call.path["queue"]))
 
 
-async def look(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
-    queue = call.path["queue"]
-    messages = []
-    for one in peeked(desk, queue, call.query.count, call.query.after, "any"):
-        messages.append({**peeked_out(one, queue), "deaths": story_of(one.delivered.message)})
-    return {"messages": messages}
+async def look(desk: Desk, call: Call[DeadLettersTerms, Nothing]) -> Outcome:
+    asked = DeadLettersQuery(queue=call.path["queue"], **msgspec.structs.asdict(call.query))
+    return await dead_letters(desk.broker, asked)
 
 
-async def redrive(desk: Desk, call: Call[Nothing, Redrive]) -> Outcome:
+async def redrive(desk: Desk, call: Call[RedriveQuery, Redrive]) -> Outcome:
     asked = call.body or Redrive()
+    if call.query.background:
+        return json_reply(redrive_in_background(desk.broker, call.path["queue"], asked), 202)
 
     def progress(answer: RedriveAnswer) -> None:
         if call.peer.gone:  # between two transactions: nothing is left half-way
@@ -89,7 +81,8 @@ async def redrive(desk: Desk, call: Call[Nothing, Redrive]) -> Outcome:
         message_ids=asked.message_ids,
         progress=progress,
     )
-    return {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
+    said: dict[str, Any] = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
+    return {**said, "targets": answer.targets} if asked.dry_run else said
 
 
 def _redrive(path: str) -> AnyRoute:
@@ -99,10 +92,13 @@ def _redrive(path: str) -> AnyRoute:
         redrive,
         "Send dead letters back to where they died, oldest first",
         tag=TAG,
-        description="Each is moved by a transaction. It stops when the client goes away.",
+        description="Each is moved by a transaction. It stops when the client goes away, unless it is done in the"
+        " background: then it is a job (`/v1/jobs/{job}`).",
+        query=RedriveQuery,
         body=Redrive,
         optional_body=True,
         answer=RedriveAnswer,
+        later=JobStarted,
     )
 
 
@@ -113,16 +109,26 @@ ROUTES: tuple[AnyRoute, ...] = (
         places,
         "Where dead letters go, from which queues, and how many are there",
         tag=TAG,
+        query=PlacesQuery,
         answer=DeadLetterPlaces,
     ),
     Route(
         "GET",
         "/v1/dead-letters/{queue}",
         look,
-        "Look at dead letters and their stories",
+        "Look at dead letters and their stories, oldest first",
         tag=TAG,
-        query=PeekQuery,
+        description="A call looks at so many; with a filter it may find none and still have a `next`.",
+        query=DeadLettersTerms,
         answer=DeadLetterList,
+    ),
+    Route(
+        "GET",
+        "/v1/dead-letters/{queue}/summary",
+        summary,
+        "What the latest dead letters died of, and where",
+        tag=TAG,
+        answer=DeadLetterSummary,
     ),
     _redrive("/v1/dead-letters/{queue}/redrive"),
     _redrive("/v1/queues/{queue}/redrive"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.doors.http.bodies import read_messages
@@ -22,20 +23,24 @@ from waystation.doors.http.calls import (
     read_query,
     split_target,
 )
+from waystation.doors.http.dashboard_files import DashboardFiles
 from waystation.doors.http.engine import Request
 from waystation.doors.http.guard import Guard
 from waystation.doors.http.holds import Holds
+from waystation.doors.http.live_view import LiveView
 from waystation.doors.http.problems import problem_of_status
 from waystation.doors.http.replies import Reply, error_reply, json_reply, problem_reply
 from waystation.doors.http.router import Router
 from waystation.doors.http.routes import ROUTES
 from waystation.doors.http.takers import Takers
+from waystation.doors.http.token import check_token
 from waystation.errors import Invalid, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.http.connection import Connection
     from waystation.doors.http.rabbit_routes import Rabbit
+    from waystation.message import Delivered, Message
 
 logger = logging.getLogger("waystation.http")
 
@@ -45,9 +50,12 @@ class Desk:
 
     def __init__(self, broker: Broker, host: str) -> None:
         self.broker = broker
-        self.holds = Holds(broker.world.random.below(2**32))
+        self.meter = broker.meters.http
+        self.holds = Holds(broker.world.random.below(2**32), self.meter)
         self.takers = Takers(broker, self.holds)
+        self.live = LiveView(broker)
         self.openapi: bytes | None = None
+        self.files = DashboardFiles()
         self._guard = Guard(host)
         self._router = Router(ROUTES)
         self._rabbit: Rabbit | None = None
@@ -70,8 +78,10 @@ class Desk:
         try:
             return await self._answer(request, connection)
         except WaystationError as error:
+            self.meter.failed(type(error).__name__)
             return self.rabbit.error_reply(error) if _is_rabbits(request.target) else error_reply(error)
         except Exception:
+            self.meter.failed("internal")
             logger.exception("a request could not be answered: method=%s", request.method)
             return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
         finally:
@@ -83,13 +93,19 @@ class Desk:
         if _is_rabbits(request.target):
             route, names = self.rabbit.find(request.method, parts)
         else:
+            check_token(self.broker.settings.text("waystation.http.token"), request.headers, parts)
             route, names = self._router.find(request.method, parts)
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
         if request.websocket and not route.streams:
             raise Invalid(f"{route.path} is no WebSocket")
         connection.serving(route)
-        outcome = await route.handler(self, self._call(route, names, query, request, connection))
+        now_s = self.broker.world.clock.monotonic
+        began = now_s()
+        try:
+            outcome = await route.handler(self, self._call(route, names, query, request, connection))
+        finally:
+            self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         if outcome is None:
             return Reply(204)
         if isinstance(outcome, Reply | Stream):
@@ -104,6 +120,18 @@ class Desk:
         elif route.body is not Nothing and (request.body or not route.optional_body):
             body = read_body(request.body, route.body)
         return Call(names, asked, body, request, peer)
+
+    def published(self, messages: Sequence[Message]) -> None:
+        """A client has sent these, and they were taken."""
+        self.meter.published += len(messages)
+        self.meter.published_bytes += sum(len(message.payload) for message in messages)
+
+    def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
+        """A consumer gets these; `acked`: which is all there is to acknowledge."""
+        self.meter.delivered += len(messages)
+        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in messages)
+        if acked:
+            self.meter.acked += len(messages)
 
     def sweep(self) -> None:
         """Every few seconds: forgets what is over."""

@@ -45,6 +45,10 @@ class EventStream:
                 parts += (b"event: message\ndata: ", encode_json(message), b"\n\n")
             self._wire.write(b"".join(parts))
 
+    def tell(self, kind: str, data: bytes) -> None:
+        if self._open:
+            self._wire.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+
     def finish(self, error: WaystationError) -> None:
         if self._open:
             self._wire.write(b"event: ceased\ndata: " + encode_json(problem_of(error)) + b"\n\n")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.view_routing import (
+    Binding,
+    BindingList,
+    BindingsQuery,
+    BindingsTerms,
+    ExchangeList,
+    ExchangesQuery,
+    bindings_page,
+    exchanges_page,
+)
 from waystation.doors.http.bodies import MessageIn
 from waystation.doors.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, read_json
 from waystation.doors.http.replies import json_reply
@@ -19,16 +28,6 @@ if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 TAG = "routing"
-
-
-class Binding(msgspec.Struct, omit_defaults=True):
-    """Where an exchange sends what matches."""
-
-    target: Annotated[str, Meta(description="`queue:NAME`, `topic:NAME` or `exchange:NAME`")]
-    key: Annotated[str, Meta(description="a routing key; a pattern, for topic exchanges")] = ""
-    arguments: Annotated[
-        dict[str, Any], Meta(description="headers exchanges: `x-match` and the headers; filter exchanges: `filter`")
-    ] = {}
 
 
 class ExchangeIn(msgspec.Struct, omit_defaults=True):
@@ -47,22 +46,8 @@ class ExchangeOut(msgspec.Struct):
     exchange: str
     kind: str
     alternate: str | None
-    bindings: list[Binding]
-
-
-class ExchangeSummary(msgspec.Struct):
-    exchange: str
-    kind: str
-    alternate: str | None
-    bindings: Annotated[int, Meta(description="how many")]
-
-
-class ExchangeList(msgspec.Struct):
-    exchanges: list[ExchangeSummary]
-
-
-class BindingList(msgspec.Struct):
-    bindings: list[Binding]
+    bindings: Annotated[list[Binding], Meta(description="the first thousand of them")]
+    binding_count: int
 
 
 class DeleteQuery(msgspec.Struct):
@@ -93,15 +78,13 @@ class RouteOut(msgspec.Struct):
 
 
 def _one(desk: Desk, name: str) -> ExchangeOut:
-    info = desk.broker.routing.listing(name)
-    _, kind, alternate = info.exchanges[0]
-    return ExchangeOut(name, kind, alternate, [Binding(*binding[1:]) for binding in info.bindings])
+    settings = desk.broker.routing.describe(name)
+    found = bindings_page(desk.broker, BindingsQuery(exchange=name))
+    return ExchangeOut(name, settings.kind, settings.alternate, found.bindings, found.total)
 
 
-async def list_exchanges(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    info = desk.broker.routing.listing()
-    counts = Counter(binding[0] for binding in info.bindings)
-    return ExchangeList([ExchangeSummary(*exchange, counts[exchange[0]]) for exchange in info.exchanges])
+async def list_exchanges(desk: Desk, call: Call[ExchangesQuery, Nothing]) -> Outcome:
+    return await exchanges_page(desk.broker, call.query)
 
 
 async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
@@ -125,8 +108,9 @@ async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
     return None
 
 
-async def list_bindings(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return BindingList(_one(desk, call.path["exchange"]).bindings)
+async def list_bindings(desk: Desk, call: Call[BindingsTerms, Nothing]) -> Outcome:
+    asked = call.query
+    return bindings_page(desk.broker, BindingsQuery(asked.after, asked.limit, exchange=call.path["exchange"]))
 
 
 async def bind(desk: Desk, call: Call[Nothing, Binding]) -> Outcome:
@@ -151,6 +135,7 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
     answer = await desk.broker.routing.publish(
         call.path["exchange"], asked.routing_key, call.body.messages, mandatory=asked.mandatory
     )
+    desk.published(call.body.messages)
     return Published([Place(*place) for place in answer.places], answer.queues, answer.subscribers)
 
 
@@ -161,7 +146,15 @@ async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
 
 
 ROUTES: tuple[AnyRoute, ...] = (
-    Route("GET", "/v1/exchanges", list_exchanges, "List exchanges", answer=ExchangeList, tag=TAG),
+    Route(
+        "GET",
+        "/v1/exchanges",
+        list_exchanges,
+        "List exchanges in the order of their names",
+        query=ExchangesQuery,
+        answer=ExchangeList,
+        tag=TAG,
+    ),
     Route(
         "PUT",
         "/v1/exchanges/{exchange}",
@@ -175,7 +168,15 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     Route("GET", "/v1/exchanges/{exchange}", describe, "Describe an exchange", answer=ExchangeOut, tag=TAG),
     Route("DELETE", "/v1/exchanges/{exchange}", delete, "Delete an exchange", query=DeleteQuery, status=204, tag=TAG),
-    Route("GET", "/v1/exchanges/{exchange}/bindings", list_bindings, "List bindings", answer=BindingList, tag=TAG),
+    Route(
+        "GET",
+        "/v1/exchanges/{exchange}/bindings",
+        list_bindings,
+        "List bindings in the order in which they were made",
+        query=BindingsTerms,
+        answer=BindingList,
+        tag=TAG,
+    ),
     Route(
         "POST",
         "/v1/exchanges/{exchange}/bindings",

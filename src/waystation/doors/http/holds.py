@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from waystation.errors import Conflict
 from waystation.message import Delivered
+from waystation.observe.meters import DoorMeter
 from waystation.queues.feed import Feed, Receipt, Run, Verdict
 
 FORGET_AFTER_MS = 60_000
@@ -54,8 +55,9 @@ class Outcome(NamedTuple):
 class Holds:
     """All holders of a door. `life`: a number that no other life of the door has (most likely)."""
 
-    def __init__(self, life: int) -> None:
+    def __init__(self, life: int, meter: DoorMeter | None = None) -> None:
         self._life = life
+        self._meter = meter or DoorMeter("http")
         self._holders: dict[int, Holder] = {}
         self._numbers = 0
         self._serials = 0
@@ -109,6 +111,7 @@ class Holds:
             lost = set(_tags(done.unknown))
             unknown += [ids[tag] for tag in lost if tag in ids]
             settled += len(ids) - len(lost)
+            self._meter.settled(verdict.value, len(ids) - len(lost))
             for tag in ids:
                 owner.given.pop(tag, None)
             if done.receipt is not None:

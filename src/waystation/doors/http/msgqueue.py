@@ -119,6 +119,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
     if said.queue not in queues:
         await queues.declare(said.queue)
     answer = await queues.put_durable(said.queue, [message])
+    desk.published([message])
     known = message.id if message.id is not None else f"{said.queue}#{answer.first}"
     return Enqueued("queued", known, said.queue, bool(answer.duplicates))
 
@@ -128,6 +129,7 @@ async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
     if asked.queue not in desk.broker.queues:
         await desk.broker.queues.declare(asked.queue)  # whoever waits for the first message must not fail
     taken = await desk.takers.take(asked.queue, call.peer, count=1, wait_ms=_ms(asked.timeout))
+    desk.delivered([delivered for delivered, _ in taken])
     if not taken:
         return None
     delivered, shown = taken[0]

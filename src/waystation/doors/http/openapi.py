@@ -32,7 +32,7 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
     routes = list(routes)
     wanted: list[Any] = [Problem, MessageIn]
     for route in routes:
-        wanted += [kind for kind in (route.body, route.answer) if kind not in (Messages, Nothing, None)]
+        wanted += [kind for kind in (route.body, route.answer, route.later) if kind not in (Messages, Nothing, None)]
     schemas, components = msgspec.json.schema_components(_once(wanted), ref_template=_REFERENCE)
     known = dict(zip(map(_key, _once(wanted)), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -43,7 +43,8 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
         "info": {"title": "Waystation", "version": __version__, "description": _ABOUT},
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],  # it is asked for where the setting waystation.http.token says so
     }
 
 
@@ -117,13 +118,18 @@ def _responses(route: AnyRoute, known: dict[str, Any]) -> dict[str, Any]:
             "description": "server-sent events: `message` with a message, `ceased` with a problem",
             "content": {EVENTS_TYPE: {"schema": {"type": "string"}}},
         }
-    elif route.answer is None:
+    elif route.answer is None and not route.media:
         responses[str(route.status)] = {"description": "done"}
     else:
-        content = {JSON_TYPE: {"schema": known[_key(route.answer)]}}
+        content: dict[str, Any] = {media: {"schema": {"type": "string"}} for media in route.media}
+        if route.answer is not None:
+            content[JSON_TYPE] = {"schema": known[_key(route.answer)]}
         responses[str(route.status)] = {"description": _first_line(route), "content": content}
         if route.creates:
             responses["201"] = {"description": "made", "content": content}
+    if route.later is not None:
+        content = {JSON_TYPE: {"schema": known[_key(route.later)]}}
+        responses["202"] = {"description": "it is done in the background", "content": content}
     if route.empty:
         responses["204"] = {"description": route.empty}
     responses["default"] = {"description": "a problem", "content": problem}

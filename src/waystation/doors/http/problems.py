@@ -47,10 +47,15 @@ class Foreign(errors.NotAllowed):
     """A web page of another origin made a browser send this."""
 
 
+class Unauthorized(WaystationError):
+    """The broker asks for a token, and this request has not the right one."""
+
+
 class TimedOut(WaystationError):
     """What was waited for did not come in the time that was given."""
 
 
+STATUS[Unauthorized] = 401
 STATUS[MethodNotAllowed] = 405
 STATUS[TimedOut] = 504
 

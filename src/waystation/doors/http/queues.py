@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.paging import Next, Total
+from waystation.broker.view_queues import (
+    ConsumerPage,
+    ConsumersQuery,
+    ConsumersTerms,
+    QueuesQuery,
+    consumers_page,
+    queue_view,
+    queues_page,
+)
 from waystation.doors.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
 from waystation.doors.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
 from waystation.doors.http.consuming import Consumer
 from waystation.doors.http.replies import json_reply
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message_json import to_json_object
-from waystation.protocol import Found, Peeked, QueueInfo
+from waystation.protocol import Found, Peeked
 from waystation.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -21,7 +31,6 @@ if TYPE_CHECKING:
 
 TAG = "queues"
 MAX_COUNT = 1000
-MAX_LISTED = 1000
 PEEKED_AT_ONCE = 16
 ANSWER_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 300_000
@@ -32,13 +41,8 @@ Hold = Annotated[int, Meta(ge=1)] | None
 
 class QueueList(msgspec.Struct):
     queues: list[QueueOut]
-    next: Annotated[str, Meta(description="`after` for the next page")] | None
-
-
-class ListQuery(msgspec.Struct):
-    prefix: str = ""
-    after: Annotated[str, Meta(description="names behind this one")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 100
+    next: Next
+    total: Total
 
 
 class DeclareQuery(msgspec.Struct):
@@ -81,18 +85,8 @@ class StreamQuery(msgspec.Struct):
 # -- the queue itself --------------------------------------------------------------------------------------------------
 
 
-def queue_out(info: QueueInfo) -> dict[str, Any]:
-    """All fields, also those that have their defaults."""
-    found: dict[str, Any] = {name: getattr(info, name) for name in info.__struct_fields__}
-    found["settings"] = {name: getattr(info.settings, name) for name in info.settings.__struct_fields__}
-    return found
-
-
-async def list_queues(desk: Desk, call: Call[ListQuery, Nothing]) -> Outcome:
-    asked = call.query
-    found = desk.broker.queues.list(asked.prefix, asked.after, asked.limit)
-    more = found[-1].queue if len(found) == asked.limit else None
-    return {"queues": [queue_out(info) for info in found], "next": more}
+async def list_queues(desk: Desk, call: Call[QueuesQuery, Nothing]) -> Outcome:
+    return await queues_page(desk.broker, call.query)
 
 
 async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
@@ -100,12 +94,17 @@ async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcom
     if call.body is not None and call.body.exclusive:
         raise Invalid("exclusive: such a queue goes with its connection, and a request by HTTP has none to go with")
     there = name in desk.broker.queues
-    info = await desk.broker.queues.declare(name, call.body, alter=call.query.alter)
-    return json_reply(queue_out(info), 200 if there else 201)
+    await desk.broker.queues.declare(name, call.body, alter=call.query.alter)
+    return json_reply(queue_view(desk.broker, name), 200 if there else 201)
 
 
 async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return queue_out(desk.broker.queues.describe(call.path["queue"]))
+    return queue_view(desk.broker, call.path["queue"])
+
+
+async def list_consumers(desk: Desk, call: Call[ConsumersTerms, Nothing]) -> Outcome:
+    asked = ConsumersQuery(queue=call.path["queue"], **msgspec.structs.asdict(call.query))
+    return await consumers_page(desk.broker, asked)
 
 
 async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
@@ -125,6 +124,7 @@ async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
     queue, messages = call.path["queue"], call.body.messages
     answer = await desk.broker.queues.put_durable(queue, messages, wait_ms=call.query.wait_ms)
     left_out = set(answer.duplicates)
+    desk.published([message for i, message in enumerate(messages) if i not in left_out])
     ids: list[str | None] = []
     tag = answer.first
     for i in range(len(messages)):
@@ -146,6 +146,7 @@ async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
         hold_ms=asked.hold_ms,
         auto_ack=asked.auto_ack,
     )
+    desk.delivered([delivered for delivered, _ in taken], acked=asked.auto_ack)
     return {"messages": [shown for _, shown in taken]}
 
 
@@ -229,7 +230,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         list_queues,
         "List queues in the order of their names",
         tag=TAG,
-        query=ListQuery,
+        query=QueuesQuery,
         answer=QueueList,
     ),
     Route(
@@ -253,6 +254,15 @@ ROUTES: tuple[AnyRoute, ...] = (
         "Describe a queue",
         tag=TAG,
         answer=QueueOut,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/consumers",
+        list_consumers,
+        "Who consumes a queue, or holds messages of it",
+        tag=TAG,
+        query=ConsumersTerms,
+        answer=ConsumerPage,
     ),
     Route(
         "DELETE",

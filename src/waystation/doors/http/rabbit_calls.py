@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from waystation.doors.amqp.names import Names
 from waystation.doors.http.calls import AnyQuery, AnyRoute, Call, Method, Nothing, Outcome, Route, read_json
 from waystation.doors.http.problems import MethodNotAllowed, status_of
 from waystation.doors.http.replies import Reply, json_reply
+from waystation.doors.http.token import has_password
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, WaystationError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
 
     @wraps(handler)
     async def guarded(desk: Desk, call: ApiCall) -> Outcome:
-        check_user(call.request.headers)
+        check_user(call.request.headers, desk.broker.settings.text("waystation.http.token"))
         try:
             answer = await handler(desk, call)
         except AmqpError as error:
@@ -100,9 +101,13 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
     return Route(method, f"{PREFIX}{path}", guarded, summary, tag=TAG, query=AnyQuery, changes=changes)
 
 
-def check_user(headers: Mapping[str, str]) -> None:
-    """While the broker asks for no password: guest, or nobody at all."""
+def check_user(headers: dict[str, str], token: str = "") -> None:
+    """While the broker asks for no password: guest, or nobody at all. With a token, that is the password of anybody."""
     said = headers.get("authorization")
+    if token:
+        if not has_password(token, headers):
+            raise Refused(401, "not_authorized", "Login failed")
+        return
     if said is None:
         return
     kind, _, value = said.partition(" ")

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 MAX_GET = 1_000
 HOLD_MS = 60_000
 ANSWER_BYTES = 8 * 1024 * 1024
-ACK_MODES = ("ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false")
+VERDICTS = {
+    "ack_requeue_true": Verdict.RELEASE,
+    "reject_requeue_true": Verdict.REJECT,
+    "ack_requeue_false": Verdict.ACK,
+    "reject_requeue_false": Verdict.KILL,
+}
+ACK_MODES = tuple(VERDICTS)
 _SHORT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "user_id", "app_id")
 _flags = struct.Struct(">H")
 
@@ -46,6 +52,7 @@ async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dic
         queues, topics = _targets(desk, names, exchange, (key, *template.keys), message)
     except NotFound:
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
+    desk.published([message])
     receipts = [broker.queues.put_each(name, [message]).receipt for name in queues]
     for topic in topics:
         receipts += broker.messages.publish(topic, [message]).receipts
@@ -114,23 +121,19 @@ async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[s
         while len(shown) < count and size < ANSWER_BYTES and (taken := getter.take(1)):
             held.append((taken[0].tag, 1))
             size += len(taken[0].message.payload)
+            desk.delivered(taken)
             shown.append(_shown(taken[0], names, said["encoding"], truncate, getter.queue.open_ledger().ready))
         if held:
-            settled = _settle(getter, mode, held)
+            settled = _settle(getter, VERDICTS[mode], held)
+            desk.meter.settled(VERDICTS[mode].value, len(held))
             await desk.broker.kept(settled.receipt)
     finally:
         getter.close()
     return shown
 
 
-def _settle(getter: Getter, mode: str, held: list[tuple[int, int]]) -> Settled:
-    if mode == "ack_requeue_false":
-        return getter.settle(Verdict.ACK, held)
-    if mode == "reject_requeue_false":
-        return getter.settle(Verdict.KILL, held)
-    if mode == "reject_requeue_true":
-        return getter.settle(Verdict.REJECT, held, delay_ms=0)
-    return getter.settle(Verdict.RELEASE, held)
+def _settle(getter: Getter, verdict: Verdict, held: list[tuple[int, int]]) -> Settled:
+    return getter.settle(verdict, held, delay_ms=0 if verdict is Verdict.REJECT else None)
 
 
 def _shown(delivered: Delivered, names: Names, encoding: str, truncate: int | None, left: int) -> dict[str, Any]:

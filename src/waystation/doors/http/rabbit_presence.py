@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.broker.presence import ChannelInfo, ConnectionInfo, ConsumerInfo
+from waystation.broker.presence import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.doors.amqp.names import Names
 from waystation.doors.http.calls import AnyRoute
 from waystation.doors.http.rabbit_calls import ApiCall, names_of, not_found, route
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 LOOKED_AT_ONCE = 200
-PROTOCOLS = {"amqp": "AMQP 0-9-1", "kafka": "Kafka", "native": "Waystation", "http": "HTTP"}
+DOOR = "amqp"
+"""What comes by other doors has no virtual host and no channels, and is no business of RabbitMQ's tools."""
+PROTOCOL = "AMQP 0-9-1"
 CLOSED = "Closed via management plugin"
 """As RabbitMQ says it: there are clients that look for it."""
 
@@ -38,17 +40,23 @@ class Cons(NamedTuple):
 
 
 async def connections(desk: Desk, vhost: str | None = None) -> list[ConnectionInfo]:
-    """All of them, in the order of their names. Each is asked; in slices, since there may be ten thousand."""
+    """Those of AMQP, in the order of their names. Each is asked; in slices, since there may be ten thousand."""
     found = [info async for info in _infos(desk) if vhost is None or info.namespace == vhost]
     return sorted(found, key=lambda info: info.name)
 
 
 async def _infos(desk: Desk) -> AsyncIterator[ConnectionInfo]:
     for count, connection in enumerate(desk.broker.presence, 1):
-        if desk.broker.presence.get(connection.name) is connection:  # and not gone meanwhile
+        gone = desk.broker.presence.get(connection.name) is not connection
+        if connection.door == DOOR and not gone:
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
+
+
+def _found(desk: Desk, name: str) -> Connected | None:
+    connection = desk.broker.presence.get(name)
+    return connection if connection is not None and connection.door == DOOR else None
 
 
 def _channels(infos: list[ConnectionInfo]) -> Iterator[Chan]:
@@ -76,7 +84,7 @@ def show_connection(desk: Desk, info: ConnectionInfo) -> Shown:
         "peer_host": info.peer[0],
         "peer_port": info.peer[1],
         "port": info.host[1],
-        "protocol": PROTOCOLS.get(info.door, info.door),
+        "protocol": PROTOCOL,
         "ssl": False,
         "state": info.state,
         "timeout": info.heartbeat_s,
@@ -156,7 +164,7 @@ async def list_connections_of_vhost(desk: Desk, call: ApiCall) -> Reply:
 
 
 def _connection(desk: Desk, call: ApiCall) -> ConnectionInfo:
-    found = desk.broker.presence.get(call.path["connection"])
+    found = _found(desk, call.path["connection"])
     if found is None:
         raise not_found()
     return found.info()
@@ -167,7 +175,7 @@ async def describe_connection(desk: Desk, call: ApiCall) -> Shown:
 
 
 async def close_connection(desk: Desk, call: ApiCall) -> None:
-    found = desk.broker.presence.get(call.path["connection"])
+    found = _found(desk, call.path["connection"])
     if found is None:
         raise not_found()
     found.end(call.request.headers.get("x-reason") or CLOSED)
@@ -193,7 +201,7 @@ async def _list_channels(desk: Desk, call: ApiCall, infos: list[ConnectionInfo])
 
 async def describe_channel(desk: Desk, call: ApiCall) -> Shown:
     name = call.path["channel"]
-    connection = desk.broker.presence.get(name.rpartition(" (")[0])
+    connection = _found(desk, name.rpartition(" (")[0])
     for channel in _channels([] if connection is None else [connection.info()]):
         if channel.name == name:
             details = [show_consumer(desk, Cons(channel, one)) for one in channel.info.consumers]

@@ -48,7 +48,7 @@ def _exchange_types() -> list[Shown]:
 async def overview(desk: Desk, call: ApiCall) -> Shown:
     broker = desk.broker
     total = await desk.rabbit.totals.all()
-    channels = sum(len(connection.info().channels) for connection in broker.presence)
+    channels = sum(len(one.info().channels) for one in broker.presence if one.door == "amqp")
     shown: Shown = {
         "management_version": COMPATIBLE,
         "rates_mode": "basic",
@@ -63,7 +63,7 @@ async def overview(desk: Desk, call: ApiCall) -> Shown:
         "queue_totals": desk.rabbit.rates.details("overview", total.messages),
         "object_totals": {
             "channels": channels,
-            "connections": len(broker.presence),
+            "connections": broker.presence.at("amqp"),
             "consumers": total.consumers,
             "exchanges": len(broker.routing.exchange_names()) + len(broker.namespaces.names()) - 1,
             "queues": total.queues + len(broker.topic_queues.names()),

@@ -8,12 +8,13 @@ from http import HTTPStatus
 
 import msgspec
 
-from waystation.doors.http.problems import PROBLEM_TYPE, MethodNotAllowed, Problem, problem_of
+from waystation.doors.http.problems import PROBLEM_TYPE, MethodNotAllowed, Problem, Unauthorized, problem_of
 from waystation.errors import Full, Unavailable, WaystationError
 
 JSON_TYPE = "application/json"
 EVENTS_TYPE = "text/event-stream"
 RETRY_AFTER_S = "1"
+BODILESS = (204, 304)
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -42,6 +43,8 @@ def error_reply(error: WaystationError) -> Reply:
     headers: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
+    elif isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
     elif isinstance(error, Full | Unavailable):
         headers["retry-after"] = RETRY_AFTER_S
     return problem_reply(problem_of(error), headers)
@@ -50,12 +53,12 @@ def error_reply(error: WaystationError) -> Reply:
 def reply_bytes(reply: Reply, date: str, *, keep_alive: bool, head_only: bool = False) -> bytes:
     """The whole answer as it goes out."""
     lines = [_LINES[reply.status], f"date: {date}\r\n"]
-    if reply.status != 204:
+    if reply.status not in BODILESS:
         lines.append(f"content-type: {reply.content_type}\r\ncontent-length: {len(reply.body)}\r\n")
     lines += [f"{name}: {value}\r\n" for name, value in reply.headers.items()]
     lines.append("\r\n" if keep_alive else "connection: close\r\n\r\n")
     head = "".join(lines).encode("latin-1")
-    return head if head_only or reply.status == 204 else head + reply.body
+    return head if head_only or reply.status in BODILESS else head + reply.body
 
 
 def stream_head(date: str) -> bytes:

@@ -59,6 +59,7 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
 
 
 async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
+    desk.published([message])
     if asked.queue is not None:
         await desk.broker.queues.put_durable(asked.queue, [message])
     elif asked.topic is not None:

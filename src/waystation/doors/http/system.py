@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from waystation.broker import overview
+from waystation.broker.health import Reason, failed_logs, health_of
 from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.doors.http.replies import Reply
+from waystation.doors.http.token import has_password
 from waystation.errors import Unavailable
 from waystation.version import __version__
 
@@ -16,11 +19,19 @@ if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 TAG = "broker"
+PAGE_TYPE = "text/html; charset=utf-8"
 
 
-class Health(msgspec.Struct):
+class Alive(msgspec.Struct):
+    status: Annotated[str, Meta(description="ok, warning or failing: the worst of the reasons")]
+    version: str
+    reasons: list[Reason]
+
+
+class Ready(msgspec.Struct):
     status: str
     version: str
+    reasons: list[Reason]
 
 
 class Index(msgspec.Struct):
@@ -30,19 +41,30 @@ class Index(msgspec.Struct):
 
 
 async def index(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    """The dashboard for whoever asks for a page, as browsers do; a few words for programs."""
+    if "text/html" in call.request.headers.get("accept", ""):
+        return desk.files.reply("index.html", call.request.headers.get("if-none-match"))
     return Index("waystation", __version__, "/openapi.json")
 
 
 async def healthy(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Health("ok", __version__)
+    health = health_of(desk.broker)
+    return Alive(health.status, __version__, health.reasons if _may_know(desk, call) else [])
 
 
 async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     """The door opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
-    for _, log in desk.broker.topics.logs():
-        if log.failure is not None:
-            raise Unavailable("a log of this broker takes no more writes; its own log file says why")
-    return Health("ready", __version__)
+    for reason in failed_logs(desk.broker):
+        raise Unavailable(
+            f"{reason.what} {reason.advice}" if _may_know(desk, call) else "a log of this broker takes no more writes"
+        )
+    return Ready("ready", __version__, health_of(desk.broker).reasons if _may_know(desk, call) else [])
+
+
+def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
+    """Whether the reasons may be told, which name things: anybody may ask how the broker is, token or not."""
+    token = desk.broker.settings.text("waystation.http.token")
+    return not token or has_password(token, call.request.headers)
 
 
 async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
@@ -60,9 +82,9 @@ async def openapi(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 ROUTES: tuple[AnyRoute, ...] = (
-    Route("GET", "/", index, "What this is", tag=TAG, answer=Index),
-    Route("GET", "/healthz", healthy, "Whether the broker is alive", tag=TAG, answer=Health),
-    Route("GET", "/readyz", ready, "Whether the broker can take messages", tag=TAG, answer=Health),
+    Route("GET", "/", index, "The dashboard, or what this is", tag=TAG, answer=Index, media=(PAGE_TYPE,)),
+    Route("GET", "/healthz", healthy, "Whether the broker is alive, and well", tag=TAG, answer=Alive),
+    Route("GET", "/readyz", ready, "Whether the broker can take messages", tag=TAG, answer=Ready),
     Route("GET", "/v1/stats", stats, "What there is, in figures", tag=TAG, answer=dict[str, Any]),
     Route("GET", "/openapi.json", openapi, "This API, described (OpenAPI 3.1)", tag=TAG, answer=dict[str, Any]),
 )

@@ -1,4 +1,4 @@
-"""The API of topics: create, alter and delete; publish; read by place or time; the latest; find."""
+"""The API of topics: create, alter and delete; publish; read by place or time; the latest; find by id."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker import overview
 from waystation.broker.partition import Partition
 from waystation.broker.reading import read_chunk
+from waystation.broker.view_topics import (
+    DeletedRecords,
+    DeleteRecords,
+    RecordsToDelete,
+    TopicList,
+    TopicOut,
+    TopicsQuery,
+    delete_records,
+    topic_view,
+    topics_page,
+)
+from waystation.broker.view_topics import found as topic_of
 from waystation.doors.http.bodies import MessageList, MessageOut
 from waystation.doors.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
 from waystation.doors.http.queues import MAX_COUNT, Wait, found_out
@@ -18,35 +29,12 @@ from waystation.doors.http.replies import json_reply
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
-from waystation.protocol import TopicInfo
 
 if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
 
 TAG = "topics"
 ANSWER_BYTES = 8 * 1024 * 1024
-
-
-class PartitionOut(msgspec.Struct):
-    partition: int
-    start_offset: int
-    end_offset: int
-    bytes: int
-
-
-class TopicOut(msgspec.Struct):
-    topic: str
-    partitions: list[PartitionOut]
-    settings: Annotated[dict[str, str], Meta(description="those that are the topic's own")]
-    subscribers: int
-
-
-class TopicList(msgspec.Struct):
-    topics: list[TopicOut]
-
-
-class ListQuery(msgspec.Struct):
-    pattern: Annotated[str, Meta(description="`*` is one word, `#` any number of them, words between dots")] = "#"
 
 
 class TopicIn(msgspec.Struct, omit_defaults=True):
@@ -103,13 +91,8 @@ class HistoryQuery(msgspec.Struct):
 # -- the topic itself --------------------------------------------------------------------------------------------------
 
 
-def topic_out(info: TopicInfo) -> TopicOut:
-    partitions = [PartitionOut(i, *info.partitions[i]) for i in range(len(info.partitions))]
-    return TopicOut(info.topic, partitions, info.settings, info.subscribers)
-
-
-async def list_topics(desk: Desk, call: Call[ListQuery, Nothing]) -> Outcome:
-    return TopicList([topic_out(info) for info in overview.topic_list(desk.broker, call.query.pattern)])
+async def list_topics(desk: Desk, call: Call[TopicsQuery, Nothing]) -> Outcome:
+    return await topics_page(desk.broker, call.query)
 
 
 async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
@@ -128,17 +111,17 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
         if any(there.overrides.get(key) != value for key, value in wanted.settings.items()):
             raise Conflict(f"topic {name!r} is there with other settings; PATCH changes them") from None
         status = 200
-    return json_reply(topic_out(overview.topic_info(desk.broker, name)), status)
+    return json_reply(topic_view(desk.broker, name), status)
 
 
 async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return topic_out(overview.topic_info(desk.broker, call.path["topic"]))
+    return topic_view(desk.broker, call.path["topic"])
 
 
 async def alter(desk: Desk, call: Call[Nothing, TopicChange]) -> Outcome:
     name, wanted = call.path["topic"], call.body
     topics = desk.broker.topics
-    overview.topic_info(desk.broker, name)  # NotFound, also for the broker's own
+    topic_of(desk.broker, name)  # NotFound with near matches
     if wanted.settings:
 
         def change(present: dict[str, str]) -> dict[str, str]:
@@ -148,13 +131,20 @@ async def alter(desk: Desk, call: Call[Nothing, TopicChange]) -> Outcome:
         await topics.alter(name, change)
     if wanted.partitions is not None and wanted.partitions != len(topics.get(name).partitions):
         await topics.add_partitions(name, wanted.partitions)
-    return topic_out(overview.topic_info(desk.broker, name))
+    return topic_view(desk.broker, name)
 
 
 async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    overview.topic_info(desk.broker, call.path["topic"])  # NotFound with near matches
+    topic_of(desk.broker, call.path["topic"])  # NotFound with near matches
     await desk.broker.topics.delete(call.path["topic"])
     return None
+
+
+async def delete_before(desk: Desk, call: Call[Nothing, RecordsToDelete]) -> Outcome:
+    asked = call.body
+    return await delete_records(
+        desk.broker, DeleteRecords(asked.before_offset, asked.partition, topic=call.path["topic"])
+    )
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -169,6 +159,7 @@ async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int 
     broker = desk.broker
     await broker.messages.ensure(topic)
     published = broker.messages.publish(topic, messages.messages, partition)
+    desk.published(messages.messages)
     await broker.keeping.kept(*published.receipts)
     subscribers = broker.subscriptions.counts().get(topic, 0)
     return Published([Place(*place) for place in published.places], [], subscribers)
@@ -176,9 +167,7 @@ async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int 
 
 async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     asked = call.query
-    topic = call.path["topic"]
-    overview.topic_info(desk.broker, topic)
-    partition = desk.broker.topics.get(topic).partition(asked.partition)
+    partition = topic_of(desk.broker, call.path["topic"]).partition(asked.partition)
     if asked.offset is not None and asked.time_ms is not None:
         raise Invalid("offset: give an offset or a time_ms, not both")
     log = partition.log
@@ -247,7 +236,15 @@ async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 ROUTES: tuple[AnyRoute, ...] = (
-    Route("GET", "/v1/topics", list_topics, "List topics", query=ListQuery, answer=TopicList, tag=TAG),
+    Route(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "List topics in the order of their names",
+        query=TopicsQuery,
+        answer=TopicList,
+        tag=TAG,
+    ),
     Route(
         "PUT",
         "/v1/topics/{topic}",
@@ -263,6 +260,15 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route("GET", "/v1/topics/{topic}", describe, "Describe a topic", answer=TopicOut, tag=TAG),
     Route("PATCH", "/v1/topics/{topic}", alter, "Alter a topic", body=TopicChange, answer=TopicOut, tag=TAG),
     Route("DELETE", "/v1/topics/{topic}", delete, "Delete a topic and its data", status=204, tag=TAG),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/delete-records",
+        delete_before,
+        "Delete the messages of a partition that are before an offset",
+        body=RecordsToDelete,
+        answer=DeletedRecords,
+        tag=TAG,
+    ),
     Route(
         "POST",
         "/v1/topics/{topic}/messages",

@@ -130,6 +130,9 @@ class WebSocket:
         whole = b",".join(encoded)
         self._send_text(whole if self._single else b'{"kind":"deliver","messages":[' + whole + b"]}")
 
+    def tell(self, kind: str, data: bytes) -> None:
+        self._send_text(b'{"kind":"%b","data":%b}' % (kind.encode(), data))
+
     def finish(self, error: WaystationError) -> None:
         if not self._single:
             self.send({"kind": "ceased", "problem": problem_of(error)})

@@ -48,6 +48,9 @@ class Takeover(Protocol):
     def shut(self) -> None:
         """The broker stops."""
 
+    def finish(self, error: WaystationError) -> None:
+        """Says why there will be no more, and ends."""
+
     def tick(self, now_s: float) -> None:
         """Called every few seconds."""
 
@@ -60,6 +63,9 @@ class Outlet(Protocol):
         """Whether the client keeps up."""
 
     def deliver(self, messages: Sequence[dict[str, Any]]) -> None: ...
+
+    def tell(self, kind: str, data: bytes) -> None:
+        """Something else than messages: JSON, encoded already."""
 
     def finish(self, error: WaystationError) -> None:
         """Says why there will be no more, and ends."""

@@ -100,19 +100,25 @@ def _check_broker(call: Call, name: str) -> None:
 
 def _config(call: Call, entry: Entry) -> object:
     request, make = call.request, call.make
+    secret = entry.setting.secret
     synonyms: tuple[object, ...] = ()
     if request.include_synonyms:
         synonyms = tuple(
-            make("DescribeConfigsSynonym", name=synonym.name, value=synonym.value, source=synonym.source)
+            make(
+                "DescribeConfigsSynonym",
+                name=synonym.name,
+                value=None if secret else synonym.value,
+                source=synonym.source,
+            )
             for synonym in entry.synonyms
         )
     return make(
         "DescribeConfigsResourceResult",
         name=entry.name,
-        value=entry.value,
+        value=None if secret else entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
-        is_sensitive=False,
+        is_sensitive=secret,
         synonyms=synonyms,
         config_type=entry.type_code,
         documentation=entry.setting.doc if getattr(request, "include_documentation", False) else None,

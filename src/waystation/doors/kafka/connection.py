@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.presence import ConnectionInfo
 from waystation.doors.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
 from waystation.doors.kafka.engine import Engine, Request, response_head
 from waystation.doors.kafka.registry import APIS, Api, Call, Listener
 from waystation.doors.kafka.wire import Malformed
+from waystation.observe.histogram import Histogram
 
 if TYPE_CHECKING:
     from waystation.doors.kafka.server import KafkaDoor
@@ -33,16 +35,19 @@ WRITE_HIGH_WATER = 4 * 1024 * 1024
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 Parts = list[bytes | bytearray | memoryview]
+NOBODY = ("", "")
 
 
 class Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("cancel", "correlation_id", "done", "flexible", "parts")
+    __slots__ = ("began", "cancel", "correlation_id", "done", "flexible", "parts", "times")
 
-    def __init__(self, correlation_id: int, flexible: bool) -> None:
+    def __init__(self, correlation_id: int, flexible: bool, times: Histogram, began: float) -> None:
         self.correlation_id = correlation_id
         self.flexible = flexible
+        self.times = times
+        self.began = began
         self.parts: Parts | None = None
         self.done = False
         self.cancel: Callable[[], object] | None = None
@@ -64,20 +69,28 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.listener = Listener("", 0)
         self.last_active = 0.0
+        self.name = ""
+        self.since_ms = 0
+        self.client = NOBODY  # what it calls itself, and what program it is
 
     # -- the transport's calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
-        peer = transport.get_extra_info("peername") or ("",)
+        peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.client_host = str(peer[0])
         self.listener = self._door.advertised(str(local[0]), int(local[1]))
-        self.last_active = self._door.broker.world.clock.monotonic()
+        clock = self._door.broker.world.clock
+        self.last_active = clock.monotonic()
+        self.since_ms = clock.now_ms()
+        self.name = f"kafka:{self.client_host}:{peer[1]}"
+        self._door.broker.presence.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._door.broker.presence.discard(self)
         self._gone()
         for slot in self._slots:
             if slot.cancel is not None:
@@ -108,6 +121,52 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    # -- among the connections ----------------------------------------------------------------------------------------
+
+    @property
+    def door(self) -> str:
+        return "kafka"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        client = {"client_id": self.client[0], "software": self.client[1]}
+        return ConnectionInfo(
+            self.name,
+            self.door,
+            "",
+            self.namespace,
+            (self.client_host, int(address[1]) if address else 0),
+            (self.listener.host, self.listener.port),
+            self.since_ms,
+            "running",
+            {key: value for key, value in client.items() if value},
+            doing=self._doing(),
+        )
+
+    def texts(self) -> Iterable[str]:
+        return (self.name, *self.client)
+
+    def _doing(self) -> str:
+        """Told by what is under way and for how long nothing was: nothing is noted for it as requests come."""
+        fetch, produce = self._door.fetch_times, self._door.produce_times
+        times = [slot.times for slot in self._slots if not slot.done]
+        parts = ["waits for records"] if any(one is fetch for one in times) else []
+        parts += ["publishes"] if any(one is produce for one in times) else []
+        others = sum(one is not fetch and one is not produce for one in times)
+        if others:
+            parts.append(f"{others} {'request' if others == 1 else 'requests'} under way")
+        idle_s = int(self._door.broker.world.clock.monotonic() - self.last_active)
+        return ", ".join(parts) or (f"idle for {idle_s} s" if idle_s else "idle")
+
+    def end(self, reason: str) -> None:
+        """Kafka's protocol has no word for it: the connection is closed, and clients connect again."""
+        logger.info("connection closed: client=%s reason=%s", self.client_host, reason)
+        self.close()
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
     @property
@@ -116,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Dispatches every whole request that has arrived, as far as this connection may."""
-        self.last_active = self._door.broker.world.clock.monotonic()
+        self.last_active = self._door.now_s()
         try:
             while self._transport is not None and not self._busy:
                 request = self._engine.next_request()
@@ -143,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def _abort(self, why: str) -> None:
+        self._door.meter.failed("connection_closed")
         logger.info("connection closed: client=%s reason=%s", self.client_host, why)
         if self._transport is not None:
             self._transport.close()
@@ -159,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
     def _produce(self, request: Request) -> None:
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
-        answer = self._slot(request.correlation_id, flexible)[1]
+        answer = self._slot(request.correlation_id, flexible, self._door.produce_times)[1]
         waiting = produce.handle(self._door.broker, request.version, body, answer)
         if waiting is not None:
             self._hold(waiting)
@@ -167,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fetch(self, request: Request) -> None:
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
-        slot, answer = self._slot(request.correlation_id, flexible)
+        slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
         cancel = fetch.handle(self._door.broker, self._door.sessions, request.version, body, answer)
         if not slot.done:
             slot.cancel = cancel
@@ -184,8 +244,11 @@ class Connection(asyncio.BufferedProtocol):
         flexible = codec.flexible(api.name, request.version)
         client_id, body = request.body(flexible)
         entity = codec.decode_request(api.name, request.version, bytes(body))
+        if (client_id or "") != self.client[0] or api.key == API_VERSIONS:
+            self.client = self._door.known(client_id, entity, self.client[1])
         call = self._call(api, request.version, entity, client_id)
-        slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS)
+        times = self._door.meter.call(api.name)
+        slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS, times)
         result = api.handler(call)
         if isinstance(result, Awaitable):
             task = asyncio.ensure_future(self._finish(api, request.version, result, answer))
@@ -209,7 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         """A client newer than we are: told in the oldest form, which every client can read, so that it tries again."""
         call = self._call(APIS[API_VERSIONS], 0, None, None)
         response = api_versions.answer(call, ErrorCode.unsupported_version)
-        self._slot(request.correlation_id, False)[1]([codec.encode_response("api_versions", 0, response)])
+        times = self._door.meter.call(call.name)
+        self._slot(request.correlation_id, False, times)[1]([codec.encode_response("api_versions", 0, response)])
 
     async def _finish(
         self, api: Api, version: int, result: Awaitable[Any], answer: Callable[[Parts | None], None]
@@ -239,14 +303,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _slot(self, correlation_id: int, flexible: bool) -> tuple[Slot, Callable[[Parts | None], None]]:
-        slot = Slot(correlation_id, flexible)
+    def _slot(
+        self, correlation_id: int, flexible: bool, times: Histogram
+    ) -> tuple[Slot, Callable[[Parts | None], None]]:
+        slot = Slot(correlation_id, flexible, times, self.last_active)
         self._slots.append(slot)
 
         def answer(parts: Parts | None) -> None:
             slot.parts = parts
             slot.done = True
             slot.cancel = None
+            slot.times.add(self._door.now_s() - slot.began)
             if self._slots and self._slots[0] is slot:
                 self._send()
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
 from waystation import errors
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
 
 _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.NotFound: ErrorCode.resource_not_found,
@@ -49,3 +54,10 @@ def code_of(error: BaseException | None) -> ErrorCode:
         if code is not None:
             return code
     return ErrorCode.unknown_server_error
+
+
+def refused(broker: Broker, error: BaseException) -> ErrorCode:
+    """The same, for an error that a client is answered with: it is counted."""
+    code = code_of(error)
+    broker.meters.kafka.failed(code.name)
+    return code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.doors.kafka import fetch_codec
-from waystation.doors.kafka.errors_map import code_of
+from waystation.doors.kafka.errors_map import refused
 from waystation.doors.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionAnswer
 from waystation.doors.kafka.fetch_sessions import Session, SessionError, Sessions
 from waystation.errors import WaystationError
@@ -95,7 +95,7 @@ class _Fetch:
             try:
                 self._read_partition(wanted, answer, room - size, first=size == 0)
             except WaystationError as error:
-                answer.error = code_of(error)
+                answer.error = refused(self._broker, error)
             if answer.error or answer.diverging is not None:
                 urgent = True
             size += len(answer.records)
@@ -121,6 +121,8 @@ class _Fetch:
         if not first and len(data) > size:
             return  # one batch larger than what is left: it comes with the next fetch
         answer.records = data
+        if data:
+            answer.delivered = log.end_of_read(data) - wanted.offset
         if committed:
             answer.aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_in(wanted.offset, data)]
 
@@ -167,6 +169,7 @@ class _Fetch:
             self._timer = None
 
     def _finish(self, answers: list[PartitionAnswer]) -> None:
+        self._count(answers)
         session = self._session
         session_id = 0
         if session is not None:
@@ -175,3 +178,12 @@ class _Fetch:
             if self._request.session_epoch != 0:
                 answers = news
         self._answer(fetch_codec.encode(self._request.version, answers, session_id=session_id))
+
+    def _count(self, answers: list[PartitionAnswer]) -> None:
+        """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""
+        meter = self._broker.meters.kafka
+        for wanted, answer in zip(self._wanted, answers, strict=True):
+            if answer.records:
+                meter.delivered += answer.delivered
+                meter.delivered_bytes += len(answer.records)
+                self._find(wanted).topic.delivered += answer.delivered

@@ -57,6 +57,7 @@ class PartitionAnswer:
     aborted: list[tuple[int, int]] | None = None
     records: bytes = b""
     diverging: tuple[int, int] | None = None  # (epoch, where it ended)
+    delivered: int = 0  # offsets that the records span; not sent
 
 
 def decode(data: memoryview, version: int) -> FetchRequest:

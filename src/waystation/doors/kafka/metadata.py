@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.partition import Partition
 from waystation.broker.topics import check_name
+from waystation.doors.kafka.errors_map import code_of
 from waystation.doors.kafka.registry import Call, api
 from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
 
@@ -208,7 +209,7 @@ def _why_missing(name: str) -> ErrorCode:
     try:
         check_name(name)
     except Invalid as error:
-        return Call.code(error)
+        return code_of(error)
     return ErrorCode.unknown_topic_or_partition
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka import produce_codec
-from waystation.doors.kafka.errors_map import code_of
+from waystation.doors.kafka.errors_map import refused
 from waystation.doors.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
 from waystation.errors import InvalidRecord, WaystationError
 from waystation.log.log import Log
@@ -73,7 +73,8 @@ async def _join_and_append(
         try:
             await broker.transactions.add_implicitly(request.transactional_id, *producer, topic, [index])
         except WaystationError as error:
-            results = [_refused(part, code_of(error), str(error)) for part in request.partitions]
+            code = refused(broker, error)
+            results = [_refused(part, code, str(error)) for part in request.partitions]
             answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
             return
     _append_all(broker, request, answer)
@@ -89,7 +90,7 @@ def _append_all(broker: Broker, request: ProduceRequest, answer: Answer) -> None
             log, end = _append(broker, request, part, result)
             awaited.append((log, end, result))
         except WaystationError as error:
-            result.error = code_of(error)
+            result.error = refused(broker, error)
             result.message = str(error)
             result.base_offset = -1
     if request.acks == 0:
@@ -117,6 +118,10 @@ def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result
         outside = f"{partition.topic.name}-{part.index} is not part of the producer's transaction"
         raise TransactionAbortable(outside) if request.version >= ABORTABLE else InvalidTransactionState(outside)
     appended = broker.publishing.append(partition, part.records, header)
+    if not appended.duplicate:
+        meter = broker.meters.kafka
+        meter.published += appended.last_offset - appended.base_offset + 1
+        meter.published_bytes += len(part.records)
     result.base_offset = appended.base_offset
     result.append_time_ms = appended.append_time_ms
     result.start_offset = partition.log.start_offset
@@ -162,7 +167,8 @@ class _WhenDurable:
             if log.durable_offset >= end:
                 continue
             if log.failure is not None:
-                result.error, result.message, result.base_offset = code_of(log.failure), str(log.failure), -1
+                code = refused(self._broker, log.failure)
+                result.error, result.message, result.base_offset = code, str(log.failure), -1
             else:
                 waiting.append((log, end, result))
         self._awaited = waiting

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.doors.kafka.codec import API_KEYS, ResponseMaker, response_maker
-from waystation.doors.kafka.errors_map import code_of
+from waystation.doors.kafka.errors_map import refused
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -49,10 +49,9 @@ class Call:
         """Builds response entities of this call's version; see `ResponseMaker`."""
         return response_maker(self.name, self.version)
 
-    @staticmethod
-    def code(error: BaseException | None) -> ErrorCode:
-        """The Kafka error code for an error of ours; `none` for None."""
-        return code_of(error)
+    def code(self, error: BaseException | None) -> ErrorCode:
+        """The Kafka error code for an error of ours that the client is answered with; `none` for None."""
+        return ErrorCode.none if error is None else refused(self.broker, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waystation.doors.kafka.connection import Connection
 from waystation.doors.kafka.fetch_sessions import Sessions
@@ -12,6 +12,9 @@ from waystation.doors.kafka.registry import Listener, load_all
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+
+MAX_KNOWN = 1_000
+LONGEST = 255
 
 
 class KafkaDoor:
@@ -21,7 +24,13 @@ class KafkaDoor:
         load_all()
         self.broker = broker
         self.sessions = Sessions(broker.world.random)
+        self.now_s = broker.world.clock.monotonic
+        self.meter = broker.meters.kafka
+        self.produce_times = self.meter.call("produce")
+        self.fetch_times = self.meter.call("fetch")
         self._tasks: set[asyncio.Future[None]] = set()
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._clients: dict[tuple[str, str], tuple[str, str]] = {}
 
     def connection(self, gone: Callable[[], None]) -> Connection:
         """`gone` is called when the connection is over."""
@@ -29,7 +38,22 @@ class KafkaDoor:
 
     def advertised(self, host: str, port: int) -> Listener:
         """The address that clients on a connection to (host, port) are told: the one that they have reached."""
-        return Listener(host, port)
+        found = self._listeners.get((host, port))
+        if found is None:  # one for all of them: ten thousand connections need not have one each
+            if len(self._listeners) >= MAX_KNOWN:
+                self._listeners.clear()
+            found = self._listeners[host, port] = Listener(host, port)
+        return found
+
+    def known(self, client_id: str | None, request: Any, software: str) -> tuple[str, str]:
+        """What a client calls itself, and its program, which ApiVersions says; alike ones share their texts."""
+        name = getattr(request, "client_software_name", "")
+        if name:
+            software = f"{name} {getattr(request, 'client_software_version', '')}".strip()[:LONGEST]
+        client = ((client_id or "")[:LONGEST], software)
+        if len(self._clients) >= MAX_KNOWN:
+            self._clients.clear()
+        return self._clients.setdefault(client, client)
 
     def keep(self, task: asyncio.Future[None]) -> None:
         """Holds a task until it is done: the loop alone would let it be collected."""

@@ -16,6 +16,8 @@ from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.groups.share_errors import InvalidRecordState, InvalidShareRequest
+from waystation.observe.meters import DoorMeter
+from waystation.queues.commands import count_of
 from waystation.queues.feed import Receipt, Verdict
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -57,7 +59,7 @@ def apply(
     for key, found in acks.items():
         try:
             typed = list(_typed(found, renews=renews and group.settings.renews))
-            receipts += _settle(find(broker, group, key), member, typed)
+            receipts += _settle(find(broker, group, key), member, typed, broker.meters.kafka)
             results[key] = None
         except WaystationError as error:
             results[key] = error
@@ -88,7 +90,7 @@ def _typed(found: Sequence[Any], *, renews: bool) -> Iterator[Typed]:
             at += length
 
 
-def _settle(one: SharedPartition, member: str, typed: Sequence[Typed]) -> list[Receipt]:
+def _settle(one: SharedPartition, member: str, typed: Sequence[Typed], meter: DoorMeter) -> list[Receipt]:
     receipts: list[Receipt] = []
     unknown = 0
     for kind in sorted({kind for _, _, kind in typed}):
@@ -98,6 +100,7 @@ def _settle(one: SharedPartition, member: str, typed: Sequence[Typed]) -> list[R
             continue
         verdicts = one.settle(member, VERDICTS[kind], runs)
         unknown += len(verdicts.unknown)
+        meter.settled(VERDICTS[kind].value, count_of(runs) - count_of(verdicts.unknown))
         if verdicts.receipt is not None:
             receipts.append(verdicts.receipt)
     if unknown:

@@ -190,6 +190,10 @@ class _Acquisition:
             one.settle(member, Verdict.RELEASE, [(grant.first, grant.count) for grant in grants])
             raise
         answer.grants = grants
+        delivered, meter = sum(grant.count for grant in grants), self._call.broker.meters.kafka
+        meter.delivered += delivered
+        meter.delivered_bytes += len(answer.records)
+        one.partition.topic.delivered += delivered
 
     def _limit(self) -> int:
         return self._call.broker.settings.integer("fetch.max.bytes")

@@ -21,15 +21,15 @@ class BinaryTalk:
         self._frames = Frames()
         self.intake = self._frames.intake
         self._out = out
-        self._session = Session(broker, self._send, name, on_room=on_room)
+        self.session = Session(broker, self._send, name, on_room=on_room)
         self._left: list[AnyCommand | Refused] = []
 
     @property
     def busy(self) -> bool:
-        return self._session.busy
+        return self.session.busy
 
     def work(self) -> bool:
-        session = self._session
+        session = self.session
         session.full = len(self._out.buffer) >= FULL_BYTES
         while not (session.busy or session.full):
             try:
@@ -47,24 +47,24 @@ class BinaryTalk:
         for at, command in enumerate(commands):
             if isinstance(command, Refused):
                 if at:
-                    return self._session.handle_all(commands[:at])  # type: ignore[arg-type]  # none of them is refused
+                    return self.session.handle_all(commands[:at])  # type: ignore[arg-type]  # none of them is refused
                 if command.id:
                     self._send(Failure(command.id, "Invalid", command.why))
                 return 1
-        return self._session.handle_all(commands)  # type: ignore[arg-type]
+        return self.session.handle_all(commands)  # type: ignore[arg-type]
 
     def _send(self, outgoing: Outgoing) -> None:
         out = self._out
         encode_into(out.buffer, outgoing)
         out.touched()
         if len(out.buffer) >= FULL_BYTES:
-            self._session.full = True
+            self.session.full = True
 
     def pause(self) -> None:
-        self._session.pause()
+        self.session.pause()
 
     def resume(self) -> None:
-        self._session.resume()
+        self.session.resume()
 
     def close(self) -> None:
-        self._session.close()
+        self.session.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from waystation.doors.native.intake import Intake
+    from waystation.doors.native.session import Session
     from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.native")
@@ -31,6 +32,7 @@ class Talk(Protocol):
     """One framing's side of a connection. It writes by the bytearray and the callable that it was made with."""
 
     intake: Intake
+    session: Session
 
     def work(self) -> bool:
         """Deals with what has arrived, as far as it may. True: call again when what it said is written. Raises
@@ -96,7 +98,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
-        self.client_host = str((transport.get_extra_info("peername") or ("",))[0])
+        self.client_host = self.peer[0]
+        self._talk.session.appear(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -127,6 +130,24 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+
+    # -- for whoever looks at connections -----------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return self._address("peername")
+
+    @property
+    def host(self) -> tuple[str, int]:
+        return self._address("sockname")
+
+    def _address(self, which: str) -> tuple[str, int]:
+        found = None if self._transport is None else self._transport.get_extra_info(which)
+        return (str(found[0]), int(found[1])) if found else ("", 0)
+
+    def end(self, reason: str) -> None:
+        logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, reason)
+        self.close()
 
     # -- both ways ----------------------------------------------------------------------------------------------------
 

@@ -32,16 +32,23 @@ INBOX_KEPT = 10_000
 class Consumer:
     """One consumer of a session, by the number that the client gave it."""
 
-    __slots__ = ("_largest", "_portion", "_under_way", "_waiting", "ceased", "feed", "number", "pending", "queue")
+    __slots__ = (
+        "_largest", "_portion", "_under_way", "_waiting", "acks", "ceased", "feed", "number", "pending", "prefetch",
+        "queue", "subject", "taken_bytes",
+    )  # fmt: skip
 
     def __init__(self, number: int, queue: str = "", *, live: bool = False) -> None:
         self.number = number
         self.queue = queue
+        self.subject = queue  # what it consumes, for whoever looks at connections; empty: nothing worth showing
+        self.prefetch = 0
+        self.acks = not live
         self.feed: Feed | None = None  # None while it is being opened, and for an inbox
         self.ceased = False
         self.pending: list[Delivered] = []  # delivered in this turn of the loop, not yet sent
         self._largest = LIVE_PORTION if live else LARGEST_PORTION
         self._portion = LIVE_PORTION if live else FIRST_PORTION
+        self.taken_bytes = 0  # of what was taken last
         self._waiting = 0  # credit that the feed does not know of
         self._under_way = 0  # credit that the feed has not used
 
@@ -70,6 +77,7 @@ class Consumer:
         messages, self.pending = self.pending, []
         self._under_way = max(0, self._under_way - len(messages))
         size = sum([len(delivered.message.payload) for delivered in messages])
+        self.taken_bytes = size
         if size:
             self._portion = max(1, min(self._largest, PORTION_BYTES * len(messages) // size))
         return [messages] if size <= PIECE_BYTES else pieces(messages)

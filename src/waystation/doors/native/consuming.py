@@ -42,6 +42,7 @@ MAX_GETTERS = 10_000
 def consume(session: Session, command: Consume) -> None:
     _check_counts(command.credit, command.prefetch)
     consumer = session.new_consumer(command.consumer, command.queue)
+    consumer.prefetch, consumer.acks = command.prefetch, not command.auto_ack
     try:
         consumer.feed = session.broker.queues.open_feed(
             command.queue,
@@ -65,6 +66,9 @@ def subscribe(session: Session, command: Subscribe) -> Awaitable[SubscribeAnswer
     """The number is taken at once: credit for it may be in the next frame."""
     _check_counts(command.credit, command.prefetch)
     consumer = session.new_consumer(command.consumer, live=command.mode == "live")
+    consumer.subject = ", ".join(command.topics) + (f" as group {command.group}" if command.group else "")
+    consumer.prefetch = command.prefetch
+    consumer.acks = consumer.acks and not command.auto_ack
     consumer.allow(command.credit)
     return _open_subscription(session, command, consumer)
 
@@ -164,8 +168,9 @@ def get(session: Session, command: Get) -> Got | Awaitable[Got]:
         raise Invalid(f"count: {command.count} is not between 1 and {MAX_GET}")
     consumer = _getter(session, command)
     messages: list[Delivered] = []
-    _take(session, consumer, command.count, messages)
+    size = _take(session, consumer, command.count, messages)
     if messages or command.wait_ms <= 0:
+        session.count_delivered(consumer, len(messages), size)
         return Got(consumer.number, messages)
     return _wait(session, consumer, command)
 
@@ -176,13 +181,15 @@ async def _wait(session: Session, consumer: Consumer, command: Get) -> Got:
     except WaystationError:
         _forget(session, consumer)
         raise
-    if messages and not getattr(consumer.feed, "closed", False):
-        _take(session, consumer, command.count, messages)
+    wanted = command.count if messages and not getattr(consumer.feed, "closed", False) else 0
+    size = _take(session, consumer, wanted, messages)
+    session.count_delivered(consumer, len(messages), size)
     return Got(consumer.number, messages)
 
 
-def _take(session: Session, consumer: Consumer, count: int, messages: list[Delivered]) -> None:
-    """Adds what is there to `messages`, until there are `count` or as many as one answer should carry."""
+def _take(session: Session, consumer: Consumer, count: int, messages: list[Delivered]) -> int:
+    """Adds what is there to `messages`, until there are `count` or as many as one answer should carry; returns the
+    size of all of them."""
     size = sum([len(delivered.message.payload) for delivered in messages])
     while len(messages) < count and size < ANSWER_BYTES:
         fits = (ANSWER_BYTES - size) * len(messages) // size if size else MAX_GET if messages else FIRST_TAKEN
@@ -191,12 +198,13 @@ def _take(session: Session, consumer: Consumer, count: int, messages: list[Deliv
         except WaystationError:
             _forget(session, consumer)
             if messages:
-                return
+                return size
             raise
         if not more:
-            return
+            return size
         messages += more
         size += sum([len(delivered.message.payload) for delivered in more])
+    return size
 
 
 def _getter(session: Session, command: Get) -> Consumer:
@@ -211,6 +219,7 @@ def _getter(session: Session, command: Get) -> Consumer:
         raise Invalid(f"queue: this connection gets from {MAX_GETTERS} queues already; open another one")
     feed = session.broker.queues.getter(command.queue, session.name, command.hold_ms, command.auto_ack)
     consumer = Consumer(-session.next_number(), command.queue)
+    consumer.acks = not command.auto_ack
     consumer.feed = feed
     session.getters[key] = session.consumers[consumer.number] = consumer
     return consumer

@@ -56,8 +56,8 @@ class LinesTalk:
         self.intake = self._lines.intake
         self._out = out
         self._on_room = on_room
-        self._session = Session(broker, self._receive, name, on_room=on_room)
-        self._plain = PlainActions(self._session, subscriptions, self.ask)
+        self.session = Session(broker, self._receive, name, on_room=on_room)
+        self._plain = PlainActions(self.session, subscriptions, self.ask)
         self._left: deque[Line | AnyCommand] = deque()
         self._in_order: deque[Place] = deque()
         self._asked: dict[int, Callable[[Answer | Failure], None]] = {}
@@ -68,7 +68,7 @@ class LinesTalk:
 
     @property
     def busy(self) -> bool:
-        return self._session.busy or self._waiting >= MAX_ANSWERS
+        return self.session.busy or self._waiting >= MAX_ANSWERS
 
     def work(self) -> bool:
         while not (self.busy or self._full):
@@ -97,8 +97,8 @@ class LinesTalk:
                 break
             else:
                 self._understand(line, commands)
-        self._session.full = self._full
-        taken = self._session.handle_all(commands) if commands else 0
+        self.session.full = self._full
+        taken = self.session.handle_all(commands) if commands else 0
         self._left.extendleft(reversed(commands[taken:]))
 
     def _understand(self, line: dict[str, Any], commands: list[AnyCommand]) -> None:
@@ -113,7 +113,7 @@ class LinesTalk:
         except RecursionError:
             self._fill(place, _error("Invalid", "the line is nested too deeply"))
         except Exception as error:
-            self._fill(place, _error(*describe(error, self._session)))
+            self._fill(place, _error(*describe(error, self.session)))
 
     def _command(self, line: dict[str, Any], action: Any, place: Place) -> AnyCommand:
         if not isinstance(action, str) or action not in COMMANDS:
@@ -136,7 +136,7 @@ class LinesTalk:
         self._number += 1
         command.id = self._number
         self._asked[command.id] = told
-        self._session.handle(command)
+        self.session.handle(command)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class LinesTalk:
             if told is not None:
                 told(outgoing)
         elif isinstance(outgoing, Deliver | Ceased) and not self._plain.receive(outgoing):
-            consumer = self._session.consumers.get(outgoing.consumer)
+            consumer = self.session.consumers.get(outgoing.consumer)
             self._write(encode_line(push(outgoing, consumer.queue if consumer is not None else "")))
 
     def _place(self, id: Any) -> Place:
@@ -180,17 +180,17 @@ class LinesTalk:
         self._out.buffer += line
         self._out.touched()
         if self._full:
-            self._session.full = True
+            self.session.full = True
 
     def pause(self) -> None:
-        self._session.pause()
+        self.session.pause()
 
     def resume(self) -> None:
-        self._session.resume()
+        self.session.resume()
 
     def close(self) -> None:
         self._plain.close()
-        self._session.close()
+        self.session.close()
 
 
 def _answer(outgoing: Answer | Failure, command: AnyCommand) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from waystation.protocol import AnyCommand, Publish, PublishAnswer
 
 if TYPE_CHECKING:
     from waystation.broker.topics import Topic
-    from waystation.doors.native.session import Session
+    from waystation.doors.native.session import Session, Timing
 
 
 def publishes_together(session: Session, commands: Sequence[AnyCommand], at: int) -> int:
@@ -86,6 +86,7 @@ def _publish_together(session: Session, commands: Sequence[Publish], topic: str)
         published = session.broker.messages.publish(topic, messages, commands[0].partition)
     except WaystationError:
         return False
+    _count(session, len(messages), published.bytes)
     subscribers = session.broker.subscriptions.count(topic)
     answers = []
     ((place, partition, offset),) = published.places
@@ -108,13 +109,19 @@ def _publish_one(session: Session, command: Publish) -> None:
             command.exchange, command.routing_key, command.messages, mandatory=command.mandatory
         )
         session.spawn(_answered(command), answer)
+        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
     elif command.topic is not None and (
         ("topic", command.topic) in session.turns or not _publish_now(session, command, command.topic)
     ):
         _publish_in_turn(session, command, command.topic)
 
 
-def _publish_now(session: Session, command: Publish, topic: str) -> bool:
+def _count(session: Session, count: int, size: int) -> None:
+    session.meter.published += count
+    session.meter.published_bytes += size
+
+
+def _publish_now(session: Session, command: Publish, topic: str, timing: Timing | None = None) -> bool:
     """False if the topic is not there yet."""
     try:
         published = session.broker.messages.publish(topic, command.messages, command.partition)
@@ -125,20 +132,20 @@ def _publish_now(session: Session, command: Publish, topic: str) -> bool:
     except WaystationError as error:
         session.fail(_answered(command), error)
     else:
+        _count(session, len(command.messages), published.bytes)
         answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(topic))
-        if command.acks == "written":
-            session.answer(command.id, answer)
-        else:
-            keep_all(session, published.receipts, [(_answered(command), answer)])
+        receipts = () if command.acks == "written" else published.receipts
+        keep_all(session, receipts, [(_answered(command), answer)], timing)
     return True
 
 
 def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
     """Makes the topic first, if it may be made, and keeps the later ones for it behind this one."""
+    timing = session.timing
 
     async def work() -> object:
         await session.broker.messages.ensure(topic)
-        if not _publish_now(session, command, topic):
+        if not _publish_now(session, command, topic, timing):
             raise NotFound(f"topic {topic!r} was deleted")
         return UNANSWERED
 
@@ -153,7 +160,9 @@ def _publish_in_transaction(session: Session, command: Publish) -> None:
 
     async def work() -> PublishAnswer:
         await session.broker.messages.ensure(topic)
-        return PublishAnswer(await transaction.publish(topic, command.messages, command.partition))
+        places = await transaction.publish(topic, command.messages, command.partition)
+        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
+        return PublishAnswer(places)
 
     session.in_turn(("tx", command.tx), _answered(command), work)
 

@@ -50,6 +50,7 @@ def put(session: Session, commands: Sequence[Put]) -> None:
             for command in commands:
                 put(session, (command,))
         else:
+            _count(session, result)
             kept(session, result.receipt, answers_of(commands, result))
 
 
@@ -64,15 +65,24 @@ def _put_one(session: Session, command: Put) -> None:
     except WaystationError as error:
         session.fail(command.id, error)
     else:
+        _count(session, result)
         answer = PutAnswer(result.first, result.count, result.duplicates)
         kept(session, result.receipt, [(command.id, answer)])
+
+
+def _count(session: Session, result: PutResult) -> None:
+    session.meter.published += result.count
+    session.meter.published_bytes += result.bytes
 
 
 def _put_in_turn(session: Session, command: Put) -> None:
     """Waits for room, and keeps the later ones for this queue behind it."""
 
     async def work() -> PutAnswer:
-        return await session.broker.queues.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
+        answer = await session.broker.queues.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
+        session.meter.published += answer.count
+        session.meter.published_bytes += sum(len(message.payload) for message in command.messages)
+        return answer
 
     session.in_turn(("queue", command.queue), command.id, work)
 
@@ -82,6 +92,7 @@ def _put_in_transaction(session: Session, command: Put) -> None:
 
     async def work() -> PutAnswer:
         result = await transaction.put(command.queue, command.messages)
+        _count(session, result)
         return PutAnswer(result.first, result.count, result.duplicates)
 
     session.in_turn(("tx", command.tx), command.id, work)

@@ -55,7 +55,10 @@ def claim_entries(session: Session, command: ClaimEntries) -> Awaitable[list[Run
 def read_entries(session: Session, command: ReadEntries) -> EntriesAnswer:
     check_runs(command.runs)
     place = session.broker.queues.of_users(command.queue)
-    return queue_looking.read_entries(*place, command.runs, MAX_READ, ANSWER_BYTES)
+    answer = queue_looking.read_entries(*place, command.runs, MAX_READ, ANSWER_BYTES)
+    session.meter.delivered += len(answer.messages)
+    session.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
+    return answer
 
 
 def check_runs(runs: Sequence[Run]) -> None:

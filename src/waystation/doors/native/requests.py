@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from waystation.broker import overview
 from waystation.broker.transacting import check_not_own
 from waystation.doors.native import consuming, reading, staging
@@ -18,6 +20,8 @@ from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
     AbortStaged,
+    Act,
+    AlterSettings,
     Begin,
     Bind,
     Cancel,
@@ -36,6 +40,7 @@ from waystation.protocol import (
     DescribeQueue,
     DescribeTopic,
     End,
+    EndConnection,
     Find,
     Found,
     Get,
@@ -65,6 +70,7 @@ from waystation.protocol import (
     TopicInfo,
     Touch,
     Unbind,
+    View,
 )
 from waystation.version import __version__
 
@@ -248,6 +254,33 @@ def end(session: Session, command: End) -> object:
     return UNANSWERED
 
 
+# -- looking at the broker, and running it -----------------------------------------------------------------------------
+
+
+async def view(session: Session, command: View) -> Any:
+    from waystation.broker.views import see  # what shows is loaded when somebody looks
+
+    return msgspec.to_builtins(await see(session.broker, command.what, command.query))
+
+
+async def act(session: Session, command: Act) -> Any:
+    from waystation.broker.views import act
+
+    return msgspec.to_builtins(await act(session.broker, command.what, command.query))
+
+
+def end_connection(session: Session, command: EndConnection) -> None:
+    from waystation.broker.view_connections import end
+
+    end(session.broker, command.connection, command.reason)
+
+
+async def alter_settings(session: Session, command: AlterSettings) -> None:
+    from waystation.broker.view_settings import alter
+
+    await alter(session.broker, command.settings)
+
+
 def _between(name: str, value: int, highest: int) -> int:
     if not 1 <= value <= highest:
         raise Invalid(f"{name}: {value} is not between 1 and {highest}")
@@ -298,4 +331,8 @@ HANDLERS: dict[type, Handler] = {
     CommitStaged: staging.commit_staged,
     AbortStaged: staging.abort_staged,
     StagedPosition: staging.staged_position,
+    View: view,
+    Act: act,
+    EndConnection: end_connection,
+    AlterSettings: alter_settings,
 }

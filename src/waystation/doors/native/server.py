@@ -43,7 +43,9 @@ class NativeDoor:
 
     def session(self, send: Send) -> Session:
         """A session of a client in this very process."""
-        return Session(self._broker, send, self._name("local"))
+        session = Session(self._broker, send, self._name("local"))
+        session.appear()
+        return session
 
     def _name(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"

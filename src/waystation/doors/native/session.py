@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from waystation.broker.presence import ConnectionInfo
 from waystation.doors.native.consumers import Consumer
+from waystation.doors.native.presence import Wire, info_of
 from waystation.doors.native.publishing import publish, publishes_together
 from waystation.doors.native.putting import put, puts_together
 from waystation.doors.native.requests import HANDLERS
 from waystation.doors.native.settling import settle, settles_together
 from waystation.doors.native.turns import UNANSWERED, Turns
-from waystation.errors import Invalid, NotFound, WaystationError
+from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
+from waystation.observe.histogram import Histogram
 from waystation.protocol import (
     Answer,
     AnyCommand,
     Ceased,
+    Command,
     Deliver,
     Failure,
     Outgoing,
@@ -47,8 +51,17 @@ MAX_UNDER_WAY = 10_000
 
 MAX_CONSUMERS = 100_000
 INTERNAL = "internal"
+CALLS: dict[type, str] = {
+    kind: str(cast(type[Command], kind).__struct_config__.tag) for kind in (*HANDLERS, Put, Settle, Publish)
+}
+"""What requests are called in the metrics: as on the wire."""
 
 Send = Callable[[Outgoing], None]
+
+
+Timing = tuple[Histogram, float]
+"""The times of a kind of request, and when those that are being handled came."""
+_NOTHING_YET = Histogram(())
 
 
 class Session:
@@ -58,6 +71,8 @@ class Session:
         self.broker = broker
         self.name = name
         self.client = ""  # what the client calls itself
+        self.wire: Wire | None = None  # None: its client is in this process
+        self.since_ms = broker.world.clock.now_ms()
         self.consumers: dict[int, Consumer] = {}
         self.getters: dict[Hashable, Consumer] = {}
         self.transactions: dict[int, Tx] = {}
@@ -71,6 +86,11 @@ class Session:
         self._paused = False
         self._to_send: dict[Consumer, None] = {}  # as a set, but in the order of delivery
         self._number = 0
+        self.meter = broker.meters.native
+        self.now_s = broker.world.clock.monotonic
+        self.timing: Timing = (_NOTHING_YET, 0.0)
+        """Of what is being handled."""
+        self._times: dict[type, Histogram] = {}
 
     def __repr__(self) -> str:
         return f"<Session {self.name} {self.client!r} consumers={len(self.consumers)} under_way={self._under_way}>"
@@ -91,10 +111,12 @@ class Session:
         Returns how many were taken: fewer than all if `full` was set meanwhile, and none of the rest was looked at.
         """
         at = 0
+        now_s = self.now_s()
         while at < len(commands) and not self.full and not self.closed:
             command = commands[at]
             kind = type(command)
             behind = at + 1
+            self.timing = (self._times.get(kind) or self._times_of(kind), now_s)
             try:
                 if kind is Put:
                     behind = puts_together(commands, at)
@@ -119,12 +141,22 @@ class Session:
         if isinstance(result, Awaitable):
             self.spawn(command.id, result)
         elif result is not UNANSWERED:
+            self.took(self.timing, 1)
             self.answer(command.id, result)
+
+    def took(self, timing: Timing, count: int) -> None:
+        """Requests of one kind that came together are answered."""
+        times, began_s = timing
+        times.add(self.now_s() - began_s, count)
+
+    def _times_of(self, kind: type) -> Histogram:
+        times = self._times[kind] = self.meter.call(CALLS[kind])
+        return times
 
     def spawn(self, request: int, work: Awaitable[Any]) -> None:
         """Answers with what `work` returns, when it does."""
         self.began(1)
-        task = asyncio.get_running_loop().create_task(self._finish(request, work))
+        task = asyncio.get_running_loop().create_task(self._finish(request, work, self.timing))
         self._tasks.add(task)
 
         def done(_: asyncio.Task[None]) -> None:
@@ -137,13 +169,14 @@ class Session:
     def in_turn(self, key: Hashable, request: int, work: Callable[[], Awaitable[Any]]) -> None:
         """The same, after everything that was to be done in turn under this key."""
         self.began(1)
+        timing = self.timing
 
         async def step() -> None:
-            await self._finish(request, work())
+            await self._finish(request, work(), timing)
 
         self.turns.add(key, step)
 
-    async def _finish(self, request: int, work: Awaitable[Any]) -> None:
+    async def _finish(self, request: int, work: Awaitable[Any], timing: Timing) -> None:
         try:
             value = await work
         except asyncio.CancelledError:
@@ -152,6 +185,7 @@ class Session:
             self.fail(request, error)
         else:
             if value is not UNANSWERED:
+                self.took(timing, 1)
                 self.answer(request, value)
         finally:
             self.ended(1)
@@ -174,6 +208,7 @@ class Session:
     def fail(self, request: int, error: Exception) -> None:
         """Tells the client; an error that nobody meant is also logged."""
         name, text = describe(error, self)
+        self.meter.failed(name)
         if request and not self.closed:
             self._send(Failure(request, name, text))
 
@@ -227,8 +262,16 @@ class Session:
 
     def _deliver(self, consumer: Consumer) -> None:
         if consumer.pending and not consumer.ceased:
+            count = len(consumer.pending)
             for piece in consumer.take():
                 self._send(Deliver(consumer.number, piece))
+            self.count_delivered(consumer, count, consumer.taken_bytes)
+
+    def count_delivered(self, consumer: Consumer, count: int, size: int) -> None:
+        self.meter.delivered += count
+        self.meter.delivered_bytes += size
+        if consumer.queue and not consumer.acks:
+            self.meter.acked += count
 
     def credited(self, consumer: Consumer) -> None:
         """A consumer has credit that its feed may not know of."""
@@ -255,6 +298,36 @@ class Session:
         consumer.ceased = True
         self._send(Ceased(consumer.number, error_name(error), str(error)))
 
+    # -- among the connections --------------------------------------------------------------------------------------
+
+    def appear(self, wire: Wire | None = None) -> None:
+        """It is one of the broker's connections from now on, until it is closed."""
+        self.wire = wire
+        self.broker.presence.add(self)
+
+    @property
+    def door(self) -> str:
+        return "native"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        return info_of(self, self._under_way)
+
+    def texts(self) -> Iterable[str]:
+        peer = "" if self.wire is None else self.wire.peer[0]
+        return (self.name, self.client, peer, *(consumer.subject for consumer in self.consumers.values()))
+
+    def end(self, reason: str) -> None:
+        """Somebody who runs the broker wants it to end."""
+        if self.wire is None:
+            raise NotAllowed(f"connection {self.name!r} is the one of the program that the broker runs in; it stays")
+        if not self.closed:
+            self._send(Failure(0, "Unavailable", reason))
+        self.wire.end(reason)
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -262,6 +335,7 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self.broker.presence.discard(self)
         self.turns.close()
         for task in list(self._tasks):
             task.cancel()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from waystation.doors.native.keeping import Keeping, kept
 from waystation.errors import Invalid, WaystationError
 from waystation.protocol import AnyCommand, Run, Settle, SettleAnswer
+from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def settle(session: Session, commands: Sequence[Settle]) -> None:
         for command in commands:
             settle(session, (command,))
         return
+    session.meter.settled(first.verdict, count_of(runs) - count_of(settled.unknown))
     kept(session, settled.receipt, share_out(commands, settled.unknown))
 
 
@@ -79,6 +81,7 @@ def _settle_in_transaction(session: Session, command: Settle) -> None:
     async def work() -> SettleAnswer:
         # The broker refuses what is not a queue's, and does nothing if one of them is not held.
         await transaction.settle(feed, command.runs)  # type: ignore[arg-type]
+        session.meter.acked += count_of(command.runs)
         return SettleAnswer()
 
     session.in_turn(("tx", command.tx), command.id, work)

@@ -15,6 +15,7 @@ from waystation.broker.transacting import OWN_PREFIX, check_not_own
 from waystation.doors.native.keeping import keep_all
 from waystation.doors.native.turns import UNANSWERED
 from waystation.errors import Invalid
+from waystation.log.batch import read_header
 from waystation.protocol import (
     AbortStaged,
     CommitStaged,
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
 def publish_batches(session: Session, command: PublishBatches) -> object:
     if not command.batches:
         raise Invalid("batches: there is none")
+    timing = session.timing
     if command.tx:
         transaction = session.transaction(command.tx)
 
         async def in_transaction() -> PublishAnswer:
             await session.broker.messages.ensure(command.topic)
-            return PublishAnswer(await transaction.publish_batches(command.topic, command.batches))
+            places = await transaction.publish_batches(command.topic, command.batches)
+            _count(session, command)
+            return PublishAnswer(places)
 
         session.in_turn(("tx", command.tx), command.id, in_transaction)
         return UNANSWERED
@@ -48,11 +52,18 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
         await session.broker.messages.ensure(command.topic)
         published = append_batches(session.broker, command.topic, command.batches)
         answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(command.topic))
-        keep_all(session, published.receipts, [(command.id, answer)])
+        _count(session, command)
+        keep_all(session, published.receipts, [(command.id, answer)], timing)
         return UNANSWERED
 
     session.in_turn(("topic", command.topic), command.id, alone)
     return UNANSWERED
+
+
+def _count(session: Session, command: PublishBatches) -> None:
+    """They were checked, so their headers say how many records they have."""
+    session.meter.published += sum(read_header(batch).record_count for _, batch in command.batches)
+    session.meter.published_bytes += sum(len(batch) for _, batch in command.batches)
 
 
 def stage(session: Session, command: Stage) -> object:

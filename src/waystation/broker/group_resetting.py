@@ -1,0 +1,148 @@
+"""Moves a group to another place in its topics, or forgets it. Refused while it has members, since they would go on
+from where they are and commit over it. What would change can be looked at first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.overview import commit_offsets
+from waystation.broker.places import Start, offset_of, parse_start
+from waystation.errors import Conflict, Invalid, NotFound, near_matches
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+LOOKED_AT_ONCE = 200
+"""Partitions that are looked up by time before others have their turn: each may read from the disk."""
+
+Place = tuple[str, int]
+
+
+class Reset(msgspec.Struct, kw_only=True):
+    to: Annotated[
+        str,
+        Meta(
+            description="earliest, latest, an offset, -N (the last N), a time like 2026-03-01T12:00 or @1772366400000,"
+            " or an age like 15m"
+        ),
+    ]
+    topic: Annotated[str | None, Meta(description="only in this topic; default: all that it has a position in")] = None
+    partitions: Annotated[list[int] | None, Meta(description="only in these partitions of `topic`")] = None
+    dry_run: Annotated[bool, Meta(description="only say what would change")] = False
+
+
+class ResetGroup(Reset, kw_only=True):
+    group: str
+
+
+class Change(msgspec.Struct):
+    topic: str
+    partition: int
+    from_: Annotated[int | None, Meta(description="null: it had no position there")] = msgspec.field(name="from")
+    to: int
+
+
+class ResetOut(msgspec.Struct):
+    changes: list[Change]
+    done: bool
+
+
+class DeleteGroup(msgspec.Struct):
+    group: str
+
+
+async def reset_group(broker: Broker, query: ResetGroup) -> ResetOut:
+    """A group need not be there yet, if the topic is named: then it is made, and begins there."""
+    name = query.group
+    start = parse_start(query.to, broker.world.clock.now_ms())
+    _refuse_members(broker, name)
+    before = _positions(broker, name)
+    places = _places(broker, query, before)
+    after = await _resolved(broker, start, places)
+    changes = [Change(topic, index, before.get((topic, index)), after[topic, index]) for topic, index in places]
+    if query.dry_run:
+        return ResetOut(changes, False)
+    offsets = [(topic, index, offset) for (topic, index), offset in after.items()]
+    if name in broker.shared:
+        for result in await broker.shared_admin.alter_offsets(name, offsets):
+            if result.error is not None:
+                raise result.error
+    else:
+        _refuse_members(broker, name)
+        await commit_offsets(broker, name, offsets)
+    return ResetOut(changes, True)
+
+
+async def delete_group(broker: Broker, query: DeleteGroup) -> None:
+    """With its positions. Answers when it is durably gone."""
+    name = query.group
+    if name in broker.shared:
+        result = await broker.shared_admin.delete(name)
+    else:
+        (result,) = await broker.groups.delete_groups([name])
+    if result.error is not None:
+        raise result.error
+
+
+def _refuse_members(broker: Broker, name: str) -> None:
+    if name in broker.shared:
+        machine = broker.shared.get(name).machine
+        members, state = len(machine.members), machine.state
+    else:
+        found = broker.groups.summary(name)
+        if found is None:
+            return
+        members, state = found.members, found.state
+    if members or state not in ("Empty", "Dead"):
+        raise Conflict(
+            f"group {name!r} has {members} {'member' if members == 1 else 'members'} ({state}); stop them, then reset"
+        )
+
+
+def _positions(broker: Broker, name: str) -> dict[Place, int]:
+    if name in broker.shared:
+        offsets = broker.shared_admin.offsets(name)
+        return {(one.topic, one.partition): one.start for one in offsets if one.start >= 0}
+    return {(one.topic, one.partition): one.offset for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
+
+
+def _places(broker: Broker, query: ResetGroup, before: Mapping[Place, int]) -> list[Place]:
+    if query.topic is None:
+        if query.partitions is not None:
+            raise Invalid("partitions: say of which topic")
+        places = sorted(place for place in before if _exists(broker, place))
+        if not places:
+            if not broker.groups.exists(query.group) and query.group not in broker.shared:
+                known = [*broker.groups.names(), *broker.shared.names()]
+                raise NotFound(f"there is no group {query.group[:200]!r}{near_matches(query.group, known)}")
+            raise Invalid(f"topic: group {query.group!r} has no position yet, so say which topic is meant")
+        return places
+    topic = broker.topics.find(query.topic)
+    if topic is None:
+        raise NotFound(f"there is no topic {query.topic!r}{near_matches(query.topic, broker.topics.names())}")
+    count = len(topic.partitions)
+    wanted = range(count) if query.partitions is None else sorted(set(query.partitions))
+    strange = [index for index in wanted if not 0 <= index < count]
+    if strange:
+        raise Invalid(f"partitions: topic {query.topic!r} has partitions 0 to {count - 1}, not {strange[0]}")
+    return [(query.topic, index) for index in wanted]
+
+
+def _exists(broker: Broker, place: Place) -> bool:
+    topic = broker.topics.find(place[0])
+    return topic is not None and place[1] < len(topic.partitions)
+
+
+async def _resolved(broker: Broker, start: Start, places: list[Place]) -> dict[Place, int]:
+    found: dict[Place, int] = {}
+    for count, (topic, index) in enumerate(places, 1):
+        found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index).log)
+        if not count % LOOKED_AT_ONCE:
+            await asyncio.sleep(0)
+    return found

@@ -1,0 +1,218 @@
+"""Whether the broker is well, and if not, why and what to do: one list of reasons, for the dashboard, the health checks
+and whoever else asks.
+
+A reason is `failing` if messages cannot be taken now, and a `warning` if somebody should look before that happens.
+Everything here is known already: asking costs a look at the disk and nothing else. `docs/reference/metrics.md` has the
+table of reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from waystation.broker.namespace_names import DEFAULT
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+Status = Literal["ok", "warning", "failing"]
+
+NEARLY = 2
+"""A disk is nearly full with less than this many times the room that publishers are stopped at."""
+NEARLY_SHARE = 0.05
+"""And with less than this share of it free."""
+NEARLY_USED = 0.9
+"""Memory and connections: a warning from this share of their limit on."""
+SLOW_LOOP_MS = 250.0
+SLOW_SYNC_MS = 100.0
+MANY_DEAD = 10
+"""Dead letters within the last minutes that are worth a word."""
+ABANDONED_LAG = 10_000
+NAMED = 3
+"""Things of one kind that a reason names."""
+
+
+class Reason(msgspec.Struct, frozen=True):
+    severity: Literal["warning", "failing"]
+    what: str
+    advice: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: Status
+    reasons: list[Reason]
+
+
+def health_of(broker: Broker) -> Health:
+    reasons = [reason for look in LOOKS for reason in look(broker)]
+    reasons.sort(key=lambda reason: reason.severity != "failing")
+    worst: Status = reasons[0].severity if reasons else "ok"
+    return Health(worst, reasons)
+
+
+def failed_logs(broker: Broker) -> Iterator[Reason]:
+    """Logs that take no more writes until a restart, and those that wait for room."""
+    failed, stalled = [], []
+    for topic in broker.topics:
+        for partition in topic.partitions:
+            if partition.log.failure is not None:
+                failed.append((f"{topic.name}-{partition.index}", str(partition.log.failure)))
+            elif partition.log.stalled is not None:
+                stalled.append((f"{topic.name}-{partition.index}", str(partition.log.stalled)))
+    if failed:
+        yield Reason(
+            "failing",
+            f"{_spell([name for name, _ in failed], 'log')} takes no more writes: {failed[0][1]}",
+            "Look at the disk and at the broker's log file; what was acknowledged is safe. Restart the broker when the"
+            " disk is well.",
+        )
+    if stalled:
+        yield Reason(
+            "failing",
+            f"{_spell([name for name, _ in stalled], 'log')} waits for room on the disk: {stalled[0][1]}",
+            "Free some room on the disk; writing goes on by itself.",
+        )
+
+
+def _disk(broker: Broker) -> Iterator[Reason]:
+    free, total = disk_room(broker)
+    least = broker.settings.integer("waystation.disk.free.min.bytes")
+    if not total:
+        return
+    left = f"{spell_bytes(free)} of {spell_bytes(total)} are free on the disk of {broker.root}"
+    if least and free < least:
+        yield Reason(
+            "failing",
+            f"The disk is full: {left}, and publishers have to wait below {spell_bytes(least)}.",
+            "Free some room, shorten the retention of topics, purge queues; or change waystation.disk.free.min.bytes.",
+        )
+    elif free < NEARLY * least or free < NEARLY_SHARE * total:
+        yield Reason(
+            "warning",
+            f"The disk is nearly full: {left}.",
+            "Free some room, or shorten the retention of topics, before publishers have to wait.",
+        )
+
+
+def _memory(broker: Broker) -> Iterator[Reason]:
+    limit = broker.settings.integer("waystation.memory.max.bytes")
+    used = broker.world.memory.used_bytes()
+    if not limit or used < NEARLY_USED * limit:
+        return
+    over = used >= limit
+    yield Reason(
+        "failing" if over else "warning",
+        f"The broker uses {spell_bytes(used)} of memory; its limit is {spell_bytes(limit)}"
+        f"{', and publishers have to wait' if over else ''}.",
+        "Let consumers catch up, or raise waystation.memory.max.bytes.",
+    )
+
+
+def _pressure(broker: Broker) -> Iterator[Reason]:
+    for name in broker.namespaces.names():
+        reason = broker.pressure.reason(name)
+        if reason is not None:
+            who = "Publishers" if name == DEFAULT else f"Publishers of namespace {name!r}"
+            yield Reason(
+                "warning",
+                f"{who} have to wait: {reason}.",
+                "They go on by themselves when there is room: consume, purge, or raise the limit.",
+            )
+
+
+def _connections(broker: Broker) -> Iterator[Reason]:
+    most = broker.settings.integer("max.connections")
+    for door, count in broker.presence.by_door().items():
+        if count >= NEARLY_USED * most:
+            yield Reason(
+                "warning",
+                f"{count} connections by the {door} door; more than {most} on one port are refused.",
+                "Close connections that nobody needs, or raise max.connections.",
+            )
+
+
+def _speed(broker: Broker) -> Iterator[Reason]:
+    sampling = broker.sampling
+    if sampling.loop_delay_ms > SLOW_LOOP_MS:
+        yield Reason(
+            "warning",
+            f"The broker was busy for {sampling.loop_delay_ms:.0f} ms at a time, and everybody waited.",
+            "Look for very large requests, or give the broker a faster or less busy processor.",
+        )
+    if sampling.fsync_ms > SLOW_SYNC_MS:
+        yield Reason(
+            "warning",
+            f"The disk took {sampling.fsync_ms:.0f} ms to sync, on average; every acknowledgement waits for that.",
+            "Look at what else writes to this disk; `waystation doctor` measures it.",
+        )
+
+
+def _dead_letters(broker: Broker) -> Iterator[Reason]:
+    recent = broker.sampling.recent_letters
+    if recent >= MANY_DEAD:
+        yield Reason(
+            "warning",
+            f"{recent} messages became dead letters within the last five minutes.",
+            "Look at their reasons on the page of dead letters, and send them back when the cause is gone.",
+        )
+
+
+def _groups(broker: Broker) -> Iterator[Reason]:
+    left = [one for one in broker.lags.known() if not one.members and one.lag >= ABANDONED_LAG]
+    if left:
+        left.sort(key=lambda one: -one.lag)
+        yield Reason(
+            "warning",
+            f"{_spell([one.group for one in left], 'group')} has no members and is {left[0].lag:,} records behind.",
+            "Start its consumers; or delete the group, or move it to the end, if nobody needs it.",
+        )
+
+
+def _pipelines(broker: Broker) -> Iterator[Reason]:
+    now_ms = broker.world.clock.now_ms()
+    for state in broker.pipelines_seen.states_now():
+        seen = state.seen(now_ms)
+        if seen in ("failed", "died", "lost"):
+            why = f": {state.error.splitlines()[0][:200]}" if state.error else ""
+            yield Reason(
+                "warning",
+                f"Pipeline {state.pipeline!r} has {'been lost' if seen == 'lost' else seen}{why}.",
+                f"Look at its log ({state.log or 'on ' + state.host}) and start it again; its checkpoint knows where.",
+            )
+
+
+def _logs(broker: Broker) -> Iterator[Reason]:
+    """Looked for only where the last sample found one, or nobody takes samples."""
+    sampling = broker.sampling
+    if sampling.census.troubled or not sampling.running or broker.meters.commit.failures:
+        yield from failed_logs(broker)
+
+
+LOOKS = (_logs, _disk, _memory, _pressure, _connections, _speed, _dead_letters, _groups, _pipelines)
+
+
+def disk_room(broker: Broker) -> tuple[int, int]:
+    """(free, total) of the disk with the data; zeros where it does not say."""
+    try:
+        disk = broker.world.disk
+        return disk.free_bytes(broker.root), disk.total_bytes(broker.root)
+    except OSError:
+        return 0, 0
+
+
+def spell_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _spell(names: list[str], kind: str) -> str:
+    """Some names, and how many more: `group 'a'`, `group 'a' (and 2 more)`."""
+    shown = ", ".join(repr(name) for name in names[:NAMED])
+    more = len(names) - NAMED
+    return f"{kind.capitalize()} {shown}{f' (and {more} more)' if more > 0 else ''}"

@@ -1,0 +1,70 @@
+"""Where to begin in a topic, as people say it, and the offset that this means in a partition.
+
+`earliest`, `latest`, an offset, `-N` (the last N of each partition), a time (ISO 8601, or `@` and epoch milliseconds)
+or an age (`90s`, `15m`, `2h`, `7d` ago). What is before a partition's first record means its first, what is after its
+last means its end. Used by the command line through the client, and by the doors that reset groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.log.log import Log
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LONGEST = 40
+_AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A place to begin. `value` is the offset, the count or the epoch milliseconds."""
+
+    kind: Literal["earliest", "latest", "offset", "last", "time"]
+    value: int = 0
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """Reads what a person wrote; raises Invalid that lists what would do."""
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…"
+    if text in ("earliest", "beginning"):
+        return Start("earliest")
+    if text in ("latest", "end"):
+        return Start("latest")
+    if text.isdecimal():
+        return Start("offset", int(text))
+    if text.startswith("-") and text[1:].isdecimal():
+        return Start("last", int(text[1:]))
+    if text.startswith("@") and text[1:].isdecimal():
+        return Start("time", int(text[1:]))
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return Start("time", now_ms - int(age[1]) * _UNITS_MS[age[2]])
+    try:
+        return Start("time", round(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise Invalid(
+            f"{text!r} is not a place to begin: write earliest, latest, an offset, -N (the last N), a time like"
+            " 2026-03-01T12:00 or @1772366400000, or an age like 15m"
+        ) from None
+
+
+def offset_of(start: Start, log: Log) -> int:
+    """The offset in this partition."""
+    first, end = log.start_offset, log.high_watermark
+    if start.kind == "earliest":
+        return first
+    if start.kind == "latest":
+        return end
+    if start.kind == "time":
+        found = log.find_time(max(0, start.value))
+        return end if found is None else found[0]
+    wanted = start.value if start.kind == "offset" else end - start.value
+    return min(max(wanted, first), end)

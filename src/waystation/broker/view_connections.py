@@ -1,0 +1,76 @@
+"""Who is connected, as it is shown, and ending a connection by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
+from waystation.broker.presence import DOORS, Connected, ConnectionInfo
+from waystation.errors import Invalid, NotFound, near_matches
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+ENDED = "closed by whoever runs the broker"
+
+
+class ConnectionsQuery(msgspec.Struct):
+    search: Search = ""
+    after: After = ""
+    limit: Limit = 100
+    door: Annotated[str, Meta(description="only those of amqp, http, kafka or native; empty: all")] = ""
+
+
+class ConnectionsOut(msgspec.Struct):
+    connections: list[ConnectionInfo]
+    next: Next
+    total: Total
+    by_door: Annotated[dict[str, int], Meta(description="how many came by each door, whatever was asked for")]
+
+
+class ConnectionQuery(msgspec.Struct):
+    connection: str
+
+
+async def connections_view(broker: Broker, query: ConnectionsQuery) -> ConnectionsOut:
+    """In the order of names. The search also looks at what clients call themselves, and at what they consume."""
+    presence = broker.presence
+    if query.door and query.door not in DOORS:
+        raise Invalid(f"door: {query.door[:40]!r} is none; there are {', '.join(sorted(DOORS))}")
+    page = await _page(broker, query)
+    found = [one for name in page.names if (one := presence.get(name)) is not None]
+    return ConnectionsOut([one.info() for one in found], page.next, page.total, presence.by_door())
+
+
+async def _page(broker: Broker, query: ConnectionsQuery) -> NamesPage:
+    wanted = query.search.casefold()
+    pace = Pace(broker.world.clock)
+    names: list[str] = []
+    for one in broker.presence:
+        if (not query.door or one.door == query.door) and (not wanted or _matches(one, wanted)):
+            names.append(one.name)
+        await pace.breathe()
+    return await page_of(await sort_in_steps(names), "", query.after, query.limit)
+
+
+def _matches(one: Connected, wanted: str) -> bool:
+    return any(wanted in text.casefold() for text in one.texts())
+
+
+def connection_view(broker: Broker, query: ConnectionQuery) -> ConnectionInfo:
+    return _get(broker, query.connection).info()
+
+
+def end(broker: Broker, name: str, reason: str = "") -> None:
+    """Closes a connection, and tells its client why as far as the protocol can."""
+    _get(broker, name).end(reason[:200] or ENDED)
+
+
+def _get(broker: Broker, name: str) -> Connected:
+    found = broker.presence.get(name)
+    if found is None:
+        raise NotFound(f"there is no connection {name[:200]!r}{near_matches(name, broker.presence.names())}")
+    return found

@@ -1,0 +1,68 @@
+"""The broker's settings, as they are shown, and changed while it runs. A secret is never shown, only that it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.paging import Search
+from waystation.config import BROKER_SETTINGS, Setting, render
+from waystation.errors import Invalid
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+HIDDEN = "(set)"
+"""What stands for a secret that is set; one that is not set is empty."""
+
+Given = str | int | float | bool | None
+
+
+class SettingsQuery(msgspec.Struct):
+    search: Search = ""
+
+
+class SettingOut(msgspec.Struct):
+    name: str
+    value: str
+    default: str
+    kind: str
+    source: Annotated[str, Meta(description="default, file, environment, flag or changed (while it runs)")]
+    dynamic: Annotated[bool, Meta(description="it may change while the broker runs")]
+    doc: str
+    choices: list[str]
+
+
+class SettingsOut(msgspec.Struct):
+    settings: list[SettingOut]
+
+
+def settings_view(broker: Broker, query: SettingsQuery) -> SettingsOut:
+    """All of them, in the order of names."""
+    wanted = query.search.lower()
+    return SettingsOut([_shown(broker, row) for name, row in sorted(BROKER_SETTINGS.items()) if wanted in name.lower()])
+
+
+def _shown(broker: Broker, row: Setting) -> SettingOut:
+    settings = broker.settings
+    value = render(settings[row.name])
+    return SettingOut(
+        row.name,
+        (HIDDEN if value else "") if row.secret else value,
+        render(row.default),
+        row.kind,
+        settings.source(row.name),
+        row.dynamic,
+        row.doc,
+        list(row.choices),
+    )
+
+
+async def alter(broker: Broker, changes: Mapping[str, Given]) -> None:
+    """Changes settings by name, all of them or none; None takes one back. They survive a restart."""
+    if not changes:
+        raise Invalid('settings: name at least one, as in {"log.retention.ms": "86400000"}')
+    await broker.alter_settings({name: None if value is None else render(value) for name, value in changes.items()})

@@ -1,0 +1,147 @@
+"""Topics as every door shows them, in pages.
+
+`topics_page(broker, TopicsQuery) -> TopicList`, `topic_view(broker, name) -> TopicOut`,
+`delete_records(broker, DeleteRecords) -> DeletedRecords`. Nothing but the last changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.paging import After, Limit, Next, Pace, Search, Total, page_of
+from waystation.errors import Conflict, NotAllowed, NotFound, near_matches
+from waystation.routing.patterns import compile_pattern
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.topics import Topic
+
+
+class PartitionOut(msgspec.Struct):
+    partition: int
+    start_offset: int
+    end_offset: int
+    bytes: int
+
+
+class TopicOut(msgspec.Struct):
+    """A topic as it is now."""
+
+    topic: str
+    partitions: list[PartitionOut]
+    settings: Annotated[dict[str, str], Meta(description="those that are the topic's own")]
+    subscribers: int
+    messages: Annotated[int, Meta(description="offsets from the first to the last; compaction leaves gaps in them")]
+    bytes: Annotated[int, Meta(description="on the disk")]
+    rate: Annotated[float, Meta(description="messages published per second, of late; null: not known")] | None
+    retention_ms: Annotated[int, Meta(description="-1: for ever")]
+    retention_bytes: Annotated[int, Meta(description="of a partition; -1: any number")]
+    cleanup_policy: str
+    internal: Annotated[bool, Meta(description="the broker's own")]
+
+
+class TopicList(msgspec.Struct):
+    topics: list[TopicOut]
+    next: Next
+    total: Total
+
+
+class TopicsQuery(msgspec.Struct):
+    pattern: Annotated[str, Meta(description="`*` is one word, `#` any number of them, words between dots")] = "#"
+    search: Search = ""
+    after: After = ""
+    limit: Limit = 100
+    internal: Annotated[bool, Meta(description="the broker's own, too")] = False
+
+
+class RecordsToDelete(msgspec.Struct):
+    """What shall go: everything in a partition that is before an offset."""
+
+    before_offset: Annotated[int, Meta(ge=-1, description="-1: everything")]
+    partition: Annotated[int, Meta(ge=0)] = 0
+
+
+class DeleteRecords(RecordsToDelete, kw_only=True):
+    topic: str
+
+
+class DeletedRecords(msgspec.Struct):
+    """Where the partition begins now."""
+
+    topic: str
+    partition: int
+    start_offset: int
+
+
+async def topics_page(broker: Broker, query: TopicsQuery) -> TopicList:
+    """The topics that match, in the order of their names."""
+    wanted = compile_pattern(query.pattern)
+    names = sorted(
+        topic.name
+        for topic in broker.topics
+        if (query.internal or not topic.internal) and (query.pattern == "#" or wanted.matches(topic.name))
+    )
+    page = await page_of(names, query.search, query.after or None, query.limit)
+    pace = Pace(broker.world.clock)
+    shown: list[TopicOut] = []
+    for name in page.names:
+        topic = broker.topics.find(name)
+        if topic is not None:  # it may have gone a moment ago
+            shown.append(_shown(broker, topic))
+        await pace.breathe()
+    return TopicList(shown, page.next, page.total)
+
+
+def topic_view(broker: Broker, name: str) -> TopicOut:
+    """NotFound names those that are nearly it."""
+    return _shown(broker, found(broker, name))
+
+
+def found(broker: Broker, name: str) -> Topic:
+    topic = broker.topics.find(name)
+    if topic is None:
+        raise NotFound(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
+    return topic
+
+
+async def delete_records(broker: Broker, asked: DeleteRecords) -> DeletedRecords:
+    """Moves the start of a partition, durably. What was there is gone for every reader."""
+    topic = found(broker, asked.topic)
+    if topic.internal:
+        raise NotAllowed(f"topic {asked.topic!r} is the broker's own; its records cannot be deleted")
+    partition = topic.partition(asked.partition)
+    if topic.settings.compacts and not topic.settings.deletes:
+        raise Conflict(
+            f"topic {asked.topic!r} is compacted and keeps the last message of every key;"
+            " delete one by publishing its key with the type 'tombstone' and no payload"
+        )
+    return DeletedRecords(asked.topic, asked.partition, await partition.delete_records(asked.before_offset))
+
+
+def _shown(broker: Broker, topic: Topic) -> TopicOut:
+    partitions = []
+    messages = size = 0
+    for partition in topic.partitions:
+        log = partition.log
+        one = PartitionOut(partition.index, log.start_offset, log.end_offset, log.size_bytes)
+        messages += one.end_offset - one.start_offset
+        size += one.bytes
+        partitions.append(one)
+    settings = topic.settings
+    rates = broker.meters.rates.topic(topic.name)
+    return TopicOut(
+        topic.name,
+        partitions,
+        dict(topic.overrides),
+        broker.subscriptions.count(topic.name),
+        messages,
+        size,
+        None if rates is None else rates.publish,
+        settings.retention_ms,
+        settings.retention_bytes,
+        settings.cleanup_policy,
+        topic.internal,
+    )

@@ -1,0 +1,103 @@
+"""What `serve` can be told besides the broker's settings: one table for the config file, the environment and the flags.
+
+A row is a key of the config file (`log-level`), a variable (`WAYSTATION_LOG_LEVEL`) and a flag (`--log-level`), with
+one check for all three. So the three cannot come to differ, and `config example` has all of them.
+
+Nothing here reads a file or the environment; anyone in `cli` may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT
+from waystation.cli.logs import FORMATS, LEVELS
+from waystation.client.address import Address, parse_address
+from waystation.embedded import AMQP_PORT, HTTP_PORT
+from waystation.errors import Invalid
+
+OFF = "off"
+DEFAULT_DATA = "./waystation-data"
+DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "http": HTTP_PORT}
+"""The doors, and the port of each where an address has none."""
+
+_TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One row."""
+
+    name: str
+    kind: Literal["text", "bool", "address"]
+    default: str  # empty: none
+    doc: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return "WAYSTATION_" + self.name.upper().replace("-", "_")
+
+    def check(self, text: str) -> str:
+        """The value as it is kept (`true` for `yes`), or Invalid that says what would do; it does not name itself."""
+        if self.kind == "bool":
+            return "true" if truth(text) else "false"
+        if self.choices and text not in self.choices:
+            raise Invalid(f"{text!r}: expected one of {', '.join(self.choices)}{nearest(text, self.choices)}")
+        if self.kind == "address" and text != OFF:
+            parse_address(text, default_port=DOORS[self.name])
+        if not text:
+            raise Invalid("it is empty: give a value, or leave it out")
+        return text
+
+
+def truth(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise Invalid(f"{text!r}: expected true or false")
+    return word in _TRUE
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("data", "text", DEFAULT_DATA, "Where everything is kept; made if it is not there."),
+        Option("kafka", "address", DEFAULT_SERVER, "Where the Kafka door listens; port 0 takes a free one, off: not."),
+        Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Where the AMQP door listens, or off."),
+        Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Where the HTTP door and the dashboard listen, or off."),
+        Option("insecure", "bool", "false", "Allow addresses that other machines reach, without authentication."),
+        Option("log-level", "text", "info", "How much is logged.", LEVELS),
+        Option("log-format", "text", "text", "How a line of the log is written.", FORMATS),
+        Option("ready-file", "text", "", "When the doors are open, their addresses are written there as JSON."),
+        Option("pipelines", "text", "", "A folder of pipeline files that may be started from the dashboard and API."),
+    )
+}
+
+
+def door_address(door: str, text: str, said: str, *, insecure: bool) -> Address | None:
+    """Where a door is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`."""
+    if text == OFF:
+        return None
+    address = parse_address(text, default_port=DOORS[door])
+    if not address.loopback and not insecure:
+        raise Invalid(
+            f"{said} can be reached from other machines while authentication is off: anybody could read and write."
+            " Listen on 127.0.0.1, or say --insecure (insecure = true in the file) if the network keeps others out"
+        )
+    return address
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'kafka'?`, or nothing."""
+    near = closest(name, names)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def closest(name: str, names: Iterable[str], alike: float = 0.6) -> str | None:
+    """The one of `names` that `name` may be a slip of."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(names), n=1, cutoff=alike)
+    return near[0] if near else None

@@ -1,0 +1,163 @@
+"""Where keys are in a TOML file: everything that `tomllib` finds has a place, and the key stands there."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.cli.toml_places import Path, Place, find_places
+
+DOCUMENT = '''# a comment with = and [brackets]
+top = "a # b" # "x"
+"quoted.key" = 'it''s'
+a . b . "c d" = 1
+dates = 1979-05-27 07:32:00
+long = """
+not = "a key"
+[neither]
+\\"""
+""" # behind
+literal = \'\'\'
+'' no = 1 \'\'\'\'\'
+many = [ # one
+  {x = 1, y.z = [{w = "}"}]},
+  [],
+  "]",
+]
+empty = {}
+[table."sub.table"] # here
+key = -1.5e3
+[[list]]
+one = 1
+[[list]]
+two = 2
+[list.below]
+three = 3
+[[list.inner]]
+four = 4
+'''.replace("'it''s'", "'its'")
+
+
+def key_paths(value: object, above: Path = ()) -> Iterator[Path]:
+    """Every key that `tomllib` found, however deep."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield (*above, key)
+            yield from key_paths(inner, (*above, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from key_paths(inner, (*above, number))
+
+
+def test_the_places_in_a_document_with_everything() -> None:
+    places = find_places(DOCUMENT)
+    assert set(places) == set(key_paths(tomllib.loads(DOCUMENT)))
+    lines = DOCUMENT.split("\n")
+    assert places["top",] == Place(2, 1)
+    assert places["a", "b", "c d"] == Place(4, 1)
+    assert lines[places["many", 0, "y", "z"].line - 1][places["many", 0, "y", "z"].column - 1 :].startswith("y.z")
+    assert lines[places["list", 1, "below", "three"].line - 1] == "three = 3"
+    assert places["table", "sub.table"] == Place(lines.index('[table."sub.table"] # here') + 1, 2)
+
+
+# -- any document ------------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b-c", "1", "log", "x.y", "", "é", 'q"q', "tab\t", "#", "[z]", "="])
+SPACES = st.sampled_from(["", " ", "\t", "  "])
+BETWEEN = st.sampled_from(["", "\n", "# k = 1\n", "   \n", "\t# [t]\n"])
+
+
+def spelled_key(name: str, literal: bool) -> str:
+    if name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
+        return name
+    if literal and "'" not in name and "\t" not in name:
+        return f"'{name}'"
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
+
+
+@st.composite
+def keys(draw: st.DrawFn) -> str:
+    parts = draw(st.lists(NAMES, min_size=1, max_size=3))
+    dot = draw(SPACES) + "." + draw(SPACES)
+    literal = draw(st.booleans())
+    return dot.join(spelled_key(part, literal) for part in parts)
+
+
+SCALARS = st.sampled_from(
+    ["1", "-0.5", "true", "inf", "1979-05-27 07:32:00", "07:32:00", '"t"', "'l'", '""', "''", r'"\"] # \\"', "'a = b'",
+     '"""x\n[y]\n"" ""z"""""', "'''\n# \"\n'''''", '"""\\\n  e"""', '"}"', "0xFF"]
+)  # fmt: skip
+
+
+@st.composite
+def inline_tables(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
+    pairs = draw(st.lists(st.tuples(keys(), inner), max_size=3))
+    pad = draw(SPACES)
+    return "{" + pad + f"{pad},{pad}".join(f"{key}{pad}={pad}{value}" for key, value in pairs) + pad + "}"
+
+
+@st.composite
+def arrays(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
+    gap = draw(st.sampled_from(["", " ", "\n", " # ]\n  ", "\r\n"]))
+    more = draw(st.booleans())
+    items = draw(st.lists(inner, max_size=3))
+    comma = "," + gap if items and more else ""
+    return "[" + gap + f"{gap},{gap}".join(items) + gap + comma + "]"
+
+
+VALUES = st.recursive(SCALARS, lambda inner: arrays(inner) | inline_tables(inner), max_leaves=6)
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    pad = draw(SPACES)
+    kind = draw(st.sampled_from(["pair", "pair", "pair", "table", "tables"]))
+    if kind == "pair":
+        text = f"{draw(keys())}{pad}={pad}{draw(VALUES)}"
+    elif kind == "table":
+        text = f"[{pad}{draw(keys())}{pad}]"
+    else:
+        text = f"[[{pad}{draw(keys())}{pad}]]"
+    return pad + text + draw(st.sampled_from(["", " ", " # end", "\t#\"'"])) + "\n" + draw(BETWEEN)
+
+
+@given(st.lists(lines(), max_size=8))
+def test_every_key_that_tomllib_finds_has_a_place_where_it_stands(made: list[str]) -> None:
+    text = ""
+    for line in made:  # a line that the ones before do not allow (a key that is there) is left out
+        try:
+            tomllib.loads(text + line)
+        except tomllib.TOMLDecodeError:
+            continue
+        text += line
+    text = text.replace("\r\n", "\n")
+    places = find_places(text)
+    assert set(places) == set(key_paths(tomllib.loads(text)))
+    rows = text.split("\n")
+    for path, place in places.items():
+        assert stands_at(rows[place.line - 1][place.column - 1 :], path), (path, place)
+
+
+def stands_at(text: str, path: Path) -> bool:
+    """Whether some beginning of the text is a key whose last part, or a part of whose, is the last of the path."""
+    for end in range(1, len(text) + 1):
+        try:
+            inner: object = tomllib.loads(f"{text[:end]} = 1")
+        except tomllib.TOMLDecodeError:
+            continue
+        names = []
+        while isinstance(inner, dict):
+            ((name, inner),) = inner.items()
+            names.append(name)
+        if path[-1] == names[-1]:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing", "a=1", "[a]"])
+def test_small_documents(text: str) -> None:
+    assert set(find_places(text)) == set(key_paths(tomllib.loads(text)))

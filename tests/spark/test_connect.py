@@ -1,0 +1,140 @@
+"""A pipeline file over Spark Connect: the server is a process of its own, from the PySpark package, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.spark.cluster_kit import LOOPBACK, PATH, QUICK_TO_START, cluster_environment, pipeline_run
+from tests.spark.sink_kit import committed, connect, texts
+from tests.support.names import unique
+from tests.support.ports import free_port
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+
+pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
+pytest.importorskip("grpc", reason="grpcio is not installed; `pip install 'waystation[spark-connect]'` brings it")
+pytest.importorskip("grpc_status", reason="grpcio-status is not installed; the extra `spark-connect` brings it")
+
+START_S = 120.0
+RUN_S = 300.0
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+PIPELINE = """\
+name = "{name}"
+servers = "{servers}"
+trigger = "{trigger}"
+
+[source.words]
+topics = "{name}-in"
+startingOffsets = "earliest"
+maxRowsPerTrigger = 40
+
+[step.loud]
+from = "words"
+select = ["key", "upper(CAST(value AS STRING)) AS value"]
+
+[step.called]
+from = "loud"
+python = "own.py:called"
+
+[sink.out]
+from = "called"
+topic = "{name}-out"
+
+[spark]
+spark.sql.shuffle.partitions = 2
+"""
+
+OWN = """\
+from pyspark.sql.functions import udf
+
+
+@udf("string")
+def call(value):
+    return value + "!"
+
+
+def called(frame):
+    return frame.withColumn("value", call("value"))
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`sc://HOST:PORT` of a Spark Connect server."""
+    import pyspark
+
+    folder, port = tmp_path_factory.mktemp("connect"), free_port()
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_TO_START,
+        "spark.ui.enabled": "false",
+        "spark.executorEnv.PYTHONPATH": PATH,
+    }
+    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *words, "--class", SERVER, "spark-internal"]
+    environment = {**cluster_environment(), "SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(folder / "local")}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=folder
+        )
+
+    def listens() -> bool:
+        assert process.poll() is None, (folder / "log").read_text(errors="replace")[-3000:]
+        return "Spark Connect server started" in (folder / "log").read_text(errors="replace")
+
+    try:
+        wait_for(listens, "the Spark Connect server listens", within_s=START_S, every_s=0.2)
+        yield f"sc://{LOOPBACK}:{port}"
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            for one in tree:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            psutil.wait_procs(tree, timeout=20)
+        process.wait()
+
+
+def write(folder: Path, server: Server, trigger: str) -> Path:
+    name = unique("connect")
+    with connect(server) as mq:
+        mq.create_topic(f"{name}-in", partitions=2)
+        mq.create_topic(f"{name}-out", partitions=2)
+        mq.publish_many(f"{name}-in", [f"row {n}" for n in range(100)])
+    (folder / "own.py").write_text(OWN)
+    file = folder / f"{name}.toml"
+    file.write_text(PIPELINE.format(name=name, servers=server.bootstrap, trigger=trigger))
+    return file
+
+
+def run(file: Path, master: str) -> str:
+    with pipeline_run(file, "--master", master) as process:
+        code = process.wait(RUN_S)
+    said = (file.parent / "run.log").read_text(errors="replace")
+    assert code == 0, said
+    return said
+
+
+@pytest.mark.timeout(900)
+def test_the_same_file_runs_over_spark_connect(server: Server, spark_server: str, tmp_path: Path) -> None:
+    file = write(tmp_path, server, "available-now")
+    said = run(file, spark_server)
+    assert f"starting Spark on {spark_server}" in said
+    assert "has finished" in said
+    assert "Traceback" not in said
+    assert texts(committed(server, f"{file.stem}-out")) == sorted(f"ROW {n}!" for n in range(100))
+    with connect(server) as mq:
+        mq.publish_many(f"{file.stem}-in", [f"row {n}" for n in range(100, 120)])
+    run(file, spark_server)  # goes on where it was, and writes nothing twice
+    assert texts(committed(server, f"{file.stem}-out")) == sorted(f"ROW {n}!" for n in range(120))
