@@ -29,7 +29,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak bench bench-spark lock clean
+.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench: $(BENCH) ## the benchmarks, beside the peers
 
 bench-spark: $(SPARK) ## the benchmarks of the Spark source and sink
 	$(SPARK_VENV)/bin/python -m benchmarks.spark $(BENCH_ARGS)
+
+bench-pages: $(BENCH) ## how fast the pages of the dashboard are with 1,000 topics and 100,000 queues
+	$(BENCH_VENV)/bin/python -m benchmarks.pages $(BENCH_ARGS)
 
 lock: $(LOCK) ## write requirements/*.txt anew from pyproject.toml (newest versions: LOCK_ARGS=--upgrade)
 	scripts/lock $(LOCK_VENV)/bin/uv $(LOCK_ARGS)

@@ -65,6 +65,7 @@ SECTIONS = (
             "operations/running-as-a-service",
             "operations/configuration",
             "operations/monitoring",
+            "operations/tracing",
             "operations/troubleshooting",
         ),
         "operations",

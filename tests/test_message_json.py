@@ -155,3 +155,9 @@ def test_what_json_does_not_have_is_text_in_headers() -> None:
         "map": {"at": "2024-05-06T12:00:00Z"},
         "ext": "/w==",
     }
+
+
+def test_a_field_with_an_endless_name_is_refused_in_a_few_words() -> None:
+    with pytest.raises(Invalid) as refused:
+        from_json_object({"ab" * 1_000_000: 1})
+    assert len(str(refused.value)) < 200

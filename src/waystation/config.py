@@ -346,7 +346,7 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
-            raise InvalidSetting(f"there is no topic setting {name!r}{_nearest(name, TOPIC_SETTINGS)}")
+            raise InvalidSetting(f"there is no topic setting {name[:100]!r}{_nearest(name, TOPIC_SETTINGS)}")
         parsed[name] = setting.parse(text)
     return parsed
 
@@ -364,7 +364,7 @@ def resolve_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> Topic
 def _nearest(name: str, names: Mapping[str, object]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name[:100], names, n=1)  # a client may send megabytes
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -558,7 +558,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "waystation.http.token",
             "string",
             "",
-            "Whoever uses the HTTP door has to send it (`Authorization: Bearer TOKEN`); empty: nobody has to.",
+            "Whoever uses the HTTP door has to send it (`Authorization: Bearer TOKEN`); empty: nobody has to. The other"
+            " doors ask for nothing.",
             dynamic=False,
             secret=True,
         ),
@@ -604,6 +605,14 @@ BROKER_SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "waystation.flush.interval.ms", "int", 1_000, "For `waystation.flush=interval`.", low=1, high=3_600_000
+        ),
+        Setting(
+            "waystation.tracing",
+            "string",
+            "off",
+            "`otlp`: messages with a sampled `traceparent` header are traced, and their spans sent by OTLP/HTTP.",
+            choices=("off", "otlp"),
+            dynamic=False,
         ),
         Setting(
             "waystation.disk.free.min.bytes",
@@ -668,7 +677,7 @@ class BrokerSettings:
         """The typed value, or InvalidSetting."""
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
-            raise InvalidSetting(f"there is no broker setting {name!r}{_nearest(name, BROKER_SETTINGS)}")
+            raise InvalidSetting(f"there is no broker setting {name[:100]!r}{_nearest(name, BROKER_SETTINGS)}")
         return setting.parse(text)
 
     def change(self, name: str, text: str | None) -> None:

@@ -68,7 +68,7 @@ def from_json_object(given: object) -> Message:
         raise Invalid(f"message: must be a JSON object, not {_kind(given)}")
     for name in given:
         if name not in FIELDS and name not in _OF_DELIVERY:
-            raise Invalid(f"{name}: a message has no such field{_near(str(name))}")
+            raise Invalid(f"{str(name)[:60]}: a message has no such field{_near(str(name)[:60])}")
     fields: dict[str, Any] = {name: _checked(given, name, _text) for name in _TEXTS if name in given}
     fields.update((name, _checked(given, name, _number)) for name in _NUMBERS if name in given)
     for name in _ZERO_SAYS_NOTHING:

@@ -21,8 +21,8 @@ Where a setting comes from, the first that has it:
 
 1. **topic settings**: the topic's own (`waystation topics create --set`, `waystation topics alter --set`, a Kafka admin
    client), then the broker's default for topics, then the default in the table;
-2. **broker settings**: what was changed at run time (`waystation config set`, the dashboard, a Kafka admin client; kept in
-   the catalog, so it survives a restart), then the command line of `waystation serve`, then the environment
+2. **broker settings**: what was changed at run time (`waystation config set`, the dashboard, a Kafka admin client; kept
+   in the catalog, so it survives a restart), then the command line of `waystation serve`, then the environment
    (`WAYSTATION_SET_LOG_RETENTION_MS`), then the config file, then the default in the table.
    [Configuration](../operations/configuration.md) says more.
 

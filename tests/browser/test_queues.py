@@ -15,7 +15,6 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
-
 LONG_MS = 11_000
 """Longer than a page ever waits before it asks again."""
 

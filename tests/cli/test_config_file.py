@@ -71,7 +71,6 @@ def test_settings_may_be_quoted_dotted_or_under_a_heading(tmp_path: Path) -> Non
         ("x = \ny = 1", "not valid TOML"),
         ("log-level = 'loud'", "log-level"),
         ("kafka = 'nowhere:port'", "kafka"),
-        ("kafka = '0.0.0.0:9092'", "insecure = true"),
         ("retention.ms = 5", r"log\.retention\.ms"),
         ("waystation.dedup.window.ms = 5", "topics alter"),
         ("brokr = {}", "brokr"),
@@ -160,6 +159,26 @@ def test_the_amqp_door_has_its_port_and_may_have_another(tmp_path: Path) -> None
     path = written(tmp_path, 'amqp = "localhost:5673"')
     assert plan("--config", path).amqp == Address("localhost", 5673)
     assert plan("--config", path, "--amqp", "localhost").amqp == Address("localhost", 5672)
+
+
+def test_an_address_of_the_file_may_be_allowed_or_replaced_from_elsewhere(tmp_path: Path) -> None:
+    path = written(tmp_path, 'http = "0.0.0.0:8080"')
+    with pytest.raises(Invalid, match=r"w\.toml:1: http = .*--insecure"):
+        plan("--config", path)
+    (mistake,) = check_config(path).mistakes
+    assert (mistake.line, "insecure = true" in mistake.text) == (1, True)
+    everywhere = Address("0.0.0.0", 8080)
+    assert plan("--config", path, "--insecure").http == everywhere
+    assert plan("--config", path, WAYSTATION_INSECURE="yes").http == everywhere
+    assert plan("--config", path, WAYSTATION_HTTP="127.0.0.1:1").http == Address("127.0.0.1", 1)
+    assert plan("--config", path, "--http", "off").http is None
+
+
+def test_an_empty_variable_does_not_turn_off_what_the_file_asks_for(tmp_path: Path) -> None:
+    path = written(tmp_path, 'waystation.http.token = "secret"\nnum.partitions = 4')
+    made = plan("--config", path, WAYSTATION_SET_WAYSTATION_HTTP_TOKEN="", WAYSTATION_SET_NUM_PARTITIONS="")
+    assert (made.settings.text("waystation.http.token"), made.settings.integer("num.partitions")) == ("secret", 4)
+    assert plan("--config", path, "--set", "waystation.http.token=").settings.text("waystation.http.token") == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "example.org"])

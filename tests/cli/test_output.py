@@ -23,6 +23,12 @@ def test_a_table_fits_its_content(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
 
 
+def test_a_name_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("queue",), [("a\033[2Jb",), ("a\nb\x9b31m",)])
+    shown = capsys.readouterr().out
+    assert shown == "QUEUE\na\\x1b[2Jb\na\\nb\\x9b31m\n"
+
+
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")])
 def test_sizes_are_readable(count: int, text: str) -> None:
     assert spell_bytes(count) == text

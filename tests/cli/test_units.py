@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.received import preview, spell_payload, visible
+from waystation.cli.output import visible
+from waystation.cli.received import preview, spell_payload
 from waystation.cli.units import duration, moment, size, spell_about, spell_duration
 from waystation.client.values import milliseconds
 from waystation.message import MAX_HORIZON_MS

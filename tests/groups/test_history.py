@@ -51,6 +51,20 @@ def test_only_the_last_entries_of_the_last_groups_are_kept(monkeypatch: pytest.M
     assert all(notes.of(name) for name in ("busy", "b", "c"))
 
 
+def test_all_groups_together_keep_so_many_entries_of_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_IN_ALL", 10)
+    notes = GroupHistory(Clock())
+    for name in ("a", "b", "c"):
+        for count in range(4):
+            notes.note(name, "Stable", count, "x" * 10_000)
+    assert [len(notes.of(name)) for name in ("a", "b", "c")] == [0, 4, 4]
+    assert {len(entry.why) for entry in notes.of("c")} == {history.LONGEST_WHY}
+    notes.forget("b")
+    for count in range(6):
+        notes.note("d", "Stable", count)
+    assert [len(notes.of(name)) for name in ("c", "d")] == [4, 6]
+
+
 @pytest.mark.parametrize(
     ("assignment", "found"),
     [

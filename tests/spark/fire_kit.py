@@ -79,6 +79,7 @@ class Witness:
                 for message in consumer.consume(10_000, timeout=0.5):
                     error = message.error()
                     if error is None:
+                        ended.discard(message.partition())  # more was committed meanwhile
                         self._take(message.partition() or 0, message.offset() or 0, message.key(), message.value())
                     elif error.code() == KafkaError._PARTITION_EOF:
                         ended.add(message.partition())

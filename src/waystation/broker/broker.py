@@ -46,6 +46,7 @@ from waystation.groups.settings import GroupSettings
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.observe.meters import Meters
+from waystation.observe.tracing import Tracing
 from waystation.queues.shards import Shards
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
@@ -65,17 +66,26 @@ class Broker:
 
     node_id = NODE_ID
 
-    def __init__(self, world: World, root: str, settings: BrokerSettings, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        world: World,
+        root: str,
+        settings: BrokerSettings,
+        catalog: Catalog,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.world = world
         self.root = root
         self.settings = settings
         self.catalog = catalog
         self.cluster_id = catalog.cluster_id()
         self.meters = Meters()
+        self.tracing = tracing  # None: nothing is traced
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
         self.topics = Topics(world, root, catalog, settings, self.commit, self._points)
         self.publishing = Publishing(world)
+        self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
         self.keeping = Keeping(self.commit)
@@ -89,7 +99,7 @@ class Broker:
         self.namespaces = Namespaces(self)
         self.pressure = Pressure(self)
         self.readers = Readers()
-        self.tailing = Tailing(self.topics, self.readers, world.clock)
+        self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
         self.pipelines_seen = PipelinesSeen(self)
         self.sampling = Sampling(self)
         self.lags = Lags(self)
@@ -110,6 +120,10 @@ class Broker:
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
         self.started_ms = world.clock.now_ms()
+        if tracing is not None:
+            tracing.waits = lambda: self.commit.waits
+            tracing.syncs = lambda: self.commit.mode != "os"
+            self.commit.on_round = tracing.synced
 
     async def start(self) -> None:
         """Recovers everything; when it returns, doors may open."""
@@ -172,6 +186,8 @@ class Broker:
             deaths=self.meters.deaths,
         )
         self.shards.limit_messages(self.max_queue_message_bytes())
+        for shard in self.shards:
+            shard.tracing = self.tracing
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
@@ -198,6 +214,7 @@ class Broker:
             history=self.group_history,
         )
         self.shared.letters.deaths = self.meters.deaths
+        self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
         self.shared.recover()
         self.groups.reserve_names(self.shared.__contains__)
@@ -211,7 +228,7 @@ class Broker:
         self.streams = Streams(
             self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.keeping
         )
-        self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared)
+        self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared, self.tracing)
         self.groups.start()
         await self.transactions.start()
         await self._undo_left_over()
@@ -254,6 +271,8 @@ class Broker:
         await self.groups.close()
         await self.transactions.close()
         await self.commit.stop()
+        if self.tracing is not None:
+            await self.world.offload(self.tracing.close)
         for _, log in self.topics.logs():
             log.close(clean=True)
         failed = any(log.failure is not None for _, log in self.topics.logs())

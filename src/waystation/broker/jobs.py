@@ -49,7 +49,8 @@ class JobInfo(msgspec.Struct):
 
     job: Annotated[str, Meta(description="its id")]
     kind: str
-    what: Annotated[str, Meta(description="in a few words")]
+    what: Annotated[str, Meta(description="in a few words, for people")]
+    target: Annotated[str, Meta(description="the queue that it works on")] | None
     state: State
     cancelling: Annotated[bool, Meta(description="it will end soon")]
     done: Annotated[int, Meta(description="how many it has looked at")]
@@ -120,7 +121,9 @@ class Jobs:
         self._serial = 0
         self._stopping = False
 
-    def start(self, kind: str, what: str, work: Work, total: int | None = None) -> JobInfo:
+    def start(
+        self, kind: str, what: str, work: Work, total: int | None = None, *, target: str | None = None
+    ) -> JobInfo:
         """Begins a job; Full if too many are running."""
         self._forget()
         running = sum(job.info.state == "running" for job in self._jobs.values())
@@ -129,7 +132,7 @@ class Jobs:
         now_ms = self._clock.now_ms()
         self._serial += 1
         name = f"{kind}-{now_ms:x}-{self._serial}"
-        job = Job(JobInfo(name, kind, what, "running", False, 0, total, 0, 0, 0, None, now_ms, None))
+        job = Job(JobInfo(name, kind, what, target, "running", False, 0, total, 0, 0, 0, None, now_ms, None))
         self._jobs[name] = job
         job.task = asyncio.get_running_loop().create_task(self._run(job, work), name=f"job-{name}")
         return job.info

@@ -10,7 +10,8 @@ from pathlib import Path
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.config import BrokerSettings
-from waystation.errors import DataInUse
+from waystation.errors import DataInUse, InvalidSetting
+from waystation.observe.tracing import Tracing
 from waystation.world import World, real_world
 
 
@@ -25,11 +26,28 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
         undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
         catalog = SqliteCatalog(root, world.random)
         undo.callback(catalog.close)
-        broker = Broker(world, root, settings, catalog)
+        tracing = open_tracing(world, settings)
+        if tracing is not None:
+            undo.callback(tracing.close)
+        broker = Broker(world, root, settings, catalog, tracing)
         await broker.start()
         broker.sampling.start()
         undo.pop_all()
     return broker
+
+
+def open_tracing(world: World, settings: BrokerSettings) -> Tracing | None:
+    """What `waystation.tracing` asks for. InvalidSetting if it is not installed."""
+    if settings.text("waystation.tracing") == "off":
+        return None
+    try:
+        from waystation.observe.otel import OtelSpans
+    except ImportError as error:
+        raise InvalidSetting(
+            f"waystation.tracing=otlp: {error.name or error} is not installed; pip install 'waystation[otel]', or"
+            " set it to off"
+        ) from error
+    return Tracing(world.clock, OtelSpans(world.clock))
 
 
 @contextmanager

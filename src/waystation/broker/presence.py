@@ -140,6 +140,11 @@ class Presence:
         return self._here.get(name)
 
     def add(self, connection: Connected) -> None:
+        """One of the same name makes way: its end has not been seen yet. Clients that are gone before they are looked
+        at have no address, so all of them have the same name."""
+        before = self._here.get(connection.name)
+        if before is not None:
+            self.discard(before)
         self._here[connection.name] = connection
         self._counts[connection.namespace] += 1
         self._doors[connection.door] += 1

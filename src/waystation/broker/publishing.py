@@ -10,12 +10,14 @@ from weakref import WeakKeyDictionary
 
 from waystation.broker.dedup import DedupWindow
 from waystation.broker.partition import Partition
+from waystation.broker.record_tracing import traced_in
 from waystation.config import TopicSettings
 from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import LOG_APPEND_TIME, Header
 from waystation.log.compression import CODEC_MASK, CODEC_NAMES, compress
 from waystation.log.log import Appended, Log
+from waystation.observe.tracing import Tracing
 from waystation.world import World
 
 
@@ -24,6 +26,7 @@ class Publishing:
 
     def __init__(self, world: World) -> None:
         self._clock = world.clock
+        self.tracing: Tracing | None = None
         self._windows: WeakKeyDictionary[Log, DedupWindow] = WeakKeyDictionary()
 
     def check(self, partition: Partition, batch: bytearray | memoryview) -> Header:
@@ -61,6 +64,7 @@ class Publishing:
         if settings.dedup_window_ms:
             window = self._window(partition.log, settings.dedup_window_ms)
             batch, header = window.filter(batch, header, self._clock.now_ms())
+        traced = None if self.tracing is None else traced_in(batch, header)
         if settings.compression_type != "producer" and header.codec != CODEC_NAMES[settings.compression_type]:
             batch = self._recompress(batch, header, CODEC_NAMES[settings.compression_type])
             header = batches.read_header(batch)
@@ -68,6 +72,10 @@ class Publishing:
         appended = partition.append(batch, header)
         if window is not None and not appended.duplicate:
             window.remember(batch, header, self._clock.now_ms())
+        if traced and self.tracing is not None and not appended.duplicate:
+            traced = [one._replace(offset=appended.base_offset + one.offset - header.base_offset) for one in traced]
+            end = appended.last_offset + 1
+            self.tracing.published(partition.topic.name, partition.index, traced, partition.log, end)
         return appended
 
     @staticmethod

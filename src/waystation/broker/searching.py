@@ -411,7 +411,7 @@ def _check_of(topic: Topic, query: SearchQuery) -> int:
         *(topic.id.bytes, query.key, query.key_base64, query.id, query.text, query.header),
         *(query.partition, query.from_ms, query.newest),
     )
-    return int(crc32c(msgspec.msgpack.encode(asked)))
+    return int(crc32c(repr(asked).encode(errors="replace")))  # numbers of any size have a repr
 
 
 def _read_cursor(text: str) -> _Cursor:

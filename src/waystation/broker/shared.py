@@ -59,6 +59,7 @@ from waystation.groups.share_records import (
 from waystation.groups.share_sessions import ShareSession, ShareSessions
 from waystation.groups.share_settings import ShareSettings
 from waystation.log.commit import GroupCommit
+from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
@@ -102,6 +103,7 @@ class SharedGroups:
         self._own: dict[str, dict[str, str]] = {}
         """Settings of groups, whether they are there or not."""
         self.letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
+        self.tracing: Tracing | None = None
         self._opened = OpenedBatches(OPENED_BYTES)
         self._alarm = Alarm(self.now_ms, self._ring)
         self._taken = taken
@@ -296,6 +298,8 @@ class SharedGroups:
             auto_ack=auto_ack,
         )
         feed.on_closed = self._feed_closed
+        if self.tracing is not None:
+            feed.trace(self.tracing)
         shared.machine.enter(name, subscription, client_host, self.now_ms())
         shared.machine.topics_changed(self.topics, self.now_ms())
         self._counted = None

@@ -16,6 +16,8 @@ from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
 from waystation.groups.share_group import Subscription
 from waystation.message import Delivered
+from waystation.observe.spans import Place
+from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant
 from waystation.routing.filters import Filter
@@ -111,10 +113,12 @@ class TagBook:
             self._firsts[i : i + 1] = [one.first for one in left]
             self.count -= gone.count
 
-    def drop_offsets(self, partition: SharedPartition, offsets: Sequence[Run]) -> None:
-        """These offsets are not held any longer, as far as they are in here."""
+    def drop_offsets(self, partition: SharedPartition, offsets: Sequence[Run]) -> list[Run]:
+        """These offsets are not held any longer, as far as they are in here; returns their tags."""
         mine = [piece for piece in self._pieces if piece.partition is partition]
-        self.drop(self.find(_tags_of(offsets, mine))[0])
+        gone = _tags_of(offsets, mine)
+        self.drop(self.find(gone)[0])
+        return gone
 
     def _from(self, tag: int) -> Iterator[Piece]:
         i = bisect_right(self._firsts, tag) - 1
@@ -157,6 +161,13 @@ class SharedFeed:
         self._auto_ack = auto_ack
         self._credit = 0
         self._tags = TagBook()
+        self._tracing: Tracing | None = None
+        self._place: Place
+
+    def trace(self, tracing: Tracing) -> None:
+        """What it delivers from now on is traced where messages ask for it. Called in the request that opens it."""
+        self._tracing = tracing
+        self._place = Place("subscription", self.group.id, tracing.door, self.name, self.group.id)
 
     # -- what doors call (`Feed`) ------------------------------------------------------------------------------------
 
@@ -179,6 +190,8 @@ class SharedFeed:
             unknown += _tags_of(verdicts.unknown, mine)
         if self.room > 0:
             self.group.pump_soon()
+        if self._tracing is not None:
+            self._tracing.settled(self, verdict.value, runs, *(receipt or (None, 0)), unknown=unknown)
         return Settled(receipt, sorted(unknown))
 
     def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
@@ -218,6 +231,8 @@ class SharedFeed:
         self.closed = True
         for one in self.partitions:
             one.unwait(self.wake)
+        if self._tracing is not None:
+            self._tracing.gone(self, "consumer-gone")
         if self.on_closed is not None:
             self.on_closed(self)
 
@@ -267,12 +282,16 @@ class SharedFeed:
         if messages:
             self._credit -= len(messages)
             one.partition.topic.delivered += len(messages)
+            if self._tracing is not None:
+                self._trace(self._tracing, messages)
             self._deliver(messages)
         return sum(grant.count for grant in grants)
 
     def lost(self, one: SharedPartition, offsets: Sequence[Run]) -> None:
         """Holds on these ran out, this feed's among them: their tags are not known any longer."""
-        self._tags.drop_offsets(one, offsets)
+        gone = self._tags.drop_offsets(one, offsets)
+        if self._tracing is not None:
+            self._tracing.lost(self, "expired-hold", gone)
 
     def end(self, error: WaystationError) -> None:
         """The broker ends it."""
@@ -281,6 +300,12 @@ class SharedFeed:
             self._on_end(error)
 
     # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _trace(self, tracing: Tracing, messages: list[Delivered]) -> None:
+        if self._auto_ack:
+            tracing.delivered(self._place, messages, outcome="auto-ack")
+        else:
+            tracing.delivered(self._place, messages, self)
 
     def _take_from(self, one: SharedPartition) -> int:
         try:

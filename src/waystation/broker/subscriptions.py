@@ -16,6 +16,7 @@ from waystation.broker.stream_terms import Terms
 from waystation.broker.streams import Streams
 from waystation.broker.topics import Topics
 from waystation.errors import Invalid, Unavailable, WaystationError
+from waystation.observe.tracing import Tracing
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.filters import Filter, compile_filter
@@ -53,11 +54,19 @@ class Shared(Protocol):
 class Subscriptions:
     """One per broker."""
 
-    def __init__(self, topics: Topics, live: LiveFeeds, streams: Streams, shared: Shared | None = None) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        live: LiveFeeds,
+        streams: Streams,
+        shared: Shared | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._topics = topics
         self._live = live
         self._streams = streams
         self.shared = shared
+        self._tracing = tracing
         self._counted: dict[str, int] = {}
         self._counted_at = (0, 0)
 
@@ -82,11 +91,15 @@ class Subscriptions:
         on_end: OnEnd,
     ) -> Feed:
         if command.mode == "live":
+            if self._tracing is not None:
+                deliver = self._tracing.watching(deliver, "topic", "", consumer_name)
             return self._live.open(
                 selection, deliver, on_end, filter=wanted, history=command.history, slow=command.slow
             )
         group = command.group or ""
         if command.mode == "stream":
+            if self._tracing is not None:
+                deliver = self._tracing.watching(deliver, "topic", "", consumer_name, group)
             terms = Terms(
                 filter=wanted,
                 start=command.start,

@@ -25,6 +25,7 @@ from waystation.broker.topics import Topic, Topics
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
 from waystation.log import batch as batches
 from waystation.message import Delivered
+from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
 from waystation.world.clock import Clock
@@ -174,10 +175,11 @@ class _TailPlace(Place):
 class Tailing:
     """All such readers of a broker, told of topics that grow and go. One per broker."""
 
-    def __init__(self, topics: Topics, readers: Readers, clock: Clock) -> None:
+    def __init__(self, topics: Topics, readers: Readers, clock: Clock, tracing: Tracing | None = None) -> None:
         self.now_ms = clock.now_ms
         self._topics = topics
         self._readers = readers
+        self._tracing = tracing
         self._feeds: dict[str, dict[TailFeed, None]] = {}
         self._due = False
         topics.subscribe_changes(self._changed)
@@ -193,6 +195,8 @@ class Tailing:
             raise NotAllowed(f"topic {topic!r} is the broker's own")
         if start.value < 0:
             raise Invalid(f"start: {start.value} is below zero")
+        if self._tracing is not None:
+            deliver = self._tracing.watching(deliver, "topic", topic)
         feed = TailFeed(self, self._topics, found, filter, deliver, on_end)
         self._feeds.setdefault(topic, {})[feed] = None
         try:

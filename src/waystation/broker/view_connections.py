@@ -41,8 +41,14 @@ async def connections_view(broker: Broker, query: ConnectionsQuery) -> Connectio
     if query.door and query.door not in DOORS:
         raise Invalid(f"door: {query.door[:40]!r} is none; there are {', '.join(sorted(DOORS))}")
     page = await _page(broker, query)
-    found = [one for name in page.names if (one := presence.get(name)) is not None]
-    return ConnectionsOut([one.info() for one in found], page.next, page.total, presence.by_door())
+    pace = Pace(broker.world.clock)
+    shown: list[ConnectionInfo] = []
+    for name in page.names:
+        there = presence.get(name)
+        if there is not None:  # it may have gone a moment ago
+            shown.append(there.info())
+        await pace.breathe()
+    return ConnectionsOut(shown, page.next, page.total, presence.by_door())
 
 
 async def _page(broker: Broker, query: ConnectionsQuery) -> NamesPage:

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from waystation.broker.deaths import TOPIC_TARGET, story_of
 from waystation.broker.jobs import Job
-from waystation.broker.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of
+from waystation.broker.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.broker.queue_looking import peeked_at
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
@@ -82,7 +82,7 @@ async def dead_letter_places(broker: Broker, query: PlacesQuery) -> DeadLetterPl
                 if counts[target] <= SOURCES_SHOWN:
                     sources.setdefault(target, []).append(queue.name)
         await asyncio.sleep(0)
-    page = await page_of(sorted(sources), query.search, query.after or None, query.limit)
+    page = await page_of(await sort_in_steps(list(sources)), query.search, query.after or None, query.limit)
     found = [DeadLetterPlace(name, sources[name], counts[name], _waiting(broker, name)) for name in page.names]
     return DeadLetterPlaces(found, page.next, page.total)
 
@@ -255,11 +255,17 @@ class _Wanted:
         if self._same or self._error:
             story = story_of(message)
             death = story[0] if story else {}
-            if any(death.get(field) != text for field, text in self._same):
+            # As they are, or as the summary shows them: it has a word for those that say nothing, and cuts long ones.
+            if any(text not in (death.get(field), _text(death.get(field))) for field, text in self._same):
                 return False
-            if self._error not in str(death.get("error", "")):
+            if self._error and not _has_error(death, self._error):
                 return False
         return self._filter is None or self._filter.matches(message)
+
+
+def _has_error(death: dict[str, Any], wanted: str) -> bool:
+    error = death.get("error")
+    return error is not None and (wanted in str(error) or wanted == _text(error))
 
 
 def _living(queue: Queue, after: int) -> Iterator[int]:
@@ -317,7 +323,8 @@ def redrive_in_background(broker: Broker, queue: str, asked: Redrive) -> JobStar
 
         await redriving.run(plan, progress, job.pause)
 
-    what = f"{'counting' if asked.dry_run else 'redriving'} dead letters of {queue}"
+    kind, doing = ("count", "counting") if asked.dry_run else ("redrive", "redriving")
+    what = f"{doing} dead letters of {queue}"
     if asked.to is not None:
         what += f" to {asked.to}"
-    return JobStarted(broker.jobs.start("redrive", what, work, 0 if ledger is None else ledger.ready).job)
+    return JobStarted(broker.jobs.start(kind, what, work, 0 if ledger is None else ledger.ready, target=queue).job)

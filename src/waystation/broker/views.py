@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -29,7 +28,8 @@ from waystation.broker import (
     view_topic_settings,
     view_topics,
 )
-from waystation.errors import Invalid, NotFound, near_matches
+from waystation.broker.queries import convert, unknown
+from waystation.errors import NotFound, near_matches
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -138,14 +138,5 @@ def read(query: Mapping[str, Any], wanted: type[Q]) -> Q:
     fields = [field.encode_name for field in msgspec.structs.fields(wanted)]
     for name in query:
         if name not in fields:
-            near = get_close_matches(name[:60], fields, 1)
-            raise Invalid(f"{name[:60]}: there is no such field{f'; did you mean {near[0]}?' if near else ''}")
-    try:
-        return msgspec.convert(query, wanted, strict=False)
-    except msgspec.ValidationError as error:
-        said, _, where = str(error).partition(" - at `$")
-        field = where.rstrip("`").lstrip(".")
-        missing = said.removeprefix("Object missing required field `")
-        if missing != said:
-            raise Invalid(f"{field}{'.' if field else ''}{missing.rstrip('`')}: is missing") from None
-        raise Invalid(f"{field or 'query'}: {said}") from None
+            raise unknown(name, "field", fields)
+    return convert(query, wanted, whole="query", strict=False)

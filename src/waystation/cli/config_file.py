@@ -60,8 +60,9 @@ class ConfigFile:
 
 
 def read_config(path: str) -> ConfigFile:
-    """The file, if all of it is right; else Invalid with the first mistake."""
-    config = check_config(path)
+    """The file, if all of it is right; else Invalid with the first mistake. Whether its addresses may be served is not
+    asked here: the environment and the command line have a word in that."""
+    config = check_config(path, doors=False)
     if config.mistakes:
         first, *others = config.mistakes
         more = f" (and {len(others)} more; `waystation config check {path}` shows all)" if others else ""
@@ -69,8 +70,9 @@ def read_config(path: str) -> ConfigFile:
     return config
 
 
-def check_config(path: str) -> ConfigFile:
-    """The file with all its mistakes. Raises Invalid only if it cannot be read at all."""
+def check_config(path: str, *, doors: bool = True) -> ConfigFile:
+    """The file with all its mistakes. Raises Invalid only if it cannot be read at all. `doors`: an address that would
+    not be served if there were nothing but the file is one of them."""
     config = ConfigFile(path)
     try:
         with open(path, "rb") as file:
@@ -86,7 +88,11 @@ def check_config(path: str) -> ConfigFile:
     except tomllib.TOMLDecodeError as error:
         config.mistakes.append(_syntax(path, text, str(error)))
         return config
-    _Checker(config, find_places(text.replace("\r\n", "\n"))).take_all(content)
+    checker = _Checker(config, find_places(text.replace("\r\n", "\n")))
+    checker.take_all(content)
+    if doors:
+        checker.check_doors()
+    config.mistakes.sort(key=lambda mistake: (mistake.line, mistake.column))
     return config
 
 
@@ -119,8 +125,6 @@ class _Checker:
                 self._take(_name_of(path), value, place.line)
             except Invalid as error:
                 self._mistake(place, str(error))
-        self._check_doors()
-        self._config.mistakes.sort(key=lambda mistake: (mistake.line, mistake.column))
 
     def _take(self, name: str, value: object, line: int) -> None:
         option = OPTIONS.get(name)
@@ -129,7 +133,7 @@ class _Checker:
             raise Invalid(f"{name} is there already, in line {into[name].line}: one of the two has to go")
         into[name] = Given(_setting(name, value) if option is None else _option(option, value), line)
 
-    def _check_doors(self) -> None:
+    def check_doors(self) -> None:
         """A file that is right but for an address that would not be served is not right."""
         options = self._config.options
         insecure = "insecure" in options and options["insecure"].text == "true"

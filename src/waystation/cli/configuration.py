@@ -115,10 +115,13 @@ def _from_environment(made: Configuration, environment: Mapping[str, str]) -> No
     options = {option.variable: option.name for option in OPTIONS.values()}
     settings = {variable_of(name): name for name in BROKER_SETTINGS}
     for variable, text in sorted(ours.items()):
+        if not text and (variable in options or variable in settings):
+            # How scripts and unit files take a variable back. A secret that is not there is empty, too: it must not
+            # turn off the token that the file asks for.
+            continue
         if variable in options:
-            if text:  # an empty one is how scripts and unit files take a variable back
-                name = options[variable]
-                made.options[name] = Chosen(_checked(variable, name, text), "environment", variable)
+            name = options[variable]
+            made.options[name] = Chosen(_checked(variable, name, text), "environment", variable)
         elif variable in settings:
             name = settings[variable]
             made.settings[name] = Chosen(_parsed(variable, name, text), "environment", variable)

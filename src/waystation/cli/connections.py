@@ -39,14 +39,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     rows = [
-        (
-            one["name"],
-            one["door"],
-            one["client"].get("name") or one["client"].get("product"),
-            one["state"],
-            one["doing"],
-        )
-        for one in found["connections"]
+        (one["name"], one["door"], _client(one["client"]), one["state"], one["doing"]) for one in found["connections"]
     ]
     print_table(["name", "door", "client", "state", "doing"], rows)
     if found["next"] is not None:
@@ -56,7 +49,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _client(told: dict[str, Any]) -> str | None:
     """What it says of itself, in a word or two."""
-    return told.get("connection_name") or told.get("name") or told.get("product")
+    return told.get("connection_name") or told.get("client_id") or told.get("name") or told.get("product")
 
 
 def _close(arguments: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from waystation.cli import redrive
 from waystation.cli.arguments import add_server, examples, positive
 from waystation.cli.native import open_client, peek_on, queue_of
-from waystation.cli.output import bold, note, print_table, spell_bytes, spell_count
-from waystation.cli.received import clip, looked_json, preview, print_fields, print_line, spell_payload, visible
+from waystation.cli.output import bold, note, print_table, spell_bytes, spell_count, visible
+from waystation.cli.received import clip, looked_json, preview, print_fields, print_line, spell_payload
 from waystation.cli.units import spell_age, spell_moment
 from waystation.errors import NotFound
 

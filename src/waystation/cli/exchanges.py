@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from waystation.cli.arguments import add_server, examples
 from waystation.cli.message_options import add_content, headers, message_options, payload_of
 from waystation.cli.native import open_client
-from waystation.cli.output import confirmed, print_table
-from waystation.cli.received import json_line, print_line, visible
+from waystation.cli.output import confirmed, print_table, visible
+from waystation.cli.received import json_line, print_line
 from waystation.errors import AlreadyExists, Conflict, NotFound, near_matches
 
 if TYPE_CHECKING:

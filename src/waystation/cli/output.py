@@ -33,7 +33,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None
 def _spell(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return cell if isinstance(cell, str) else str(cell)
+    return visible(cell) if isinstance(cell, str) else str(cell)
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """The text with control characters spelled out, so that nobody's name of a queue commands a terminal; with `lines`,
+    line feeds and tabs stay."""
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def bold(text: str) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.output import spell_count
+from waystation.cli.output import spell_count, visible
 from waystation.cli.template import DEFAULT, compile_with
 from waystation.cli.units import spell_about, spell_age, spell_moment
 from waystation.errors import Invalid
@@ -109,14 +109,6 @@ def spell_header(value: object) -> str:
     if isinstance(value, str):
         return value
     return value.hex() if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def visible(text: str, *, lines: bool = False) -> str:
-    """The text with control characters spelled out; with `lines`, line feeds and tabs stay."""
-    kept = "\n\t" if lines else ""
-    return "".join(
-        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def preview(payload: bytes, most: int = PREVIEW) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from waystation.cli.arguments import add_server, seconds
 from waystation.cli.native import open_client
-from waystation.cli.output import bold, print_json, spell_bytes
+from waystation.cli.output import bold, print_json, spell_bytes, visible
 
 ENTER, LEAVE, HOME, CLEAR_LINE, CLEAR_REST = (
     "\033[?1049h\033[?25l",
@@ -105,7 +105,7 @@ def frame(overview: dict[str, Any], history: dict[str, Any]) -> list[str]:
         + f"  up {spell_duration(broker['uptime_ms'])}  {health['status']}"
         + f"  connections: {', '.join(f'{door} {count}' for door, count in connections.items())}",
     ]
-    lines += [f"  {reason['severity']}: {reason['what']}; {reason['advice']}" for reason in health["reasons"]]
+    lines += [visible(f"  {one['severity']}: {one['what']}; {one['advice']}") for one in health["reasons"]]
     lines += [
         "",
         *(_rate(name, rates[name], history) for name in ("publish", "deliver", "ack")),
@@ -144,7 +144,8 @@ def _busiest(kind: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) ->
     head = f"  {kind.upper():<{NAME}}" + "".join(f"{_title(column):>14}" for column in columns)
     lines = [bold(head)]
     for row in rows:
-        name = row["name"] if len(row["name"]) <= NAME else f"{row['name'][: NAME - 1]}…"
+        name = visible(row["name"])
+        name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
         lines.append(f"  {name:<{NAME}}" + "".join(f"{_cell(column, row.get(column)):>14}" for column in columns))
     return [*lines, ""]
 

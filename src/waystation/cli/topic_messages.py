@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import add_server, not_negative, positive
 from waystation.cli.native import open_client
-from waystation.cli.output import confirmed, note, print_json
+from waystation.cli.output import confirmed, note, print_json, visible
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def _search(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print(json.dumps(message, ensure_ascii=False))
             else:
-                print(f"{message['partition']}@{message['offset']}  {message.get('key') or '-'}  {_glance(message)}")
+                key = message.get("key", message.get("key_base64"))
+                shown = "-" if key is None else visible(key)
+                print(f"{message['partition']}@{message['offset']}  {shown}  {_glance(message)}")
     if not count and not arguments.json:
         note(f"topic {arguments.topic!r} has no such message")
     return 0 if count else 1
@@ -82,7 +84,7 @@ def _glance(message: dict[str, Any]) -> str:
         return "(no value)"
     if message.get("encoding") == "base64":
         return f"(binary: {payload[:60]})"
-    return payload if len(payload) <= 100 else f"{payload[:100]}…"
+    return visible(payload if len(payload) <= 100 else f"{payload[:100]}…")
 
 
 def _delete_records(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from waystation.errors import StorageFailed
@@ -49,6 +49,7 @@ class GroupCommit:
         self.mode: FlushMode = "commit"
         self.interval_ms = 1_000
         self.rounds = 0
+        self.on_round: Callable[[], None] | None = None  # told of the end of every round
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
@@ -134,6 +135,8 @@ class GroupCommit:
             finally:
                 self._running.set_result(None)
                 self._running = None
+                if self.on_round is not None:
+                    self.on_round()
                 if waiters is not None and not waiters.done():
                     waiters.set_result(None)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered
+from waystation.observe.spans import Place
+from waystation.observe.tracing import Tracing
 from waystation.queues.commands import Run, count_of
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger import Grant
@@ -26,7 +28,7 @@ class QueueFeed:
     consumer and is sent none."""
 
     __slots__ = (
-        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "exclusive", "hold_ms", "on_closed",
+        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "door", "exclusive", "hold_ms", "on_closed",
         "priority", "queue", "shard", "silent",
     )  # fmt: skip
 
@@ -54,6 +56,7 @@ class QueueFeed:
         self.priority = priority
         self.silent = silent
         self.closed = False
+        self.door = "" if shard.tracing is None else shard.tracing.door
         self.on_closed: Callable[[QueueFeed], None] | None = None
         self._deliver = deliver
         self._on_end = on_end
@@ -89,6 +92,8 @@ class QueueFeed:
         taken = self._open_all(grants)
         self._left -= len(taken)
         if taken and (not self.auto_ack or self._write_off(taken)):
+            if self.shard.tracing is not None:
+                self._trace(self.shard.tracing, taken)
             self._hand_out(taken)
         return count_of((grant.first, grant.count) for grant in grants)
 
@@ -126,6 +131,13 @@ class QueueFeed:
             self.end(error)
             return False
         return True
+
+    def _trace(self, tracing: Tracing, taken: list[Delivered]) -> None:
+        place = Place("queue", self.queue.name, self.door, self.consumer)
+        if self.auto_ack:
+            tracing.delivered(place, taken, outcome="auto-ack")
+        else:
+            tracing.delivered(place, taken, self.queue)
 
     def _hand_out(self, taken: list[Delivered]) -> None:
         try:
@@ -232,6 +244,8 @@ class Getter(QueueFeed):
             except StorageFailed:
                 self.shard.detach(self.queue, self.consumer, forgiven=True)  # they are where they were
                 raise
+        if taken and self.shard.tracing is not None:
+            self._trace(self.shard.tracing, taken)
         self._give_way()
         return taken
 

@@ -55,6 +55,9 @@ FORGET_IDS = 1_000
 MAX_REFUSED_DEAD = 10_000
 """Dead letters that may wait in a queue that makes dead letters of what it refuses: their target may be full, too."""
 
+BROKERS_OWN = "__"
+"""Queues whose names begin so keep something for somebody else; what is put there is on its way."""
+
 Producer = tuple[int, int]
 
 
@@ -96,6 +99,8 @@ class Shard(Upkeep):
         written = self.log.write([Delete(queue.id)])
         self.note_use(queue)
         self.queues.pop(queue.id, None)
+        if self.tracing is not None:
+            self.tracing.gone(queue, "queue-deleted")
         return written.receipt
 
     # -- publish ------------------------------------------------------------------------------------------------------
@@ -128,6 +133,8 @@ class Shard(Upkeep):
         else:
             for offset, (block, _) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
+        if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
+            self.tracing.put(queue.name, wanted, first, *written.receipt, own=moved)
         return PutResult(first, len(wanted), duplicates, written.receipt, size)
 
     def _check_room(self, queue: Queue, count: int, size: int) -> None:
@@ -280,6 +287,9 @@ class Shard(Upkeep):
             receipt = self.log.write(wanted, done=True).receipt if wanted else None
         finally:
             self._settled(queue)
+        if self.tracing is not None:
+            kept = receipt or (None, 0)
+            self.tracing.settled(queue, verdict.value, runs, *kept, consumer=consumer, unknown=outcome.unknown)
         return Settled(receipt, outcome.unknown)
 
     def write_off(self, queue: Queue, consumer: str, runs: list[Run]) -> None:
@@ -319,6 +329,8 @@ class Shard(Upkeep):
         now_ms = self.world.clock.now_ms()
         self.note_use(queue)
         lapsed = queue.ledger.detach(consumer, forgiven=forgiven)
+        if self.tracing is not None:
+            self.tracing.gone(queue, "release" if forgiven else "consumer-gone", consumer)
         given_back: list[Command] = [Forgive(queue.id, lapsed.forgiven)] if lapsed.forgiven else []
         self._write_quietly(
             given_back
@@ -357,6 +369,8 @@ class Shard(Upkeep):
                 self.give_back(queue, runs)
             raise
         self.open.add(producer[0], written.first, command)
+        if self.tracing is not None:
+            self.tracing.settled(queue, Verdict.ACK.value, runs, *written.receipt, consumer=consumer)
         return []
 
     def give_back(self, queue: Queue, runs: Sequence[Run]) -> None:

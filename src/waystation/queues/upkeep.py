@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.observe.meters import DeathMeter
+from waystation.observe.tracing import Tracing
 from waystation.queues.alarm import Alarm
 from waystation.queues.bodies import Bodies, Gone
 from waystation.queues.commands import Bury, Command, Done, Run, count_of
@@ -19,6 +20,7 @@ from waystation.queues.pump import Pump
 from waystation.queues.queue import Death, Queue
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard_log import ShardLog
+from waystation.queues.states import State
 from waystation.queues.usage import Notes, usage_of
 from waystation.world import World
 
@@ -48,6 +50,7 @@ class Upkeep:
         self.max_message_bytes = 1024 * 1024
         self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
         self.deaths = DeathMeter()
+        self.tracing: Tracing | None = None
         self.on_idle: Callable[[Queue], None] = lambda queue: None  # a queue that nobody used for too long
         self._on_dead = on_dead
         self._settings: dict[QueueSettings, QueueSettings] = {}  # queues that are alike share one
@@ -115,6 +118,8 @@ class Upkeep:
             return
         self.note_use(queue)
         lapsed = ledger.lapse(now_ms)
+        if self.tracing is not None:
+            self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.HELD)
         if lapsed.expired or lapsed.exhausted:
             self._write_quietly(
                 self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
 
 import pika
@@ -172,3 +174,17 @@ def test_a_client_in_the_brokers_own_process_cannot_be_closed() -> None:
         with pytest.raises(WaystationError, match="it stays"):
             mq.end_connection(mine["name"])
         mq.ping()
+
+
+def test_clients_that_are_gone_at_once_are_not_counted(http: Http) -> None:
+    host, port = split_address(http.address)
+    reset = struct.pack("ii", 1, 0)  # closing it takes everything back, so that the broker cannot ask who it was
+    for _ in range(200):
+        with socket.create_connection((host, port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+
+    def agreed() -> bool:
+        found = http("GET", "/v1/connections", limit=1000).json
+        return bool(found["by_door"]["http"] == sum(one["door"] == "http" for one in found["connections"]))
+
+    wait_for(agreed, "as many are counted as are listed")

@@ -68,6 +68,9 @@ def test_a_summary_counts_reasons_sources_and_errors(http: Http, dead: str) -> N
     assert summary["by_source"] == {one: 3, other: 2, "unknown": 1}
     assert summary["by_error"] == {"no such customer": 3, "too late": 2}
     assert 0 < summary["oldest_ms"] <= summary["newest_ms"]
+    for query in ({"reason": "unknown"}, {"source": "unknown"}):  # what the summary offers is found
+        (found,) = http("GET", f"/v1/dead-letters/{dead}", count=100, **query).json["messages"]
+        assert found["payload"] == "put by hand"
     empty = unique("empty")
     http("PUT", f"/v1/queues/{empty}")
     nothing = http("GET", f"/v1/dead-letters/{empty}/summary").json
@@ -134,7 +137,7 @@ def test_a_redrive_in_the_background_says_how_far_it_is_and_ends(http: Http, dea
     assert (info["state"], info["kind"], info["error"]) == ("done", "redrive", None)
     assert (info["done"], info["total"], info["matched"], info["moved"], info["skipped"]) == (31, 31, 31, 30, 1)
     assert info["started_ms"] <= info["ended_ms"]
-    assert dead in info["what"]
+    assert (info["target"], dead in info["what"]) == (dead, True)
     assert name in [each["job"] for each in http("GET", "/v1/jobs").json["jobs"]]
     assert http.queue(queue)["ready"] == 30
     assert http.refused("DELETE", f"/v1/jobs/{name}") == (409, "Conflict")
@@ -159,6 +162,7 @@ def test_a_job_that_only_counts_moves_nothing(http: Http, dead: str) -> None:
     kill(http, queue, dead, 4, "boom")
     info = ended(http, start(http, dead, dry_run=True, filter="text = 'boom 1'"))
     assert (info["state"], info["matched"], info["moved"], info["done"]) == ("done", 1, 0, 4)
+    assert (info["kind"], info["target"]) == ("count", dead)
     assert http.queue(dead)["ready"] == 4
 
 

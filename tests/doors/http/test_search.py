@@ -228,3 +228,10 @@ def test_records_before_an_offset_are_deleted(http: Http, topic: str) -> None:
     assert http.refused("POST", own, {"before_offset": 0}) == (403, "NotAllowed")
     http("PATCH", f"/v1/topics/{topic}", {"settings": {"cleanup.policy": "compact"}})
     assert http.refused("POST", path, {"before_offset": 10}) == (409, "Conflict")
+
+
+@pytest.mark.parametrize("query", [{"from_ms": 10**20}, {"from_ms": 2**64}, {"partition": 10**20}])
+def test_numbers_of_any_size_are_answered(http: Http, topic: str, query: dict[str, int]) -> None:
+    http("PUT", f"/v1/topics/{topic}", {"partitions": 1})
+    answer = http("GET", f"/v1/topics/{topic}/search", ok=False, **query)
+    assert answer.status == (404 if "partition" in query else 200), answer

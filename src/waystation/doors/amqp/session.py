@@ -139,6 +139,8 @@ class Session:
 
     def work(self) -> None:
         """Works off events, as far as none of them has to wait."""
+        if self.broker.tracing is not None:
+            self.broker.tracing.arrived("amqp")
         try:
             self._work_off()
         except Exception:

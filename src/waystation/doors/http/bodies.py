@@ -9,10 +9,12 @@ The structs describe the JSON that `message_json` reads and writes; a test keeps
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from waystation.doors.http.calls import Messages, read_json
 from waystation.doors.http.engine import Request
@@ -20,6 +22,7 @@ from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Message, check_message
 from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_json_object
 from waystation.observe.rates import QueueRates
+from waystation.observe.traceparent import HEADER, STATE_HEADER
 from waystation.queues.settings import QueueSettings
 
 MAX_MESSAGES = 10_000
@@ -73,6 +76,19 @@ def read_messages(request: Request, *, raw: bool) -> Messages:
         except Invalid as error:
             raise Invalid(f"messages[{i}].{error}") from None
     return Messages(messages)
+
+
+def with_trace(messages: Messages, headers: Mapping[str, str]) -> Messages:
+    """The request's own trace is that of the messages in it that have none."""
+    own = {name: headers[name] for name in (HEADER, STATE_HEADER) if name in headers}
+    if HEADER not in own:
+        return messages
+    return Messages(
+        [
+            message if HEADER in message.headers else replace(message, headers={**message.headers, **own})
+            for message in messages.messages
+        ]
+    )
 
 
 def _raw_message(request: Request, kind: str) -> Message:

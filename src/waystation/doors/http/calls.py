@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from waystation.broker import queries
+from waystation.broker.queries import unknown
 from waystation.doors.http.engine import Request
 from waystation.doors.http.replies import Reply
 from waystation.doors.http.wire import Session
@@ -138,7 +139,7 @@ def read_query(text: str, wanted: type[Q], bare: str = "") -> Q:
         if bare and not value and name not in known:
             name, value = bare, name
         if name not in known:
-            raise Invalid(f"{name[:60]}: there is no such query parameter{_near(name, known)}")
+            raise unknown(name, "query parameter", known)
         if name in lists:
             values.setdefault(name, []).append(value)
         else:
@@ -161,21 +162,13 @@ def read_body(body: bytes, wanted: type[B]) -> B:
         known, _ = _fields(wanted)
         for name in value:
             if name not in known:
-                raise Invalid(f"{name[:60]}: there is no such field{_near(name, known)}")
+                raise unknown(name, "field", known)
     return convert(value, wanted)
 
 
 def convert(value: Any, wanted: type[B], *, strict: bool = True) -> B:
-    """`msgspec.convert`, with its errors as ours: the field first."""
-    try:
-        return msgspec.convert(value, wanted, strict=strict)
-    except msgspec.ValidationError as error:
-        said, _, where = str(error).partition(" - at `$")
-        field = where.rstrip("`").lstrip(".")
-        missing = said.removeprefix("Object missing required field `")
-        if missing != said:
-            raise Invalid(f"{field}{'.' if field else ''}{missing.rstrip('`')}: is missing") from None
-        raise Invalid(f"{field}: {said}" if field else f"the body: {said}") from None
+    """A body, or a query, as its struct."""
+    return queries.convert(value, wanted, whole="the body", strict=strict)
 
 
 @cache
@@ -190,8 +183,3 @@ def _is_list(kind: Any) -> bool:
     if get_origin(kind) is Annotated:
         kind = kind.__origin__
     return get_origin(kind) is list
-
-
-def _near(name: str, known: frozenset[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""

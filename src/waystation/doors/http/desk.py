@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waystation.doors.http.bodies import read_messages
+from waystation.doors.http.bodies import read_messages, with_trace
 from waystation.doors.http.calls import (
     AnyRoute,
     Call,
@@ -100,6 +100,8 @@ class Desk:
         if request.websocket and not route.streams:
             raise Invalid(f"{route.path} is no WebSocket")
         connection.serving(route)
+        if self.broker.tracing is not None:
+            self.broker.tracing.arrived("http")
         now_s = self.broker.world.clock.monotonic
         began = now_s()
         try:
@@ -117,6 +119,8 @@ class Desk:
         body: Any = None
         if route.body is Messages:
             body = read_messages(request, raw=bool(getattr(asked, "raw", False)))
+            if self.broker.tracing is not None:
+                body = with_trace(body, request.headers)
         elif route.body is not Nothing and (request.body or not route.optional_body):
             body = read_body(request.body, route.body)
         return Call(names, asked, body, request, peer)

@@ -29,6 +29,7 @@ from waystation.doors.http.replies import json_reply
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
+from waystation.observe.spans import Place as TracedPlace
 
 if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
@@ -179,6 +180,8 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     if not messages and asked.wait_ms:
         await _grown(partition, following, asked.wait_ms)
         messages, following = _read(partition, following, asked.count)
+    if desk.broker.tracing is not None:
+        desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
     shown = [to_json_object(delivered) for delivered in messages]
     return {"messages": shown, "next_offset": following, "end_offset": log.stable_offset}
 

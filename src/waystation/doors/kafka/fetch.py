@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from waystation.broker.record_tracing import traced_from
 from waystation.doors.kafka import fetch_codec
 from waystation.doors.kafka.errors_map import refused
 from waystation.doors.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionAnswer
 from waystation.doors.kafka.fetch_sessions import Session, SessionError, Sessions
 from waystation.errors import WaystationError
 from waystation.log.log import Log
+from waystation.observe.spans import Place
+from waystation.observe.tracing import Tracing
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -170,6 +173,8 @@ class _Fetch:
 
     def _finish(self, answers: list[PartitionAnswer]) -> None:
         self._count(answers)
+        if self._broker.tracing is not None:
+            self._trace(self._broker.tracing, answers)
         session = self._session
         session_id = 0
         if session is not None:
@@ -178,6 +183,12 @@ class _Fetch:
             if self._request.session_epoch != 0:
                 answers = news
         self._answer(fetch_codec.encode(self._request.version, answers, session_id=session_id))
+
+    def _trace(self, tracing: Tracing, answers: list[PartitionAnswer]) -> None:
+        for wanted, answer in zip(self._wanted, answers, strict=True):
+            found = traced_from(answer.records, wanted.offset) if answer.records else None
+            if found:
+                tracing.fetched(Place("topic", self._find(wanted).topic.name, "kafka"), wanted.index, found)
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""

@@ -36,6 +36,8 @@ def handle(broker: Broker, version: int, data: memoryview, answer: Answer) -> Aw
     """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
     nothing else of the connection may be looked at until it is done."""
     request = produce_codec.decode(data, version)
+    if broker.tracing is not None:
+        broker.tracing.arrived("kafka", waits=request.acks == ALL)
     if request.acks not in (0, 1, ALL):
         results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
         answer([produce_codec.encode(version, results)])

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.record_tracing import traced_from
 from waystation.broker.shared_group import SharedGroup
 from waystation.broker.shared_partition import SharedPartition
 from waystation.doors.kafka import share_acks
@@ -23,6 +24,8 @@ from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.groups.share_errors import InvalidShareRequest, UnknownShareSession
 from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from waystation.observe.spans import Place
+from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger import Grant
 
@@ -194,6 +197,16 @@ class _Acquisition:
         meter.delivered += delivered
         meter.delivered_bytes += len(answer.records)
         one.partition.topic.delivered += delivered
+        if self._call.broker.tracing is not None:
+            self._trace(self._call.broker.tracing, one, answer)
+
+    def _trace(self, tracing: Tracing, one: SharedPartition, answer: Answer) -> None:
+        group = self._call.request.group_id
+        place = Place("subscription", one.topic, "kafka", self._call.request.member_id, group)
+        given = [range(grant.first, grant.first + grant.count) for grant in answer.grants]
+        found = traced_from(answer.records, given[0].start)
+        found = [each for each in found if any(each.offset in run for run in given)]
+        tracing.fetched(place, one.partition.index, found)
 
     def _limit(self) -> int:
         return self._call.broker.settings.integer("fetch.max.bytes")

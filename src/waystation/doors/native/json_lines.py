@@ -108,7 +108,7 @@ def to_command(given: Mapping[str, Any], action: str) -> AnyCommand:
     known = kind.__struct_fields__
     for name in fields:
         if name != "action" and name not in known:
-            raise Invalid(f"{name}: {action} has no such field{_near(name, known)}")
+            raise Invalid(f"{name[:60]}: {action} has no such field{_near(name, known)}")
         _check_numbers(fields[name], name)
     try:
         command = msgspec.convert(fields, kind)

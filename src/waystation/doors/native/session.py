@@ -112,11 +112,14 @@ class Session:
         """
         at = 0
         now_s = self.now_s()
+        tracing = self.broker.tracing
         while at < len(commands) and not self.full and not self.closed:
             command = commands[at]
             kind = type(command)
             behind = at + 1
             self.timing = (self._times.get(kind) or self._times_of(kind), now_s)
+            if tracing is not None:
+                tracing.arrived("native", waits=getattr(command, "acks", "durable") == "durable")
             try:
                 if kind is Put:
                     behind = puts_together(commands, at)

@@ -273,19 +273,13 @@ function jobsCard(place, moved) {
   const rows = h("div", {});
   let before = "";
   const read = follow(place.view, JOBS_MS, () => get("/v1/jobs", {}, place.view.signal), ({ jobs }) => {
-    const ours = jobs.filter((job) => job.kind === "redrive" && isOf(job.what, place.queue));
+    const ours = jobs.filter((job) => job.kind === "redrive" && job.target === place.queue);
     morph(rows, ours.length ? card("On their way", ours.map((job) => jobView(job, read.now))) : null);
     const now = ours.map((job) => `${job.job} ${job.moved}`).join();
     if (before && now !== before) moved();
     before = now;
   });
   return { element: h("div", {}, read.problem, rows), now: read.now };
-}
-
-/** Whether a job's words are of this place: `redriving dead letters of QUEUE`, perhaps with ` to TARGET` behind it. */
-function isOf(what, queue) {
-  const words = `redriving dead letters of ${queue}`;
-  return what === words || what.startsWith(`${words} to `);
 }
 
 function jobView(job, changed) {

@@ -9,6 +9,7 @@ import { publishForm } from "./topic_publish.js";
 import { settingsPanel } from "./topic_settings.js";
 import { bytesOf, messagesOf, retention } from "./topics.js";
 
+const MAX_ROWS = 500;
 const TABS = [["partitions", "Partitions"], ["messages", "Messages"], ["publish", "Publish"], ["settings", "Settings"]];
 
 export async function openTopic(view, name) {
@@ -21,7 +22,8 @@ export async function openTopic(view, name) {
   const form = publishForm(name, () => topic.partitions.length);
   const settings = settingsPanel(view, name, refresh);
   const panels = {
-    partitions: () => card("Partitions", partitionTable(topic, speed, (one) => view.act(() => deleteBefore(one)))),
+    partitions: () => card("Partitions", topic.partitions.length > MAX_ROWS ? h("p", { class: "muted" }, `The first ${MAX_ROWS} of ${count(topic.partitions.length)}.`) : null,
+      partitionTable(topic, speed, (one) => view.act(() => deleteBefore(one)))),
     messages: () => keep(browser.element),
     publish: () => keep(form),
     settings: () => keep(settings.element),
@@ -96,7 +98,7 @@ function partitionTable(topic, speed, deleteBefore) {
     { title: "Size", number: true, cell: (one) => bytes(one.bytes) },
     { title: "Published", number: true, cell: (one) => rate(speed.of(one.partition)) },
     { title: "Actions", cell: (one) => button("Delete records…", () => deleteBefore(one), { kind: "link", label: `Delete records of partition ${one.partition}` }) },
-  ], topic.partitions, { key: (one) => one.partition });
+  ], topic.partitions.slice(0, MAX_ROWS), { key: (one) => one.partition });
 }
 
 /** Messages per second of each partition, from its last two ends. */
