@@ -29,7 +29,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak bench bench-spark bench-pages lock clean
+.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak-spark soak bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,9 @@ screenshots: $(DEV) tools ## the pictures of the dashboard in docs/images
 # An environment of its own: PySpark and a Java runtime are 600 MB that nothing else needs.
 spark: $(SPARK) ## the tests of the Spark source, sink and pipelines, with real Spark
 	$(SPARK_VENV)/bin/python -m pytest tests/spark $(PYTEST_ARGS)
+
+soak-spark: $(SPARK) ## a million rows each way through Spark, with everything killed again and again (an hour)
+	$(SPARK_VENV)/bin/python -m pytest -m soak --timeout=7200 tests/spark $(PYTEST_ARGS)
 
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)

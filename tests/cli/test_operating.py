@@ -107,6 +107,15 @@ def test_delayed_messages_are_listed_in_the_order_of_their_times_and_cancelled(q
         assert quick("delayed", "list", "--topic", f"{queue}-topic", "--json").json["messages"] == []
 
 
+def test_more_delayed_messages_are_listed_than_the_broker_gives_at_once(quick: QuickCli, queue: str) -> None:
+    with waystation.connect(quick.server) as mq:
+        mq.queue(queue).put_many([{"n": n} for n in range(1_200)], delay=3600)
+        found = quick("delayed", "list", queue, "--limit", "1100", "--json").json
+        assert len({one["tag"] for one in found["messages"]}) == 1_100
+        assert found["next"] is not None
+        assert len(quick("delayed", "list", queue, "--limit", "5000").lines) == 1_201
+
+
 def test_messages_of_a_topic_are_found_and_the_oldest_deleted(quick: QuickCli, topic: str) -> None:
     with waystation.connect(quick.server) as mq:
         for number in range(5):

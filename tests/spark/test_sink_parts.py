@@ -334,6 +334,20 @@ def test_a_driver_that_died_leaves_stages_that_the_next_commit_aborts(server: Se
     assert texts(committed(server, topic)) == ["a"]
 
 
+def test_a_failed_job_undoes_what_its_tasks_did_not_tell_it_of(server: Server, topic: str) -> None:
+    """A task that Spark gave up, after it had staged or in the middle: no later commit of that job would undo it."""
+    tasks = Tasks(server, topic)
+    tasks.write(0, "staged", stage="0.0")
+    slow = Staging(client_at(tasks.options.servers, 20), f"{tasks.name}/run/1.0", tasks.options)
+    slow.batches(topic, [(0, batches.build([(None, b"slow", ())], 1_700_000_000_000))])
+    abort_stages(tasks.options, [], f"{tasks.name}/run/")
+    with connect(server) as mq:
+        assert open_stages(mq) == 0
+    with pytest.raises(Conflict):
+        slow.stage()
+    assert texts(committed(server, topic)) == []
+
+
 def test_a_task_that_fails_leaves_nothing_staged(server: Server, topic: str) -> None:
     tasks = Tasks(server, topic)
 

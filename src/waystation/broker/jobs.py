@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import Conflict, Full, NotFound, WaystationError
+from waystation.errors import Conflict, Full, NotFound, Unavailable, WaystationError
 from waystation.world import World
 
 if TYPE_CHECKING:
@@ -124,10 +124,12 @@ class Jobs:
     def start(
         self, kind: str, what: str, work: Work, total: int | None = None, *, target: str | None = None
     ) -> JobInfo:
-        """Begins a job; Full if too many are running."""
+        """Begins a job; Full if too many are running, Unavailable if the broker stops."""
         self._forget()
         running = sum(job.info.state == "running" for job in self._jobs.values())
-        if running >= MAX_RUNNING or self._stopping:
+        if self._stopping:
+            raise Unavailable("the broker stops; ask again when it is back")
+        if running >= MAX_RUNNING:
             raise Full(f"{running} jobs are running, which is as many as there can be; wait for one, or cancel it")
         now_ms = self._clock.now_ms()
         self._serial += 1

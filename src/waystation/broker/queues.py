@@ -18,6 +18,7 @@ from waystation.broker.queue_checks import check_declaration, difference
 from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
 from waystation.broker.queue_putting import put_or_refuse, put_with_patience
+from waystation.broker.redriving import Redrive
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
@@ -394,19 +395,9 @@ class Queues:
         limit: int = 0,
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
-        progress: Callable[[RedriveAnswer], None] | None = None,
     ) -> RedriveAnswer:
-        """Sends dead letters back (see `dead_letters.py`)."""
-        return await self._dead_letters.redrive(
-            queue,
-            to=to,
-            filter=filter,
-            rate=rate,
-            limit=limit,
-            dry_run=dry_run,
-            message_ids=message_ids,
-            progress=progress,
-        )
+        """Sends dead letters back (see `redriving.py`)."""
+        return await self._dead_letters.redrive(queue, Redrive(to, filter, list(message_ids), rate, limit, dry_run))
 
 
 def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:

@@ -10,9 +10,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
 
 from waystation.broker.deaths import TOPIC_TARGET, story_of
 from waystation.broker.letters import send
@@ -36,8 +39,21 @@ REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
 TARGETS_SHOWN = 1_000
 """Places that a dry run names; messages may name ever others."""
+PAUSE_S = 1.0
+"""A slow one sleeps no longer than this without asking whether it is still wanted."""
 LOOKED_AT = 500
 """Messages that a redrive looks at before the loop has its turn."""
+
+
+class Redrive(msgspec.Struct, omit_defaults=True):
+    """Which of them, where to, and how fast."""
+
+    to: Annotated[str, Meta(description="instead of where each one died")] | None = None
+    filter: Annotated[str, Meta(description="only those that this filter expression matches")] | None = None
+    message_ids: list[str] = []
+    rate: Annotated[float, Meta(ge=0, description="messages per second; 0: as fast as can be")] = 0.0
+    limit: Annotated[int, Meta(ge=0, description="the most to send; 0: all")] = 0
+    dry_run: Annotated[bool, Meta(description="say how many match, send none")] = False
 
 
 class Chooser:
@@ -106,45 +122,24 @@ class Redriving:
         self._broker = broker
         self._redriving: set[tuple[int, int]] = set()  # by shard and number
 
-    async def redrive(
-        self,
-        name: str,
-        *,
-        to: str | None = None,
-        filter: str | None = None,
-        rate: float = 0.0,
-        limit: int = 0,
-        dry_run: bool = False,
-        message_ids: Sequence[str] = (),
-        progress: Progress | None = None,
-    ) -> RedriveAnswer:
-        """Sends what is in a dead-letter queue back to where it died, or to `to`, oldest first."""
-        plan = self.plan(name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=message_ids)
-        return await self.run(plan, progress)
+    async def redrive(self, name: str, asked: Redrive, progress: Progress | None = None) -> RedriveAnswer:
+        """Sends what is in a dead-letter queue back to where it died, or elsewhere, oldest first."""
+        return await self.run(self.plan(name, asked), progress)
 
-    def plan(
-        self,
-        name: str,
-        *,
-        to: str | None = None,
-        filter: str | None = None,
-        rate: float = 0.0,
-        limit: int = 0,
-        dry_run: bool = False,
-        message_ids: Sequence[str] = (),
-    ) -> Plan:
+    def plan(self, name: str, asked: Redrive) -> Plan:
         """Checks all that can be wrong with it, and raises; nothing has happened then."""
-        if not (math.isfinite(rate) and rate >= 0):
-            raise Invalid(f"rate: {rate} is not a number from zero on")
-        if limit < 0:
-            raise Invalid(f"limit: {limit} is below zero")
+        if not (math.isfinite(asked.rate) and asked.rate >= 0):
+            raise Invalid(f"rate: {asked.rate} is not a number from zero on")
+        if asked.limit < 0:
+            raise Invalid(f"limit: {asked.limit} is below zero")
         shard, queue = self._broker.queues.of_users(name)
-        if to is not None:
-            _check_target(self._broker, queue, to)
-        wanted = compile_filter(filter) if filter else None
-        if not dry_run:
+        if asked.to is not None:
+            _check_target(self._broker, queue, asked.to)
+        wanted = compile_filter(asked.filter) if asked.filter else None
+        if not asked.dry_run:
             self._check_alone(shard, queue)
-        return Plan(Chooser(shard, queue, wanted, frozenset(message_ids)), to, rate, limit, dry_run)
+        chooser = Chooser(shard, queue, wanted, frozenset(asked.message_ids))
+        return Plan(chooser, asked.to, asked.rate, asked.limit, asked.dry_run)
 
     def _check_alone(self, shard: Shard, queue: Queue) -> None:
         if (shard.index, queue.id) in self._redriving:
@@ -180,9 +175,7 @@ class Redriving:
             if progress is not None:
                 progress(answer)
             if tx is not None and chosen and rate:
-                await pause(len(chosen) / rate)
-                if progress is not None:
-                    progress(answer)  # whoever asked may have gone meanwhile
+                await _wait(len(chosen) / rate, answer, progress, pause)
         return answer
 
     def _foresee(self, queue: Queue, chosen: list[tuple[int, Message]], to: str | None, answer: RedriveAnswer) -> None:
@@ -227,6 +220,16 @@ class Redriving:
             raise
         await tx.end(commit=True)
         return len(taken)
+
+
+async def _wait(seconds: float, answer: RedriveAnswer, progress: Progress | None, pause: Pause) -> None:
+    """In small steps: whoever asked may go meanwhile, and others cannot redrive the queue as long as this lasts."""
+    while seconds > 0:
+        step = min(seconds, PAUSE_S)
+        await pause(step)
+        seconds -= step
+        if progress is not None:
+            progress(answer)
 
 
 def _check_target(broker: Broker, queue: Queue, to: str) -> None:

@@ -22,6 +22,7 @@ from waystation.broker.deaths import TOPIC_TARGET, story_of
 from waystation.broker.jobs import Job
 from waystation.broker.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.broker.queue_looking import peeked_at
+from waystation.broker.redriving import Redrive
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.message_json import to_json_object
@@ -286,17 +287,6 @@ def _shown(peeked: Peeked, queue: str) -> dict[str, Any]:
 # -- the way back ------------------------------------------------------------------------------------------------------
 
 
-class Redrive(msgspec.Struct, omit_defaults=True):
-    """Which of them, where to, and how fast."""
-
-    to: Annotated[str, Meta(description="instead of where each one died")] | None = None
-    filter: Annotated[str, Meta(description="only those that this filter expression matches")] | None = None
-    message_ids: list[str] = []
-    rate: Annotated[float, Meta(ge=0, description="messages per second; 0: as fast as can be")] = 0.0
-    limit: Annotated[int, Meta(ge=0, description="the most to send; 0: all")] = 0
-    dry_run: Annotated[bool, Meta(description="say how many match, send none")] = False
-
-
 class JobStarted(msgspec.Struct):
     """What is done in the background; `/v1/jobs/{job}` says how far it is."""
 
@@ -306,15 +296,7 @@ class JobStarted(msgspec.Struct):
 def redrive_in_background(broker: Broker, queue: str, asked: Redrive) -> JobStarted:
     """What is wrong with it is raised here; what comes of it is the job's affair."""
     redriving = broker.dead_letters.redriving
-    plan = redriving.plan(
-        queue,
-        to=asked.to,
-        filter=asked.filter,
-        rate=asked.rate,
-        limit=asked.limit,
-        dry_run=asked.dry_run,
-        message_ids=asked.message_ids,
-    )
+    plan = redriving.plan(queue, asked)
     ledger = plan.chooser.queue.ledger
 
     async def work(job: Job) -> None:

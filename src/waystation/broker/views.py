@@ -15,6 +15,8 @@ import msgspec
 from waystation.broker import (
     group_resetting,
     jobs,
+    redriving,
+    search_terms,
     searching,
     view_connections,
     view_dead_letters,
@@ -56,7 +58,7 @@ class CancelDelayed(msgspec.Struct):
     id: str
 
 
-class Redrive(view_dead_letters.Redrive, kw_only=True):
+class RedriveQueue(redriving.Redrive, kw_only=True):
     """Dead letters of a queue, in the background."""
 
     queue: str
@@ -93,7 +95,7 @@ VIEWS: dict[str, AnyRow] = {
     "exchanges": Row(view_routing.ExchangesQuery, view_routing.exchanges_page),
     "bindings": Row(view_routing.BindingsQuery, view_routing.bindings_page),
     "routing": Row(view_routing.RoutingQuery, view_routing.routing_page),
-    "search": Row(searching.SearchQuery, searching.search),
+    "search": Row(search_terms.SearchQuery, searching.search),
     "settings": Row(view_settings.SettingsQuery, view_settings.settings_view),
     "topics": Row(view_topics.TopicsQuery, view_topics.topics_page),
     "topic": Row(TopicQuery, lambda broker, query: view_topics.topic_view(broker, query.topic)),
@@ -106,7 +108,9 @@ ACTIONS: dict[str, AnyRow] = {
     ),
     "cancel-job": Row(jobs.JobQuery, jobs.cancel_job),
     "delete-records": Row(view_topics.DeleteRecords, view_topics.delete_records),
-    "redrive": Row(Redrive, lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query)),
+    "redrive": Row(
+        RedriveQueue, lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query)
+    ),
     "reset-group": Row(group_resetting.ResetGroup, group_resetting.reset_group),
     "delete-group": Row(group_resetting.DeleteGroup, group_resetting.delete_group),
     "start-pipeline": Row(view_pipelines.PipelineQuery, view_pipelines.start_pipeline),

@@ -48,7 +48,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="*", choices=("topic", "queue", []), help="default: both")
+    # Python 3.11 looks for the empty list among the choices when nothing is given; no help and no shell shows it.
+    parser.add_argument("what", nargs="*", choices=("topic", "queue", []), metavar="topic|queue", help="default: both")
     parser.add_argument("--count", type=positive, metavar="N", default=100_000, help="messages (default: 100000)")
     parser.add_argument("--size", type=positive, metavar="BYTES", default=100, help="of a message (default: 100)")
     add_progress(parser)

@@ -88,7 +88,7 @@ def spots(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
 
 def _kind(action: argparse.Action) -> str:
     if action.choices is not None:
-        return ",".join(str(choice) for choice in action.choices)
+        return ",".join(str(choice) for choice in action.choices if choice)
     if isinstance(action.metavar, str) and action.metavar in _BY_METAVAR:
         return _BY_METAVAR[action.metavar]
     return _BY_NAME.get(action.dest, ANYTHING) if action.metavar is None or action.dest == "group" else ANYTHING

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from waystation.cli.arguments import add_server, positive
-from waystation.cli.native import open_client
+from waystation.cli.native import open_client, view_pages
 from waystation.cli.output import confirmed, note, print_json, print_table
 from waystation.errors import NotFound
 
@@ -30,11 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    query: dict[str, object] = {"search": arguments.search, "limit": arguments.limit}
+    query: dict[str, object] = {"search": arguments.search}
     if arguments.door is not None:
         query["door"] = arguments.door
     with open_client(arguments) as mq:
-        found = mq.view("connections", **query)
+        found = view_pages(mq, "connections", "connections", arguments.limit, **query)
     if arguments.json:
         print_json(found)
         return 0

@@ -6,7 +6,7 @@ import argparse
 import time
 
 from waystation.cli.arguments import add_server, positive
-from waystation.cli.native import open_client, queue_of
+from waystation.cli.native import open_client, queue_of, view_pages
 from waystation.cli.output import note, print_json, print_table
 from waystation.errors import Conflict, NotFound
 
@@ -28,13 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    query: dict[str, object] = {"limit": arguments.limit}
+    query: dict[str, object] = {}
     if arguments.queue is not None:
         query["queue"] = arguments.queue
     if arguments.topic is not None:
         query["topic"] = arguments.topic
     with open_client(arguments) as mq:
-        found = mq.view("delayed", **query)
+        found = view_pages(mq, "delayed", "messages" if query else "queues", arguments.limit, **query)
     if arguments.json:
         print_json(found)
     elif arguments.queue is None and arguments.topic is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from waystation.errors import NotFound
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CLIENT_NAME = "waystation-cli"
 PEEKED_AT_ONCE = 500
+LARGEST_PAGE = 1_000
+"""Rows that the broker gives in one answer."""
 
 State = Literal["any", "ready", "parked", "held"]
 
@@ -51,3 +53,16 @@ def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "an
         yield from page
         after = page[-1].tag
         left = None if left is None else left - len(page)
+
+
+def view_pages(mq: Client, what: str, rows: str, limit: int, **query: object) -> dict[str, Any]:
+    """A view that comes in pages, as one: the first `limit` of its `rows`. A page may have none and still not be the
+    last, where the broker has to search for them."""
+    found: list[Any] = []
+    after: dict[str, object] = {}
+    while True:
+        page = mq.view(what, **query, **after, limit=min(LARGEST_PAGE, limit - len(found)))
+        found += page[rows]
+        if page["next"] is None or len(found) >= limit:
+            return {**page, rows: found}
+        after = {"after": page["next"]}

@@ -46,14 +46,20 @@ class WholeBatch(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise Conflict("this runs in no task of Spark's")
-        stage = f"{self._name}/{self._job}/{context.partitionId()}.{context.attemptNumber()}"
+        stage = f"{self._stages}{context.partitionId()}.{context.attemptNumber()}"
         return stage_rows(self._options, self._layout, self._name, self._options.txn_version, stage, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit_stages(self._options, messages, self._options.txn_version)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        abort_stages(self._options, messages)
+        # Also what tasks have staged, or are about to, that the job has not heard of: no later commit would undo it.
+        abort_stages(self._options, messages, self._stages)
+
+    @property
+    def _stages(self) -> str:
+        """How the names of this job's transactions begin."""
+        return f"{self._name}/{self._job}/"
 
 
 class PlainBatch(DataSourceArrowWriter):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.kit import Http
+from tests.doors.http.kit import JSON, Http
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 
@@ -68,8 +68,8 @@ def test_a_summary_counts_reasons_sources_and_errors(http: Http, dead: str) -> N
     assert summary["by_source"] == {one: 3, other: 2, "unknown": 1}
     assert summary["by_error"] == {"no such customer": 3, "too late": 2}
     assert 0 < summary["oldest_ms"] <= summary["newest_ms"]
-    for query in ({"reason": "unknown"}, {"source": "unknown"}):  # what the summary offers is found
-        (found,) = http("GET", f"/v1/dead-letters/{dead}", count=100, **query).json["messages"]
+    for field in ("reason", "source"):  # what the summary offers is found
+        (found,) = http("GET", f"/v1/dead-letters/{dead}?{field}=unknown").json["messages"]
         assert found["payload"] == "put by hand"
     empty = unique("empty")
     http("PUT", f"/v1/queues/{empty}")
@@ -188,3 +188,19 @@ def test_what_is_wrong_is_said_before_a_job_begins(http: Http, dead: str) -> Non
     assert http.refused("POST", "/v1/dead-letters/none/redrive", {}, background="true") == (404, "NotFound")
     for method in ("GET", "DELETE"):
         assert http.refused(method, "/v1/jobs/no-such-job") == (404, "NotFound")
+
+
+def test_a_slow_redrive_ends_soon_after_its_client_has_gone(http: Http, dead: str) -> None:
+    queue = declared(http, dead)
+    kill(http, queue, dead, 3, "boom")
+    connection = http.connect()
+    connection.request("POST", f"/v1/dead-letters/{dead}/redrive", b'{"rate": 0.0001}', JSON)
+    wait_for(lambda: http.queue(queue)["ready"] == 1, "the first is on its way")
+    assert http.refused("POST", f"/v1/dead-letters/{dead}/redrive", {}) == (409, "Conflict")
+    connection.close()
+
+    def free() -> bool:
+        return http("POST", f"/v1/dead-letters/{dead}/redrive", {}, ok=False).status == 200
+
+    wait_for(free, "the queue can be redriven by others")
+    assert (http.queue(queue)["ready"], http.queue(dead)["ready"]) == (3, 0)

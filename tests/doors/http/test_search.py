@@ -230,8 +230,8 @@ def test_records_before_an_offset_are_deleted(http: Http, topic: str) -> None:
     assert http.refused("POST", path, {"before_offset": 10}) == (409, "Conflict")
 
 
-@pytest.mark.parametrize("query", [{"from_ms": 10**20}, {"from_ms": 2**64}, {"partition": 10**20}])
-def test_numbers_of_any_size_are_answered(http: Http, topic: str, query: dict[str, int]) -> None:
+@pytest.mark.parametrize(("asked", "status"), [("from_ms", 200), ("partition", 404)])
+def test_numbers_of_any_size_are_answered(http: Http, topic: str, asked: str, status: int) -> None:
     http("PUT", f"/v1/topics/{topic}", {"partitions": 1})
-    answer = http("GET", f"/v1/topics/{topic}/search", ok=False, **query)
-    assert answer.status == (404 if "partition" in query else 200), answer
+    for number in (2**63, 2**64, 10**30):
+        assert http("GET", f"/v1/topics/{topic}/search?{asked}={number}", ok=False).status == status

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.redriving import Redrive
 from waystation.broker.view_dead_letters import (
     DeadLetterPlaces,
     DeadLettersQuery,
@@ -14,7 +15,6 @@ from waystation.broker.view_dead_letters import (
     DeadLetterSummary,
     JobStarted,
     PlacesQuery,
-    Redrive,
     SummaryQuery,
     dead_letter_places,
     dead_letter_summary,
@@ -71,16 +71,7 @@ async def redrive(desk: Desk, call: Call[RedriveQuery, Redrive]) -> Outcome:
         if call.peer.gone:  # between two transactions: nothing is left half-way
             raise TimedOut("whoever asked for this has gone")
 
-    answer = await desk.broker.dead_letters.redrive(
-        call.path["queue"],
-        to=asked.to,
-        filter=asked.filter,
-        rate=asked.rate,
-        limit=asked.limit,
-        dry_run=asked.dry_run,
-        message_ids=asked.message_ids,
-        progress=progress,
-    )
+    answer = await desk.broker.dead_letters.redrive(call.path["queue"], asked, progress)
     said: dict[str, Any] = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
     return {**said, "targets": answer.targets} if asked.dry_run else said
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.searching import SearchQuery, SearchTerms, search
+from waystation.broker.search_terms import SearchQuery, SearchTerms
+from waystation.broker.searching import search
 from waystation.doors.http.bodies import MessageOut
 from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
