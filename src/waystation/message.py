@@ -122,3 +122,11 @@ def check_terms(terms: Terms) -> None:
 def check_id(message_id: str) -> None:
     if not 0 < len(message_id) <= 255:
         raise Invalid("id: must have 1 to 255 characters")
+
+
+def size_of(message: Message) -> int:
+    """About as many bytes as it has, headers too: what an answer that shows it is bounded by."""
+    size = len(message.payload) + len(message.key or b"")
+    for name, value in message.headers.items():
+        size += len(name) + (len(value) if isinstance(value, str | bytes) else len(repr(value)))
+    return size

@@ -18,8 +18,9 @@ sync_api.expect.set_options(timeout=WAIT_MS)
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[object]:
+    """One per file: while Playwright is open its event loop runs, and tests of other files want one of their own."""
     if CHROMIUM is None:
         if os.environ.get("CI") == "true":
             pytest.fail("Chromium is missing; scripts/test-tools installs it")

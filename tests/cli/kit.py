@@ -58,9 +58,12 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **(extra or {})}
 
 
-START = "import sys; sys.modules['hypothesis'] = None; from waystation.cli.main import main; sys.exit(main())"
-"""As the installed `waystation` does it. kio imports hypothesis where it finds it, which users do not have and which
-takes longer than all the rest."""
+START = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.modules['hypothesis'] = None;"
+    " from waystation.cli.main import main; sys.exit(main())"
+)
+"""As the installed `waystation` does it at a terminal. kio imports hypothesis where it finds it, which users do not
+have and which takes longer than all the rest; and what runs in the background inherits that Ctrl-C is ignored."""
 
 
 def command(*words: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from waystation.broker.queue_names import Place
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Delivered
+from waystation.message import Delivered, size_of
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
 from waystation.queues.places import trace_of
 from waystation.queues.queue import Queue
@@ -24,6 +24,7 @@ STATES = {State.READY: "ready", State.PARKED: "parked", State.HELD: "held", Stat
 SEARCHED = 10_000
 """Among more parked messages, nobody looks for the time until which one is that was tried before."""
 MAX_TAG_DIGITS = 18
+PEEKED_BYTES = 8 * 1024 * 1024
 
 
 def info_of(shard: Shard, queue: Queue) -> QueueInfo:
@@ -48,19 +49,21 @@ def _taken_ms(shard: Shard, queue: Queue, entry: int) -> int | None:
 
 
 def peek(shard: Shard, queue: Queue, count: int, after: int, state: str) -> list[Peeked]:
-    """Messages as they are, oldest first."""
+    """Messages as they are, oldest first: `count`, or as many as one answer should carry; none is the end."""
     found: list[Peeked] = []
+    size = 0
     if queue.ledger is None:
         return found
     for run_state, first, length in queue.ledger.alive_runs(after=after):
         if state not in ("any", STATES[run_state]):
             continue
         for entry in range(max(first, after + 1), first + length):
-            if len(found) >= count:
+            if len(found) >= count or size >= PEEKED_BYTES:
                 return found
             peeked = peeked_at(shard, queue, entry)
             if peeked is not None:
                 found.append(peeked)
+                size += size_of(peeked.delivered.message)
     return found
 
 

@@ -30,7 +30,7 @@ from waystation.broker.view_topics import found as topic_of
 from waystation.errors import Invalid
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
-from waystation.message import Delivered
+from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class _Search:
     def _take(self, lane: _Lane) -> None:
         delivered = lane.found.pop()
         self._messages.append(delivered)
-        self._bytes += len(delivered.message.payload)
+        self._bytes += size_of(delivered.message)
         self._stand(lane)
 
     def _stand(self, lane: _Lane) -> None:

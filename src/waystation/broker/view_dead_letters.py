@@ -24,7 +24,7 @@ from waystation.broker.paging import STEP, After, Limit, Next, Pace, Search, Tot
 from waystation.broker.queue_looking import peeked_at
 from waystation.broker.redriving import Redrive
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Message
+from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
 from waystation.protocol import Peeked, RedriveAnswer
 from waystation.queues.ledger import CHUNK, Ledger
@@ -237,7 +237,7 @@ async def dead_letters(broker: Broker, query: DeadLettersQuery) -> DeadLetterPag
             peeked = peeked_at(shard, queue, entry) if message is not None and wanted.matches(message) else None
             if peeked is not None:
                 found.append(_shown(peeked, queue.name))
-                size += len(peeked.delivered.message.payload)
+                size += size_of(peeked.delivered.message)
             await pace.breathe()
             if len(found) >= query.count or looked >= LOOKED_AT or size >= ANSWER_BYTES or pace.elapsed_s > MAX_WORK_S:
                 return DeadLetterPage(found, looked, after if next(_living(queue, after), None) is not None else None)

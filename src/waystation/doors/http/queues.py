@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 TAG = "queues"
 MAX_COUNT = 1000
-PEEKED_AT_ONCE = 16
-ANSWER_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 300_000
 
 Wait = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
@@ -153,21 +151,8 @@ async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
 async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
     asked = call.query
     queue = call.path["queue"]
-    return {"messages": [peeked_out(one, queue) for one in peeked(desk, queue, asked.count, asked.after, asked.state)]}
-
-
-def peeked(desk: Desk, queue: str, count: int, after: int, state: str) -> list[Peeked]:
-    """Up to `count` messages, or as many as one answer should carry."""
-    found: list[Peeked] = []
-    size = 0
-    while len(found) < count and size < ANSWER_BYTES:
-        more = desk.broker.queues.peek(queue, min(PEEKED_AT_ONCE, count - len(found)), after, state)
-        if not more:
-            break
-        found += more
-        after = more[-1].delivered.tag
-        size += sum(len(one.delivered.message.payload) for one in more)
-    return found
+    found = desk.broker.queues.peek(queue, asked.count, asked.after, asked.state)
+    return {"messages": [peeked_out(one, queue) for one in found]}
 
 
 def peeked_out(one: Peeked, queue: str) -> dict[str, Any]:

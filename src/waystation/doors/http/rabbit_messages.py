@@ -20,7 +20,7 @@ from waystation.doors.amqp.sources import Sources
 from waystation.doors.http.rabbit_calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.doors.http.rabbit_shapes import plain
 from waystation.errors import NotFound
-from waystation.message import Delivered, Message
+from waystation.message import Delivered, Message, size_of
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.queue_feed import Getter
 
@@ -120,7 +120,7 @@ async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[s
         held: list[tuple[int, int]] = []
         while len(shown) < count and size < ANSWER_BYTES and (taken := getter.take(1)):
             held.append((taken[0].tag, 1))
-            size += len(taken[0].message.payload)
+            size += size_of(taken[0].message)
             desk.delivered(taken)
             shown.append(_shown(taken[0], names, said["encoding"], truncate, getter.queue.open_ledger().ready))
         if held:

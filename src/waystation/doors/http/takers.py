@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.doors.http.calls import Peer
 from waystation.doors.http.holds import Holder, Holds, runs_of
-from waystation.message import Delivered
+from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 from waystation.queues.feed import Verdict
 
@@ -62,13 +62,13 @@ class Takers:
     async def _get(self, getter: Getter, count: int, wait_ms: int) -> list[Delivered]:
         """What is there, until there are `count` or as many as one answer should carry; else waits for the first."""
         taken = await getter.get(min(count, TAKEN_AT_ONCE), wait_ms)
-        size = sum(len(delivered.message.payload) for delivered in taken)
+        size = sum(size_of(delivered.message) for delivered in taken)
         while taken and len(taken) < count and size < ANSWER_BYTES and not getter.closed:
             more = await getter.get(min(count - len(taken), TAKEN_AT_ONCE), 0)
             if not more:
                 break
             taken += more
-            size += sum(len(delivered.message.payload) for delivered in more)
+            size += sum(size_of(delivered.message) for delivered in more)
         return taken
 
     def _of(self, queue: str) -> tuple[Getter, Holder]:

@@ -27,7 +27,7 @@ from waystation.doors.http.calls import AnyRoute, Call, Messages, Nothing, Outco
 from waystation.doors.http.queues import MAX_COUNT, Wait, found_out
 from waystation.doors.http.replies import json_reply
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
-from waystation.message import Delivered
+from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 from waystation.observe.spans import Place as TracedPlace
 
@@ -197,8 +197,8 @@ def _read(partition: Partition, offset: int, count: int) -> tuple[list[Delivered
         offset = chunk.next
         for delivered in chunk.messages:
             messages.append(delivered)
-            size += len(delivered.message.payload)
-            if len(messages) == count:
+            size += size_of(delivered.message)
+            if len(messages) == count or size >= ANSWER_BYTES:
                 return messages, delivered.offset + 1
     return messages, offset
 

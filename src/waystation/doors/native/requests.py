@@ -14,7 +14,6 @@ import msgspec
 from waystation.broker import overview
 from waystation.broker.transacting import check_not_own
 from waystation.doors.native import consuming, reading, staging
-from waystation.doors.native.consuming import ANSWER_BYTES
 from waystation.doors.native.turns import UNANSWERED
 from waystation.errors import Invalid
 from waystation.protocol import (
@@ -79,7 +78,6 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 10_000
 MAX_PEEKED = 1_000
-PEEKED_AT_ONCE = 16
 MAX_TRANSACTIONAL_ID = 255
 
 # -- the connection ----------------------------------------------------------------------------------------------------
@@ -128,16 +126,7 @@ def list_queues(session: Session, command: ListQueues) -> list[QueueInfo]:
 
 def peek(session: Session, command: Peek) -> list[Peeked]:
     count = _between("count", command.count, MAX_PEEKED)
-    found: list[Peeked] = []
-    size, after = 0, command.after
-    while len(found) < count and size < ANSWER_BYTES:
-        more = session.broker.queues.peek(command.queue, min(PEEKED_AT_ONCE, count - len(found)), after, command.state)
-        if not more:
-            break
-        found += more
-        after = more[-1].delivered.tag
-        size += sum(len(peeked.delivered.message.payload) for peeked in more)
-    return found
+    return session.broker.queues.peek(command.queue, count, command.after, command.state)
 
 
 async def find(session: Session, command: Find) -> Found | None:
