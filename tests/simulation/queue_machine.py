@@ -27,7 +27,7 @@ from tests.simulation.queue_promises import (
 from tests.simulation.queue_trouble import Trouble
 from waystation.broker.broker import Broker
 from waystation.broker.deaths import story_of
-from waystation.broker.delayed import QUEUE as WAITING
+from waystation.broker.view_delayed import cancel_delayed
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, WaystationError
 from waystation.message import Delivered, Message
@@ -310,15 +310,22 @@ class QueueMachine:
         if not candidates:
             return
         sent = self.rng.choice(candidates)
-        queue = WAITING if sent.queue == LATE_TOPIC else sent.queue
-        if queue not in self.broker.queues:
-            return
         before, sent.may_go = sent.may_go, True
-        if await self.broker.queues.cancel(queue, sent.id or ""):
+        if await self._cancel(sent.queue, sent.id or ""):
             sent.gone = sent.gone or self.told()
         else:
             sent.may_go = before
         await asyncio.sleep(0.02)
+
+    async def _cancel(self, queue: str, message_id: str) -> bool:
+        """Whether it was taken out; what is delayed to a topic is cancelled by the topic's name."""
+        if queue != LATE_TOPIC:
+            return queue in self.broker.queues and await self.broker.queues.cancel(queue, message_id)
+        try:
+            await cancel_delayed(self.broker, queue, message_id)
+        except (NotFound, Conflict):
+            return False
+        return True
 
     async def purge(self) -> None:
         """What waits in a queue that nobody consumes from is gone afterwards."""
