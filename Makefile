@@ -59,9 +59,9 @@ types: $(DEV)
 contracts: $(DEV)
 	$(VENV)/bin/lint-imports
 
-# One more worker than the two cores that this is sized for: many tests wait for a clock, not for a processor.
+# Twice the two cores that this is sized for: many tests wait for a clock, not for a processor.
 pytest: $(DEV)
-	$(PY) -m pytest -n 3 $(PYTEST_ARGS)
+	$(PY) -m pytest -n 4 $(PYTEST_ARGS)
 
 docs: $(DEV) ## build the documentation into build/docs; a warning is an error
 	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \
