@@ -61,7 +61,7 @@ contracts: $(DEV)
 
 # Twice the two cores that this is sized for: many tests wait for a clock, not for a processor.
 pytest: $(DEV)
-	$(PY) -m pytest -n 4 $(PYTEST_ARGS)
+	$(PY) -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 docs: $(DEV) ## build the documentation into build/docs; a warning is an error
 	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \
