@@ -59,9 +59,9 @@ types: $(DEV)
 contracts: $(DEV)
 	$(VENV)/bin/lint-imports
 
-# Twice the two cores that this is sized for: many tests wait for a clock, not for a processor.
+# One more worker than the two cores that this is sized for: many tests wait for a clock, not for a processor.
 pytest: $(DEV)
-	$(PY) -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 docs: $(DEV) ## build the documentation into build/docs; a warning is an error
 	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \

@@ -53,3 +53,15 @@ def visitor(request: pytest.FixtureRequest, chromium: object, server: Server) ->
     visitor.close()
     context.close()
     visitor.check()
+
+
+ON_THE_PHONE = ("test_overview.py", "test_shell.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Some pages on a phone each time, all of them in `make soak`: a browser costs a core for seconds."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if parameters.get("visitor") == "phone" and item.path.name not in ON_THE_PHONE:
+            item.add_marker(pytest.mark.soak)

@@ -21,7 +21,7 @@ from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 
-SEEDS = 100
+SEEDS = 60
 SOAK_SEEDS = 5_000
 GROUPS = 10
 LIFE_LONGEST_S = 120.0

@@ -21,7 +21,7 @@ from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.world import World
 
-SEEDS = 100
+SEEDS = 60
 SOAK_SEEDS = 5_000
 GROUPS = 10
 

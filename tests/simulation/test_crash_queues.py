@@ -37,7 +37,7 @@ from waystation.queues.shard import PutResult, Shard
 from waystation.queues.shard_log import ShardLog, Written
 from waystation.queues.stragglers import Stragglers
 
-SEEDS = 24
+SEEDS = 12
 SOAK_SEEDS = 5_000
 GROUPS = 6
 LIFE_LONGEST_S = 600.0

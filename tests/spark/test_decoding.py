@@ -113,7 +113,7 @@ def test_equal_lengths_and_changing_ones_in_one_batch(before: int, same: int, si
         assert [as_record(row) for row in rows_of(data)] == list(records_of(data))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(record, min_size=1, max_size=12), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4))
 def test_bytes_that_are_no_records_are_refused_as_records_of_refuses_them(
     rows: list[Any], changes: list[tuple[int, int]]
