@@ -254,6 +254,7 @@ aggregate = {{ orders = "count(*)", total = "round(sum(value.amount), 2)" }}
 from = "totals"
 topic = "shop.totals"
 key = "country"
+mode = "update"
 """
 
 

@@ -26,7 +26,8 @@ from waystation.client.topics import create_topic, find_topic
 from waystation.client.wire import Connection
 from waystation.errors import AlreadyExists
 
-ORDERS, SEEN, EVENTS, MAILS, AUDIT = "shop.orders", "shop.pages", "shop.events", "mails", "audit"
+ORDERS, SEEN, TOTALS = "shop.orders", "shop.pages", "shop.totals"
+EVENTS, MAILS, AUDIT = "shop.events", "mails", "audit"
 PAYMENTS, DEAD, PICTURES, BILLING, FRAUD = "payments", "payments.dead", "pictures", "billing", "fraud"
 PARTITIONS = 4
 SWING_S = 40.0
@@ -49,7 +50,7 @@ class Shop:
     def open(self) -> None:
         """Makes topics, queues, an exchange and its bindings."""
         with Connection(self.kafka) as connection:
-            for topic in (ORDERS, SEEN):
+            for topic in (ORDERS, SEEN, TOTALS):
                 try:
                     create_topic(connection, topic, partitions=PARTITIONS)
                 except AlreadyExists:
