@@ -9,19 +9,17 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
 import waystation as ws
 from benchmarks.cli import say
+from waystation.cli.demo_broker import DemoBroker
 from waystation.client.address import parse_address
 from waystation.client.groups import commit_offsets
 from waystation.client.topics import create_topic
@@ -67,27 +65,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=TIMES, help="of each request (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
     return parser.parse_args(arguments)
-
-
-@contextmanager
-def broker() -> Iterator[dict[str, str]]:
-    """A broker in a folder of its own, and where its doors are."""
-    folder = Path(tempfile.mkdtemp(prefix="waystation-pages-"))
-    ready = folder / "ready.json"
-    command = [sys.executable, "-m", "waystation", "serve", "--data", str(folder / "data"), "--amqp", "off"]
-    command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        while not ready.exists():
-            if process.poll() is not None:
-                raise RuntimeError((folder / "log").read_text())
-            time.sleep(0.02)
-        yield json.loads(ready.read_text())
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fill(server: str, topics: int, queues: int) -> None:
@@ -141,10 +118,10 @@ def measure(address: str, times: int) -> list[tuple[str, float, float, int]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    with broker() as addresses:
+    with closing(DemoBroker(None, free_ports=True)) as broker:
         say(f"{options.topics} topics and {options.queues} queues")
-        fill(addresses["kafka"], options.topics, options.queues)
-        found = measure(addresses["http"], options.times)
+        fill(broker.server, options.topics, options.queues)
+        found = measure(broker.addresses["http"], options.times)
     print("| page | median ms | worst ms | bytes |\n| --- | ---: | ---: | ---: |")
     for name, median, worst, size in found:
         print(f"| {name} | {median:.1f} | {worst:.1f} | {size:,} |")

@@ -19,9 +19,9 @@ from tests.support.names import unique
 from tests.support.waiting import wait_for
 from waystation.cli.pipeline_view import bar, show
 from waystation.errors import NotFound
+from waystation.observe.pipeline_state import PipelineState, SinkState
 from waystation.spark.pipelines.registry import connect_any, find_pipeline, known_pipelines
 from waystation.spark.pipelines.reporter import Reporter
-from waystation.spark.pipelines.state import PipelineState, SinkState
 
 TEXT = """\
 name = "{name}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli.output import put_bytes
@@ -20,20 +21,35 @@ if TYPE_CHECKING:
 
 def to_json(message: Incoming) -> dict[str, object]:
     record = message.record
+    return topic_fields(
+        message.topic, message.partition, record.offset, record.timestamp, record.key, record.value, record.headers
+    )
+
+
+def topic_fields(
+    topic: str,
+    partition: int | None,
+    offset: int | None,
+    timestamp_ms: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+) -> dict[str, object]:
+    """A message of a topic, as `consume --json` and `export` write it."""
     fields: dict[str, object] = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp_ms,
     }
-    put_bytes(fields, "key", record.key)
-    put_bytes(fields, "value", record.value)
-    headers = []
-    for name, content in record.headers:
+    put_bytes(fields, "key", key)
+    put_bytes(fields, "value", value)
+    shown = []
+    for name, content in headers:
         header: dict[str, object] = {"name": name}
         put_bytes(header, "value", content)
-        headers.append(header)
-    fields["headers"] = headers
+        shown.append(header)
+    fields["headers"] = shown
     return fields
 
 

@@ -18,8 +18,8 @@ from waystation.cli.pipeline_ready import configure as configure_ready
 from waystation.errors import NotFound, RequestTimeout, Unavailable, WaystationError
 
 if TYPE_CHECKING:
+    from waystation.observe.pipeline_state import PipelineState
     from waystation.spark.pipelines.reading import PipelineFile
-    from waystation.spark.pipelines.state import PipelineState
 
 STOP_S = 60.0
 LOOK_S = 0.2
@@ -147,8 +147,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     from waystation.cli.pipeline_view import as_json, show
+    from waystation.observe.pipeline_state import ENDED
     from waystation.spark.pipelines.registry import connect_any, find_pipeline, known_pipelines
-    from waystation.spark.pipelines.state import ENDED
 
     names = [_name_of(arguments, text) for text in arguments.name]
     while True:
@@ -183,8 +183,8 @@ def _name_of(arguments: argparse.Namespace, text: str) -> str:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
+    from waystation.observe.pipeline_state import alive
     from waystation.spark.pipelines.folder import CheckpointFolder
-    from waystation.spark.pipelines.state import alive
 
     file = Path(arguments.name)
     if file.suffix == ".toml" or file.is_file():
@@ -209,8 +209,8 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _running(arguments: argparse.Namespace, name: str) -> PipelineState | None:
+    from waystation.observe.pipeline_state import ENDED
     from waystation.spark.pipelines.registry import connect_any, find_pipeline
-    from waystation.spark.pipelines.state import ENDED
 
     with connect_any(_server(arguments)) as connection:
         state = find_pipeline(connection, name)

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from waystation.cli.output import bold, spell_bytes
-from waystation.spark.pipelines.state import ENDED, PipelineState, SinkState
+from waystation.observe.pipeline_state import ENDED, PipelineState, SinkState
 
 BAR = 30
 

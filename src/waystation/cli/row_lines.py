@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.cli.message_json import bytes_of
-from waystation.cli.output import put_bytes
+from waystation.cli.message_json import bytes_of, topic_fields
 from waystation.cli.rows import QueueRow, Row, TopicRow
 from waystation.errors import Invalid
 from waystation.message_json import from_json_object, to_json_object
@@ -54,21 +53,7 @@ def from_line(line: bytes) -> Row:
 
 
 def _of_topic(row: TopicRow) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "topic": row.topic,
-        "partition": row.partition,
-        "offset": row.offset,
-        "timestamp": row.timestamp_ms,
-    }
-    put_bytes(fields, "key", row.key)
-    put_bytes(fields, "value", row.value)
-    headers = []
-    for name, content in row.headers:
-        header: dict[str, object] = {"name": name}
-        put_bytes(header, "value", content)
-        headers.append(header)
-    fields["headers"] = headers
-    return fields
+    return topic_fields(row.topic, row.partition, row.offset, row.timestamp_ms, row.key, row.value, row.headers)
 
 
 def _to_topic(fields: dict[str, Any]) -> TopicRow:

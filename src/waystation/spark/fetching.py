@@ -47,6 +47,7 @@ from waystation.spark.fetch_wire import (
     write_metadata,
 )
 from waystation.spark.options import Partition
+from waystation.spark.sockets import receive_all
 
 T = TypeVar("T")
 
@@ -104,13 +105,7 @@ class Connection:
         return body[1:] if api == METADATA else body  # the tagged fields of the answer's head, of which there are none
 
     def _take(self, into: bytearray | memoryview) -> bytearray | memoryview:
-        view = memoryview(into)
-        got = 0
-        while got < len(view):
-            count = self._socket.recv_into(view[got:])
-            if not count:
-                raise ConnectionError("the broker closed the connection")
-            got += count
+        receive_all(self._socket, into)
         return into
 
     def close(self) -> None:

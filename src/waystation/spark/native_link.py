@@ -19,6 +19,7 @@ import msgspec
 from waystation.client.failures import failure
 from waystation.errors import ConnectionLost
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure, Hello, HelloAnswer
+from waystation.spark.sockets import receive_all
 
 T = TypeVar("T")
 Server = tuple[str, int]
@@ -90,12 +91,7 @@ class NativeLink:
 
     def _take(self, size: int) -> bytearray:
         data = bytearray(size)
-        view, got = memoryview(data), 0
-        while got < size:
-            count = self._socket.recv_into(view[got:])
-            if not count:
-                raise ConnectionError("the broker closed the connection")
-            got += count
+        receive_all(self._socket, data)
         return data
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from waystation.spark.pipelines.state import PipelineState, SinkState
+from waystation.observe.pipeline_state import PipelineState, SinkState
 
 Update = Callable[[Callable[[PipelineState], None]], None]
 Offsets = dict[tuple[str, ...], int]

@@ -13,7 +13,7 @@ from waystation.client.reader import Reader
 from waystation.client.topics import EARLIEST, LATEST, create_topic, find_offsets, find_topic
 from waystation.client.wire import Connection
 from waystation.errors import AlreadyExists, NotFound, Unavailable, UnknownTopic, near_matches
-from waystation.spark.pipelines.state import CONTROL, TOPIC, TOPIC_SETTINGS, Control, PipelineState
+from waystation.observe.pipeline_state import CONTROL, TOPIC, TOPIC_SETTINGS, Control, PipelineState
 
 KAFKA_PORT = 9092
 POLL_MS = 500

@@ -18,8 +18,8 @@ from waystation.client.reader import Reader
 from waystation.client.topics import LATEST, find_offsets, find_topic
 from waystation.client.wire import Connection
 from waystation.errors import WaystationError
+from waystation.observe.pipeline_state import CONTROL, HEARTBEAT_S, TOPIC, Control, PipelineState
 from waystation.spark.pipelines.registry import connect_any, ensure_topic
-from waystation.spark.pipelines.state import CONTROL, HEARTBEAT_S, TOPIC, Control, PipelineState
 
 EVERY_S = 1.0
 AGAIN_S = 2.0

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from waystation.errors import Unavailable, WaystationError
+from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
 from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
@@ -27,7 +28,6 @@ from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.reporter import Reporter
 from waystation.spark.pipelines.sinks import query_name, start_sink, write_sink
-from waystation.spark.pipelines.state import Phase, PipelineState, SinkState
 from waystation.spark.pipelines.tables import need_package
 from waystation.spark.pipelines.toml_lines import TomlLines
 
