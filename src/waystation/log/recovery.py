@@ -25,7 +25,8 @@ from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch
 from waystation.log import batch as batches
 from waystation.log.aborted import AbortedTransactions
-from waystation.log.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, Header
+from waystation.log.batch import HEADER_SIZE
+from waystation.log.damage import blank, next_good_batch, plausible
 from waystation.log.log import START_FILE, Log
 from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
@@ -270,56 +271,6 @@ def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
         log.end_offset = header.last_offset + 1
         log.epochs.note(header.leader_epoch, header.base_offset)
     return position + end
-
-
-def plausible(header: Header, room: int) -> bool:
-    return header.magic == MAGIC and header.length >= HEADER_SIZE - PREFIX_SIZE and header.size <= room
-
-
-def blank(segment: Segment, position: int, size: int) -> bool:
-    """Whether only zeros follow: room that was allocated ahead and never used."""
-    while position < size:
-        data = segment.file.read(min(1024 * 1024, size - position), position)
-        if not data:
-            return True
-        if data.strip(b"\0"):
-            return False
-        position += len(data)
-    return True
-
-
-def next_good_batch(segment: Segment, position: int, size: int, after_offset: int) -> int | None:
-    """Where the next intact batch starts behind damage; found by looking at every byte that could be its magic."""
-    window = 1024 * 1024
-    while position < size:
-        data = segment.file.read(min(window + HEADER_SIZE, size - position), position)
-        at = data.find(b"\x02", 16)
-        while 0 <= at < min(len(data), window + 16):
-            start = at - 16
-            if start + HEADER_SIZE <= len(data):
-                header = batches.read_header(data, start)
-                where = position + start
-                if (
-                    plausible(header, size - where)
-                    and after_offset <= header.base_offset < after_offset + 2**31
-                    and batches.intact(segment.file.read(header.size, where), 0, header)
-                    and _followed(segment, where + header.size, size, header.last_offset + 1)
-                ):
-                    return where
-            at = data.find(b"\x02", at + 1)
-        position += window
-    return None
-
-
-def _followed(segment: Segment, position: int, size: int, offset: int) -> bool:
-    """Whether `position` looks like the end of a batch: one that stands in a record's value has other neighbours."""
-    data = segment.file.read(min(HEADER_SIZE, size - position), position)
-    if not data.strip(b"\0") or int.from_bytes(data[:8], "big") == offset:
-        return True
-    if len(data) < HEADER_SIZE:
-        return False
-    header = batches.read_header(data)
-    return header.magic == MAGIC and offset <= header.base_offset < offset + 2**31
 
 
 def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from waystation.config import TopicSettings
 from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE
+from waystation.log.damage import blank, next_good_batch, plausible
 from waystation.log.log import Log
-from waystation.log.recovery import CLEANED, blank, next_good_batch, plausible, segment_bases
+from waystation.log.recovery import CLEANED, segment_bases
 from waystation.log.segment import Segment
 from waystation.world import World
 
