@@ -26,9 +26,12 @@ def blank(segment: Segment, position: int, size: int) -> bool:
     return True
 
 
-def next_good_batch(segment: Segment, position: int, size: int, after_offset: int) -> int | None:
+def next_good_batch(
+    segment: Segment, position: int, size: int, after_offset: int, before_offset: int | None = None
+) -> int | None:
     """Where the next intact batch starts behind damage; found by looking at every byte that could be its magic."""
     window = 1024 * 1024
+    beyond = after_offset + 2**31 if before_offset is None else before_offset
     while position < size:
         data = segment.file.read(min(window + HEADER_SIZE, size - position), position)
         at = data.find(b"\x02", 16)
@@ -39,7 +42,7 @@ def next_good_batch(segment: Segment, position: int, size: int, after_offset: in
                 where = position + start
                 if (
                     plausible(header, size - where)
-                    and after_offset <= header.base_offset < after_offset + 2**31
+                    and after_offset <= header.base_offset < beyond
                     and batches.intact(segment.file.read(header.size, where), 0, header)
                     and _followed(segment, where + header.size, size, header.last_offset + 1)
                 ):

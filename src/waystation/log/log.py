@@ -235,19 +235,19 @@ class Log(SegmentReader):
         return min(longest, settings.max_compaction_lag_ms) if settings.compacts else longest
 
     def roll(self, base_offset: int) -> None:
-        """Seals the active segment and starts the next."""
+        """Seals the active segment and starts the next.
+
+        If the disk refuses a step, the active segment stays in use. It may be sealed then: it grows again.
+        """
         previous = self.active if self.segments else None
+        if previous is not None:
+            previous.seal()
+            if not self._dirty or self._dirty[-1] is not previous:
+                self._dirty.append(previous)  # its new, true length is to be durable too
         segment = self.new_segment(base_offset)
         segment.create(self.world.clock.now_ms())
-        try:
-            if previous is not None:
-                previous.seal()
-                if not self._dirty or self._dirty[-1] is not previous:
-                    self._dirty.append(previous)  # its new, true length is to be durable too
-                self._write_derived(previous)
-        except OSError:
-            segment.close()
-            raise
+        if previous is not None:
+            self._write_derived(previous)
         self.adopt([*self.segments, segment])
         jitter_ms = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
         self._jitter_ms = self.world.random.below(jitter_ms) if jitter_ms else 0

@@ -24,6 +24,7 @@ from itertools import pairwise
 from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch
 from waystation.log import batch as batches
+from waystation.log import overlaps
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import HEADER_SIZE
 from waystation.log.damage import blank, next_good_batch, plausible
@@ -98,6 +99,7 @@ def _saved_start(world: World, folder: str) -> int:
 
 
 def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> None:
+    bases = overlaps.settle(log, bases)
     last_epoch = log.epochs.latest
     checked: list[Segment] | None = None
     if not (trust.clean and trust.point is not None and _take_clean(log, bases, trust.point)):
@@ -216,17 +218,24 @@ def _check_segment(log: Log, segment: Segment, start: int, following: int | None
     end = start
     resumes: list[int] = []
     damaged = False
+    beyond = segment.base_offset + 2**31  # what its index could not say
+    if following is not None:
+        beyond = min(beyond, following)
     while end < size:
-        checked = _check_chunk(segment, end, size, log)
+        checked = _check_chunk(segment, end, size, log, beyond)
         if checked > end:
             end = checked
             continue
         if blank(segment, end, size):
             segment.file.truncate(end)
             break
-        good = next_good_batch(segment, end + 1, size, log.end_offset)
+        good = next_good_batch(segment, end + 1, size, log.end_offset, beyond)
         if not trust.nothing_lost or (good is None and (following is None or following <= log.end_offset)):
-            _cut(segment, end, size, keep_tail=good is not None)
+            misplaced = good is None and next_good_batch(segment, end, size, log.end_offset) is not None
+            if misplaced:
+                logger.error("%s reaches into %s; readers get what the later one has",
+                             segment.path(), file_name(beyond, "log"))  # fmt: skip
+            _cut(segment, end, size, keep_tail=misplaced or good is not None)
             break
         logger.error("corrupt batch: %s at position %d; readers get an error there", segment.path(), end)
         damaged = True
@@ -252,8 +261,11 @@ def _put_aside(segment: Segment) -> None:
     segment.remove()
 
 
-def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
-    """Checks a megabyte or at least one batch; returns where the intact batches end and moves the log's end along."""
+def _check_chunk(segment: Segment, position: int, size: int, log: Log, beyond: int) -> int:
+    """Checks a megabyte or at least one batch; returns where the intact batches end and moves the log's end along.
+
+    Intact means also that the offsets go up and stay below `beyond`.
+    """
     data = segment.file.read(min(1024 * 1024, size - position), position)
     if len(data) < HEADER_SIZE:
         return position
@@ -263,9 +275,9 @@ def _check_chunk(segment: Segment, position: int, size: int, log: Log) -> int:
     if first.size > len(data):
         data = segment.file.read(first.size, position)
     end = 0
-    beyond = segment.base_offset + 2**31  # what its index could not say
     for at, header in batches.scan(data):
-        if not batches.intact(data, at, header) or not log.end_offset <= header.base_offset < beyond:
+        in_place = log.end_offset <= header.base_offset and header.last_offset < beyond
+        if not in_place or not batches.intact(data, at, header):
             break
         end = at + header.size
         log.end_offset = header.last_offset + 1

@@ -10,6 +10,7 @@ them on a read. Reads outside it check before they hand anything out, so rot on 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from waystation.errors import CorruptBatch
@@ -59,11 +60,15 @@ class Segment:
         return self._file
 
     def create(self, now_ms: int) -> None:
+        """Makes the file. If the disk refuses, there is none: recovery would take it for where the log goes on."""
         file = self.disk.open(self.path(), create=True)
         try:
-            file.truncate(0)  # a file of this name can only be left from an unfinished roll
+            if file.size():
+                file.truncate(0)  # a file of this name can only be left from an unfinished roll
         except OSError:
             file.close()
+            with contextlib.suppress(OSError):  # recovery sees that it is empty and lies within another
+                self.disk.remove(self.path())
             raise
         self._file = file
         self.begin_empty()
