@@ -172,6 +172,21 @@ def test_a_disk_that_cannot_be_read_is_told_apart_from_rot() -> None:
         home.log.find_time(NOW_MS)
 
 
+def test_an_index_that_could_not_be_read_whole_is_read_again() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk, segment_bytes=2_000)
+    home.fill(40)
+    home.restart()
+    for suffix in ("index", "timeindex"):
+        disk.remove(home.log.segments[0].path(suffix))
+    fault = disk.inject(Fault("open", "00000000000000000000.log", errno.EMFILE, times=1))
+    with pytest.raises(StorageFailed):
+        home.log.find_time(NOW_MS)
+    assert fault.times == 0
+    assert home.log.find_time(NOW_MS) == (0, NOW_MS)
+    assert home.log.segments[0].latest_timestamp() == NOW_MS
+
+
 def test_reading_through_a_long_log_keeps_few_files_open(tmp_path: Path) -> None:
     home = Home(tmp_path, segment_bytes=1)
     home.fill(40)

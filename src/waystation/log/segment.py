@@ -127,9 +127,14 @@ class Segment:
             self.disk.remove(self.path("timeindex"))
             index, times = OffsetIndex(), TimeIndex()
         self._index, self._times = index, times
-        self._complete(index, times, resumes)
-        if not was_open:
-            self.close()  # of a thousand segments that are asked for their times, few are read
+        try:
+            self._complete(index, times, resumes)
+        except OSError:
+            self._index = self._times = None  # half of it would answer for all
+            raise
+        finally:
+            if not was_open:
+                self.close()  # of a thousand segments that are asked for their times, few are read
 
     def _fit(self, index: OffsetIndex, times: TimeIndex) -> bool:
         """Whether the last entries speak of what is there."""
