@@ -1,4 +1,9 @@
-"""The catalog in one SQLite file, fsynced on every change (rollback journal: no other file stays beside it).
+"""The catalog in one SQLite file (rollback journal: no other file stays beside it). A change that returned is durable.
+
+A commit in this mode is the removal of the journal. `synchronous=FULL` does not make that removal durable: after a
+power cut the journal is back, and SQLite undoes the change with it. `EXTRA` syncs the folder too. A process that was
+killed between the two leaves a change that the next start sees and a power cut would still undo, so opening syncs the
+folder.
 
 `format` holds the version of the whole data folder. A newer one is refused before anything is touched; an older one is
 brought up step by step (`_UPGRADES`), each step in one transaction.
@@ -17,6 +22,7 @@ from uuid import UUID
 
 from waystation.catalog.catalog import FORMAT_VERSION, BindingRow, ExchangeRow, TopicRow
 from waystation.errors import Corrupt, NewerFormat, StorageFailed
+from waystation.world.disk import OsDisk
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
@@ -75,14 +81,15 @@ class SqliteCatalog:
             _refuse_orphans(path.parent)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA synchronous=FULL")
         try:
+            self._db.execute("PRAGMA synchronous=EXTRA")
             version = self._version()
             _refuse(path, version)  # again: a crashed change of the newer version may have hidden it the first time
             if version is None:
                 _refuse_orphans(path.parent)
                 self._create(random)
             self._upgrade()
+            OsDisk().sync_folder(folder)
         except BaseException:
             self._db.close()
             raise
