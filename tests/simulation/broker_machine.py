@@ -1,9 +1,10 @@
 """A whole broker on a simulated disk under mixed work, and the clients that remember what it told them.
 
 As `log_machine.py`, one floor up: the calls are those that doors make (publishing, the group coordinator, the
-transaction coordinator), the housekeeping runs by itself at a quick beat, and the catalog is in memory, as durable as
-SQLite is. Transactions write to several partitions and commit an offset, all or nothing. Jobs stage several
-transactions and have them committed by one decision, as Spark's sink does, and replay a sequence that was cut off.
+transaction coordinator), the housekeeping runs by itself at a quick beat, and the catalog is on the same disk, as
+durable as SQLite is (`catalog.py`). Names and settings change meanwhile (`name_machine.py`). Transactions write to
+several partitions and commit an offset, all or nothing. Jobs stage several transactions and have them committed by one
+decision, as Spark's sink does, and replay a sequence that was cut off.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.name_machine import NameClients, NameMachine
 from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect
 from waystation.broker.broker import Broker
 from waystation.broker.partition import Partition
@@ -98,6 +100,7 @@ class BrokerClients:
         self.streams = {place: Promises(f"{place[0]}-{place[1]}", markers=place[0] == STREAM) for place in STREAMS}
         self.streams[(TRIMMED, 0)].start_asked = FOR_EVER  # retention moves it by itself
         self.table = KeyedPromises(TABLE)
+        self.names = NameClients(rng)
         self.idempotent = [IdempotentClient(place) for place in STREAMS]
         self.transactional = [TransactionalClient(f"tx-{number}") for number in range(2)]
         self.jobs: list[Job] = []
@@ -137,6 +140,7 @@ class BrokerMachine:
         self.rng = clients.rng
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
+        self.names = NameMachine(self.broker, disk, clients.names)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -182,6 +186,7 @@ class BrokerMachine:
         for client in self.clients.transactional:
             self._check_transactions(client, visible)
         self._check_jobs(visible)
+        self.names.check()
 
     def _check_transactions(self, client: TransactionalClient, visible: list[dict[int, bytes]]) -> None:
         newest = -1
@@ -234,6 +239,7 @@ class BrokerMachine:
             self.commit_offset,
             self.delete_records,
             self.run_job,
+            self.change_names,
             *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
             *(lambda client=client: self.transact(client) for client in self.clients.transactional),
         ]
@@ -332,6 +338,12 @@ class BrokerMachine:
         if self.disk.powered:
             promises.start_promised = max(promises.start_promised, start)
         await asyncio.sleep(0.1)
+
+    async def change_names(self) -> None:
+        """A change of the catalog now and then."""
+        names = self.names
+        await self.rng.choice((names.change_topic, names.change_topic, names.declare_exchange, names.change_setting))()
+        await asyncio.sleep(self.rng.choice((0, 0.02, 0.1)))
 
     async def transact(self, client: TransactionalClient) -> None:
         """Some batches and one offset, then commit or abort; old and new (KIP-890) clients in turn."""

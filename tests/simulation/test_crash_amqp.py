@@ -11,14 +11,13 @@ import random
 import pytest
 
 from tests.simulation.amqp_machine import AmqpClients, AmqpMachine
+from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
 from waystation.broker.keeping import Keeping
-from waystation.catalog import Catalog
-from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.doors.amqp.channel import Channel
 from waystation.errors import WaystationError
@@ -36,21 +35,20 @@ def run_seed(seed: int) -> AmqpClients:
     """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
     clients = AmqpClients(rng)
-    catalog = MemoryCatalog()
     disk = SimDisk(seed)
     time = VirtualTime()
     for life in range(rng.randint(2, 4)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 2_000)) * rng.random()))
         try:
-            run_life(seed, life, disk, time, catalog, clients)
+            run_life(seed, life, disk, time, clients)
         except PowerCut:
             pass
         disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
-    run_life(seed, 99, disk, time, catalog, clients)
+    run_life(seed, 99, disk, time, clients)
     return clients
 
 
-def run_life(seed: int, life: int, disk: SimDisk, time: VirtualTime, catalog: Catalog, clients: AmqpClients) -> None:
+def run_life(seed: int, life: int, disk: SimDisk, time: VirtualTime, clients: AmqpClients) -> None:
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
@@ -62,7 +60,7 @@ def run_life(seed: int, life: int, disk: SimDisk, time: VirtualTime, catalog: Ca
                 "transaction.state.log.num.partitions": "1",
             }
         )
-        broker = Broker(simulation.world, ROOT, settings, catalog)
+        broker = Broker(simulation.world, ROOT, settings, DiskCatalog(disk, ROOT))
         await broker.start()
         machine = AmqpMachine(broker, clients, life)
         await machine.start()

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
-from tests.simulation.queue_machine import QueueMachine
+from tests.simulation.queue_machine import ROOT, QueueMachine
 from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import Simulation
@@ -23,8 +24,6 @@ from waystation.broker import dead_letters
 from waystation.broker.letters import send
 from waystation.broker.queues import Queues
 from waystation.broker.transacting import Tx
-from waystation.catalog import Catalog
-from waystation.catalog.memory import MemoryCatalog
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
@@ -50,7 +49,6 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
     """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
     clients = QueueClients(rng)
-    catalog = MemoryCatalog()
     disk = SimDisk(seed)
     time = VirtualTime()
     rotten = False  # two copies are kept: what rots twice is lost
@@ -59,15 +57,15 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
         kind = 0.5
         lasting = False
         try:
-            lasting = run_life(seed, life, disk, time, catalog, clients, faults=faults and rng.random() < 0.7)
+            lasting = run_life(seed, life, disk, time, clients, faults=faults and rng.random() < 0.7)
         except PowerCut:
             kind, lasting = 0.3, faults
         disk = disk.process_crash() if rng.random() < kind and not lasting else disk.power_cut(rng)
         disk.leave_room(None)
         if not rotten and rng.random() < 0.3:
             rotten = rot_newest_snapshot(disk, rng)
-    run_life(seed, 98, disk, time, catalog, clients)
-    run_life(seed, 99, disk.process_crash(), time, catalog, clients)
+    run_life(seed, 98, disk, time, clients)
+    run_life(seed, 99, disk.process_crash(), time, clients)
     return clients
 
 
@@ -76,7 +74,6 @@ def run_life(
     life: int,
     disk: SimDisk,
     time: VirtualTime,
-    catalog: Catalog,
     clients: QueueClients,
     *,
     faults: bool = False,
@@ -86,7 +83,7 @@ def run_life(
     trouble: list[Trouble] = []
 
     async def main() -> None:
-        machine = QueueMachine(simulation.world, disk, catalog, clients, faults=faults)
+        machine = QueueMachine(simulation.world, disk, DiskCatalog(disk, ROOT), clients, faults=faults)
         await machine.start()
         if machine.trouble is not None:
             trouble.append(machine.trouble)

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation.broker_machine import STREAM, BrokerClients, BrokerMachine
+from tests.simulation.broker_machine import ROOT, STREAM, BrokerClients, BrokerMachine
+from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.world import Simulation
-from waystation.catalog.memory import MemoryCatalog
 from waystation.errors import CorruptBatch, StorageFailed, Unavailable
 from waystation.log import batch as batches
 
@@ -32,7 +32,6 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.clients = BrokerClients(random.Random(seed))
-        self.catalog = MemoryCatalog()
         self.disk = SimDisk(seed)
         self.time = VirtualTime()
 
@@ -41,7 +40,7 @@ class Story:
         simulation = Simulation(self.seed, self.disk, time=self.time)
 
         async def main() -> None:
-            machine = BrokerMachine(simulation.world, self.disk, self.catalog, self.clients)
+            machine = BrokerMachine(simulation.world, self.disk, DiskCatalog(self.disk, ROOT), self.clients)
             await machine.start()
             await life(machine)
             if stop:
@@ -156,7 +155,7 @@ def test_a_rotten_batch_is_an_error_at_its_offset_and_nowhere_else(seed: int) ->
     simulation = Simulation(seed, story.disk, time=story.time)
 
     async def main() -> None:
-        machine = BrokerMachine(simulation.world, story.disk, story.catalog, story.clients)
+        machine = BrokerMachine(simulation.world, story.disk, DiskCatalog(story.disk, ROOT), story.clients)
         await machine.broker.start()
         await read_everything(machine)
 

@@ -1,0 +1,151 @@
+"""Names and settings of a broker on a simulated disk: topics that come and go, exchanges, settings, as they were told.
+
+`NameClients` remembers over all lives what was answered; `NameMachine` asks and checks in one of them. What was asked
+and not answered may have happened or not; the next start settles it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tests.simulation.disk import SimDisk
+from tests.simulation.promises import Promises, expect
+from waystation.broker.broker import Broker
+from waystation.log import batch as batches
+
+TOPICS = tuple(f"passing-{number}" for number in range(3))
+SETTING = "num.partitions"
+OVERRIDE = "max.message.bytes"
+EXCHANGES_MOST = 40
+
+
+@dataclass
+class KnownTopic:
+    """`there` is None while nobody knows: it was asked for, and there was no answer yet."""
+
+    there: bool | None = False
+    partitions: set[int] = field(default_factory=set)
+    overrides: set[str | None] = field(default_factory=set)
+    promises: Promises = field(default_factory=lambda: Promises("passing"))
+
+
+class NameClients:
+    """Sets hold what a value may be: one if the last change was answered, two if it was not."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.topics = {name: KnownTopic() for name in TOPICS}
+        self.exchanges: set[str] = set()
+        self.setting: set[str | None] = {None}
+        self.asked = 0
+
+
+class NameMachine:
+    """One life."""
+
+    def __init__(self, broker: Broker, disk: SimDisk, clients: NameClients) -> None:
+        self.broker = broker
+        self.disk = disk
+        self.clients = clients
+        self.rng = clients.rng
+
+    # -- check -------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compares everything with a broker that has just started, and settles what was not known."""
+        clients = self.clients
+        for name, known in clients.topics.items():
+            self._check_topic(name, known)
+        lost = clients.exchanges - set(self.broker.routing.exchange_names())
+        expect(not lost, f"exchanges that were declared are gone: {sorted(lost)}")
+        found = self.broker.settings.changed.get(SETTING)
+        expect(found in clients.setting, f"{SETTING} is {found}, told was one of {clients.setting}")
+        clients.setting = {found}
+        self._check_folders()
+
+    def _check_topic(self, name: str, known: KnownTopic) -> None:
+        topic = self.broker.topics.find(name)
+        expect(known.there in (None, topic is not None), f"{name}: told {known.there}, found {topic is not None}")
+        if topic is None:
+            clients = self.clients.topics
+            clients[name] = KnownTopic()
+            return
+        known.there = True
+        partitions, override = len(topic.partitions), topic.overrides.get(OVERRIDE)
+        expect(partitions in known.partitions, f"{name}: {partitions} partitions, told {known.partitions}")
+        expect(override in known.overrides, f"{name}: {OVERRIDE} is {override}, told {known.overrides}")
+        known.partitions, known.overrides = {partitions}, {override}
+        known.promises.check(topic.partition(0).log)
+
+    def _check_folders(self) -> None:
+        """Nothing is left of deleted topics, and a crash makes no folder that the catalog does not know."""
+        known = {topic.folder.rpartition("/")[2] for topic in self.broker.topics}
+        found = set(self.disk.list(f"{self.broker.root}/topics"))
+        expect(found == known, f"folders {sorted(found)} for topics {sorted(known)}")
+        aside = self.disk.list(f"{self.broker.root}/lost+found")
+        expect(not aside, f"set aside, though the catalog was never behind: {aside}")
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def change_topic(self) -> None:
+        name = self.rng.choice(TOPICS)
+        known = self.clients.topics[name]
+        if not known.there:
+            await self._create(name, known)
+        elif self.rng.random() < 0.3:
+            known.there = None
+            await self.broker.topics.delete(name)
+            if self.disk.powered:
+                self.clients.topics[name] = KnownTopic()
+        elif self.rng.random() < 0.4:
+            await self._alter(name, known)
+        else:
+            await self._publish(name, known)
+
+    async def _create(self, name: str, known: KnownTopic) -> None:
+        known.there, known.partitions, known.overrides = None, {1}, {None}
+        await self.broker.topics.create(name, 1)
+        if self.disk.powered:
+            known.there = True
+
+    async def _alter(self, name: str, known: KnownTopic) -> None:
+        topics = self.broker.topics
+        if self.rng.random() < 0.5:
+            more = len(topics.get(name).partitions) + 1
+            known.partitions.add(more)
+            await topics.add_partitions(name, more)
+            if self.disk.powered:
+                known.partitions = {more}
+        else:
+            value = str(self.rng.randint(100_000, 999_999))
+            known.overrides.add(value)
+            await topics.alter(name, {OVERRIDE: value})
+            if self.disk.powered:
+                known.overrides = {value}
+
+    async def _publish(self, name: str, known: KnownTopic) -> None:
+        partition = self.broker.topics.get(name).partition(0)
+        batch = batches.build([(None, self.rng.randbytes(30), ())], self.broker.world.clock.now_ms())
+        header = self.broker.publishing.check(partition, batch)
+        try:
+            appended = self.broker.publishing.append(partition, batch, header)
+        finally:
+            known.promises.place(bytes(batch))
+        await self.broker.commit.durable(partition.log, appended.last_offset + 1)
+        if self.disk.powered:
+            known.promises.promise(bytes(batch))
+
+    async def declare_exchange(self) -> None:
+        self.clients.asked += 1
+        name = f"exchange-{self.clients.asked % EXCHANGES_MOST}"
+        await self.broker.routing.declare_exchange(name, "topic")
+        if self.disk.powered:
+            self.clients.exchanges.add(name)
+
+    async def change_setting(self) -> None:
+        value = str(self.rng.randint(1, 9))
+        self.clients.setting.add(value)
+        await self.broker.alter_settings({SETTING: value})
+        if self.disk.powered:
+            self.clients.setting = {value}
