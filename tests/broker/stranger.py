@@ -46,7 +46,7 @@ def topics(data: Path) -> dict[str, tuple[Path, int]]:
     """Folder and number of partitions of every topic."""
     db = sqlite3.connect(data / "catalog.sqlite")
     [(version,)] = db.execute("SELECT version FROM format").fetchall()
-    if version != 3:
+    if version != 4:
         raise ValueError(f"format {version}")
     rows = db.execute("SELECT id, name, partitions, overrides FROM topics").fetchall()
     db.close()

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from waystation.catalog import BindingRow, Catalog, ExchangeRow, MemoryCatalog, TopicRow
+from waystation.catalog import BindingRow, Catalog, DeletedTopic, ExchangeRow, MemoryCatalog, TopicRow
 from waystation.catalog import sqlite as module
 from waystation.catalog.catalog import FORMAT_VERSION
 from waystation.catalog.sqlite import FILE, SqliteCatalog
@@ -18,6 +18,37 @@ from waystation.errors import Corrupt, NewerFormat, StorageFailed
 from waystation.world import SystemRandom
 
 ORDERS = TopicRow("orders", UUID(int=1), 3, overrides={"retention.ms": "5"})
+
+
+VERSION_3 = """
+BEGIN TRANSACTION;
+CREATE TABLE bindings (
+    exchange TEXT NOT NULL, target TEXT NOT NULL, key TEXT NOT NULL, arguments BLOB NOT NULL,
+    PRIMARY KEY (exchange, target, key, arguments)
+) WITHOUT ROWID;
+INSERT INTO "bindings" VALUES('events','topic:orders','eu.#',X'80');
+CREATE TABLE cluster (id TEXT NOT NULL);
+INSERT INTO "cluster" VALUES('a4BOACuXz6FsnKOoB0jZhw');
+CREATE TABLE definitions (kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, name))
+WITHOUT ROWID;
+INSERT INTO "definitions" VALUES('namespace','shop',X'80');
+CREATE TABLE exchanges (
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, alternate TEXT, auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL,
+    arguments BLOB NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "exchanges" VALUES('events','topic',NULL,0,0,X'80');
+CREATE TABLE format (version INTEGER NOT NULL);
+INSERT INTO "format" VALUES(3);
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "settings" VALUES('num.partitions','4');
+CREATE TABLE topics (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, internal INTEGER NOT NULL,
+    overrides TEXT NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "topics" VALUES('3f2a9c41-0000-4000-8000-000000000001','orders',3,0,'{"retention.ms": "-1"}');
+COMMIT;
+"""
+"""What the last release of format 3 has written, as its `.dump`."""
 
 
 @contextmanager
@@ -61,6 +92,24 @@ def test_topics_are_added_replaced_and_deleted(either: Catalog) -> None:
     either.delete_topic(ORDERS.id)
     assert either.topics() == [other]
     assert len(either.cluster_id()) == 22
+
+
+def test_a_deletion_is_remembered_until_the_files_are_gone(either: Catalog) -> None:
+    either.save_topic(ORDERS)
+    assert either.deleted_topics() == []
+    either.delete_topic(ORDERS.id)
+    either.delete_topic(uuid4())
+    assert either.deleted_topics() == [DeletedTopic("orders", ORDERS.id)]
+    again = TopicRow("orders", uuid4(), 1)
+    either.save_topic(again)
+    either.delete_topic(again.id)
+    assert {row.id for row in either.deleted_topics()} == {ORDERS.id, again.id}
+    either.save_topic(ORDERS)  # a deletion that is taken back
+    assert either.deleted_topics() == [DeletedTopic("orders", again.id)]
+    either.forget_deleted_topic(again.id)
+    either.forget_deleted_topic(again.id)
+    assert either.deleted_topics() == []
+    assert either.topics() == [ORDERS]
 
 
 def test_exchanges_and_bindings_are_added_replaced_and_deleted(either: Catalog) -> None:
@@ -198,7 +247,8 @@ def test_a_folder_of_version_1_gains_the_tables_of_routing(tmp_path: Path) -> No
         opened.save_topic(ORDERS)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.executescript(
-            "DROP TABLE exchanges; DROP TABLE bindings; DROP TABLE definitions; UPDATE format SET version = 1;"
+            "DROP TABLE exchanges; DROP TABLE bindings; DROP TABLE definitions; DROP TABLE deleted_topics;"
+            "UPDATE format SET version = 1;"
         )
     db.close()
     for _ in range(2):
@@ -213,13 +263,29 @@ def test_a_folder_of_version_2_gains_the_table_of_definitions(tmp_path: Path) ->
         opened.save_topic(ORDERS)
         opened.save_exchange(ExchangeRow("orders", "direct"))
     with sqlite3.connect(tmp_path / FILE) as db:
-        db.executescript("DROP TABLE definitions; UPDATE format SET version = 2;")
+        db.executescript("DROP TABLE definitions; DROP TABLE deleted_topics; UPDATE format SET version = 2;")
     db.close()
     for before in ({}, {"shop": b"1"}):
         with catalog(tmp_path) as opened:
             assert (opened.topics(), opened.exchanges()) == ([ORDERS], [ExchangeRow("orders", "direct")])
             assert opened.definitions("namespace") == before
             opened.save_definition("namespace", "shop", b"1")
+
+
+def test_a_folder_of_version_3_gains_the_table_of_deleted_topics(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.executescript(VERSION_3)
+    db.close()
+    orders = TopicRow("orders", UUID("3f2a9c41-0000-4000-8000-000000000001"), 3, overrides={"retention.ms": "-1"})
+    with catalog(tmp_path) as opened:
+        assert (opened.topics(), opened.deleted_topics()) == ([orders], [])
+        assert opened.exchanges() == [ExchangeRow("events", "topic")]
+        assert opened.bindings() == [BindingRow("events", "topic:orders", "eu.#")]
+        assert (opened.settings(), opened.definitions("namespace")) == ({"num.partitions": "4"}, {"shop": b"\x80"})
+        assert opened.cluster_id() == "a4BOACuXz6FsnKOoB0jZhw"
+        opened.delete_topic(orders.id)
+    with catalog(tmp_path) as opened:
+        assert (opened.topics(), opened.deleted_topics()) == ([], [DeletedTopic("orders", orders.id)])
 
 
 def test_an_upgrade_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,17 @@ def test_people_get_a_line_for_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
+def test_topics_that_the_catalog_does_not_know_are_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found" / "#12345").touch()  # what fsck puts there is not ours
+    assert "lost topics" not in checks(offline("doctor", "--data", str(tmp_path), "--no-disk-test", "--json"))
+    (tmp_path / "lost+found" / "orders.3f2a9c41").mkdir()
+    found = checks(offline("doctor", "--data", str(tmp_path), "--no-disk-test", "--json"))["lost topics"]
+    assert (found["state"], found["folders"]) == ("warning", 1)
+    assert f"waystation lost list {tmp_path}" in found["advice"]
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_a_folder_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

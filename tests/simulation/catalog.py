@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tests.simulation.disk import SimDisk
-from waystation.catalog.catalog import BindingRow, ExchangeRow, TopicRow
+from waystation.catalog.catalog import BindingRow, DeletedTopic, ExchangeRow, TopicRow
 from waystation.catalog.memory import MemoryCatalog
 from waystation.errors import StorageFailed
 
@@ -22,6 +22,7 @@ FILE = "catalog"
 
 class _Content(msgspec.Struct):
     topics: list[TopicRow]
+    deleted: list[DeletedTopic]
     exchanges: list[ExchangeRow]
     bindings: list[BindingRow]
     settings: dict[str, str]
@@ -50,6 +51,7 @@ class DiskCatalog(MemoryCatalog):
 
     save_topic = _durably(MemoryCatalog.save_topic)
     delete_topic = _durably(MemoryCatalog.delete_topic)
+    forget_deleted_topic = _durably(MemoryCatalog.forget_deleted_topic)
     save_exchange = _durably(MemoryCatalog.save_exchange)
     save_binding = _durably(MemoryCatalog.save_binding)
     delete_routes = _durably(MemoryCatalog.delete_routes)
@@ -58,7 +60,14 @@ class DiskCatalog(MemoryCatalog):
     delete_definition = _durably(MemoryCatalog.delete_definition)
 
     def save(self) -> None:
-        content = _Content(self.topics(), self.exchanges(), self.bindings(), self._settings, self._definitions)
+        content = _Content(
+            self.topics(),
+            self.deleted_topics(),
+            self.exchanges(),
+            self.bindings(),
+            self._settings,
+            self._definitions,
+        )
         turns, self._disk.before_operation = self._disk.before_operation, None
         try:
             self.replace(self._path, msgspec.msgpack.encode(content))
@@ -73,8 +82,9 @@ class DiskCatalog(MemoryCatalog):
 
     def _load(self) -> None:
         data = self._disk.read_file(self._path)
-        content = _Content([], [], [], {}, {}) if data is None else msgspec.msgpack.decode(data, type=_Content)
+        content = _Content([], [], [], [], {}, {}) if data is None else msgspec.msgpack.decode(data, type=_Content)
         self._topics = {row.id: row for row in content.topics}
+        self._deleted = {row.id: row for row in content.deleted}
         self._exchanges = {row.name: row for row in content.exchanges}
         self._bindings = dict.fromkeys(content.bindings)
         self._settings = content.settings

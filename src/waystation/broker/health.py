@@ -191,7 +191,21 @@ def _logs(broker: Broker) -> Iterator[Reason]:
         yield from failed_logs(broker)
 
 
-LOOKS = (_logs, _disk, _memory, _pressure, _connections, _speed, _dead_letters, _groups, _pipelines)
+def _lost_topics(broker: Broker) -> Iterator[Reason]:
+    try:
+        lost = broker.topics.folders.lost()
+    except OSError:  # the disk's own trouble has its own reasons
+        return
+    if lost:
+        yield Reason(
+            "warning",
+            f"{_spell(lost, 'folder')} has the files of a topic that the catalog does not know.",
+            f"Stop the broker and make it a topic again with `waystation lost restore {broker.root} --all`, or delete"
+            f" it with `waystation lost delete {broker.root} FOLDER`.",
+        )
+
+
+LOOKS = (_logs, _lost_topics, _disk, _memory, _pressure, _connections, _speed, _dead_letters, _groups, _pipelines)
 
 
 def disk_room(broker: Broker) -> tuple[int, int]:

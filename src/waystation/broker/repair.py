@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waystation.broker.open import locked_folder
-from waystation.broker.topics import topic_folder
+from waystation.broker.topic_folders import folder_name
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import UnknownTopic
 from waystation.log import repair
@@ -26,7 +26,7 @@ def find_damage(path: str, topic: str, partition: int, *, skip: bool = False) ->
             catalog.close()
         if row is None or not 0 <= partition < row.partitions:
             raise UnknownTopic(f"{root} has no partition {partition} of a topic {topic!r}")
-        folder = f"{topic_folder(root, row)}/{partition}"
+        folder = f"{root}/topics/{folder_name(row)}/{partition}"
         found = repair.find(world, folder)
         if found and skip:
             repair.skip(world, folder, found)

@@ -1,9 +1,12 @@
 """Topics: created, altered and deleted at run time, and remembered in the catalog.
 
 Order of things, so that a crash at any moment leaves no half-made topic: a topic is in the catalog before its folders
-are made (missing ones are made at the next start), and out of the catalog before they are removed (left-over ones are
-removed at the next start). A folder carries eight digits of the topic's id, so that a topic that is deleted and
-created again never meets its old files.
+are made (missing ones are made at the next start), and deleted in the catalog, which remembers that, before they are
+removed (left-over ones are removed at the next start; `topic_folders.py`). A folder carries eight digits of the topic's
+id, so that a topic that is deleted and created again never meets its old files.
+
+A change of the catalog that fails may have happened all the same (the disk failed to sync it): what was before is then
+written again, so that what was answered as failed does not take effect at the next start.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from waystation.broker.partition import Partition
+from waystation.broker.topic_folders import TopicFolders
 from waystation.catalog import Catalog, TopicRow
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
@@ -48,6 +52,9 @@ SHARE_TOPIC = "__share_group_state"
 QUEUES_TOPIC = "__queues"
 TIERS = {OFFSETS_TOPIC: 1, SHARE_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
 
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
+"""Settings of an internal topic unless it is told others."""
+
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -60,13 +67,21 @@ def check_name(name: str) -> None:
         )
 
 
+def check_like(name: str, others: Iterable[str]) -> None:
+    """Two names that differ only in '.' and '_' would be one name in metrics; Kafka refuses them, and so do we."""
+    if "." not in name and "_" not in name:
+        return
+    flat = name.replace(".", "_")
+    for other in others:
+        if other.replace(".", "_") == flat:
+            raise InvalidTopicName(
+                f"topic {name!r} is too like the existing {other!r}: they differ only in '.' and '_'"
+            )
+
+
 def check_partitions(count: int) -> None:
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
-
-
-def topic_folder(root: str, row: TopicRow) -> str:
-    return f"{root}/topics/{row.name[:200]}.{row.id.hex[:8]}"
 
 
 class Topic:
@@ -117,11 +132,11 @@ class Topics:
         points: RecoveryPoints,
     ) -> None:
         self._world = world
-        self._data = root
         self._catalog = catalog
         self._settings = settings
         self._commit = commit
         self._points = points
+        self.folders = TopicFolders(world.disk, root, catalog, points)
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._turn = asyncio.Lock()
@@ -188,35 +203,36 @@ class Topics:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def open_all(self) -> None:
-        """Opens what the catalog knows and removes folders that it does not know. Blocks: before the doors open."""
-        known = set()
-        for row in self._catalog.topics():
-            topic = self._open(row)
-            known.add(topic.folder.rpartition("/")[2])
-        root = f"{self._data}/topics"
-        for name in self._world.disk.list(root):
-            if name not in known:
-                logger.info("removing the folder of a deleted topic: %s", name)
-                self._world.disk.remove_tree(f"{root}/{name}")
+        """Opens what the catalog knows, and puts folders in order. Blocks: before the doors open."""
+        for row in self.folders.reconcile():
+            self._admit(self._prepare(row))
+            self.folders.describe_again(row)
 
     def ensure_internal(self, name: str, partitions: int, overrides: dict[str, str] | None = None) -> Topic:
         """An internal topic, compacted unless told otherwise, made at the first start. Blocks."""
         topic = self._by_name.get(name)
         if topic is None:
-            overrides = overrides or {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
-            row = TopicRow(name, self._world.random.uuid(), partitions, internal=True, overrides=overrides)
+            row = TopicRow(
+                name, self._world.random.uuid(), partitions, internal=True, overrides=dict(overrides or COMPACTED)
+            )
             self._catalog.save_topic(row)
-            topic = self._open(row)
+            topic = self._make(row)
+            self._admit(topic)
         return topic
 
-    def _open(self, row: TopicRow) -> Topic:
+    def _make(self, row: TopicRow) -> Topic:
+        """A new topic, its files made. Blocks; may run on a thread."""
         topic = self._prepare(row)
-        self._admit(topic)
+        try:
+            self.folders.describe(row)
+        except OSError as error:
+            _close(topic.partitions)
+            raise StorageFailed(f"cannot make the files of topic {row.name!r}: {error.strerror or error}") from error
         return topic
 
     def _prepare(self, row: TopicRow) -> Topic:
         """The topic with its logs open, not yet to be found. Blocks; may run on a thread."""
-        topic = Topic(row, resolve_topic(row.overrides, self._settings), topic_folder(self._data, row))
+        topic = Topic(row, resolve_topic(row.overrides, self._settings), self.folders.path(row))
         topic.partitions = self._open_partitions(topic, range(row.partitions))
         return topic
 
@@ -225,10 +241,14 @@ class Topics:
         self._by_id[topic.id] = topic
 
     def _open_partitions(self, topic: Topic, indexes: range) -> list[Partition]:
+        opened: list[Partition] = []
         try:
-            return [self._open_partition(topic, index) for index in indexes]
+            for index in indexes:
+                opened.append(self._open_partition(topic, index))
         except OSError as error:
+            _close(opened)
             raise StorageFailed(f"cannot make the files of topic {topic.name!r}: {error.strerror or error}") from error
+        return opened
 
     def _open_partition(self, topic: Topic, index: int) -> Partition:
         points = self._points
@@ -284,31 +304,45 @@ class Topics:
         resolve_topic(overrides, self._settings)
         if name in self._by_name:
             raise AlreadyExists(f"topic {name!r} exists already")
-        self._check_collision(name)
+        check_like(name, self._by_name)
 
     async def _create(self, name: str, partitions: int, overrides: dict[str, str]) -> Topic:
         self.check_new(name, partitions, overrides)
         row = TopicRow(name, self._world.random.uuid(), partitions, overrides=overrides)
-        await self._world.offload(self._catalog.save_topic, row)
         try:
-            topic = await self._world.offload(self._prepare, row)
+            await self._world.offload(self._catalog.save_topic, row)
+            topic = await self._world.offload(self._make, row)
         except StorageFailed:
-            await self._world.offload(self._catalog.delete_topic, row.id)
+            await self._undo_creation(row)
             raise
         self._admit(topic)
         self._changed()
         return topic
 
-    def _check_collision(self, name: str) -> None:
-        """Two names that differ only in '.' and '_' would be one name in metrics; Kafka refuses them, and so do we."""
-        if "." not in name and "_" not in name:
-            return
-        flat = name.replace(".", "_")
-        for other in self._by_name:
-            if other.replace(".", "_") == flat:
-                raise InvalidTopicName(
-                    f"topic {name!r} is too like the existing {other!r}: they differ only in '.' and '_'"
-                )
+    async def _undo_creation(self, row: TopicRow) -> None:
+        try:
+            await self._world.offload(self._catalog.delete_topic, row.id)
+        except StorageFailed as error:
+            logger.warning("topic %r was not created, but may be there after a restart: %s", row.name, error)
+        else:
+            await self._world.offload(self.folders.remove, row)
+
+    async def _save(self, topic: Topic, row: TopicRow) -> None:
+        """Replaces what the catalog says of a topic; if that fails it says what it said before."""
+        try:
+            await self._world.offload(self._catalog.save_topic, row)
+        except StorageFailed:
+            await self._save_again(topic)
+            raise
+
+    async def _save_again(self, topic: Topic) -> bool:
+        """Whether the catalog is known to say what we know."""
+        try:
+            await self._world.offload(self._catalog.save_topic, topic.row)
+        except StorageFailed as error:
+            logger.warning("a change of topic %r failed, but may show after a restart: %s", topic.name, error)
+            return False
+        return True
 
     def _not_internal(self, name: str) -> Topic:
         topic = self.get(name)
@@ -322,7 +356,7 @@ class Topics:
 
     async def _delete(self, name: str) -> None:
         topic = self._not_internal(name)
-        await self._world.offload(self._catalog.delete_topic, topic.id)
+        await self._record_deletion(topic)
         del self._by_name[name]
         del self._by_id[topic.id]
         logs = [partition.log for partition in topic.partitions]
@@ -332,10 +366,20 @@ class Topics:
         for partition in topic.partitions:
             partition.log.close(clean=False)
             partition.wake()
-        await self._world.offload(self._world.disk.remove_tree, topic.folder)
+        await self._world.offload(self.folders.remove, topic.row)
         for callback in self._on_delete:
             callback([name])
         self._changed()
+
+    async def _record_deletion(self, topic: Topic) -> None:
+        try:
+            await self._world.offload(self._catalog.delete_topic, topic.id)
+        except StorageFailed as error:
+            if not await self._save_again(topic):
+                # The next start may delete it: nothing more may be acknowledged into it.
+                for partition in topic.partitions:
+                    partition.log.fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
+            raise
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Grows a topic to `total` partitions."""
@@ -349,12 +393,13 @@ class Topics:
                 f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
             )
         row = TopicRow(topic.name, topic.id, total, topic.internal, topic.overrides)
-        await self._world.offload(self._catalog.save_topic, row)
+        await self._save(topic, row)
         try:
             added = await self._world.offload(self._open_partitions, topic, range(len(topic.partitions), total))
         except StorageFailed:
-            await self._world.offload(self._catalog.save_topic, topic.row)
+            await self._save_again(topic)
             raise
+        await self._world.offload(self.folders.describe_again, row)
         topic.row = row
         topic.partitions += added
         self._changed()
@@ -371,7 +416,8 @@ class Topics:
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
         row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, overrides)
-        await self._world.offload(self._catalog.save_topic, row)
+        await self._save(topic, row)
+        await self._world.offload(self.folders.describe_again, row)
         topic.row = row
         self.refresh(topic)
         return topic
@@ -385,3 +431,9 @@ class Topics:
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
+
+
+def _close(partitions: Iterable[Partition]) -> None:
+    """Those of a topic that could not be made."""
+    for partition in partitions:
+        partition.log.close(clean=False)

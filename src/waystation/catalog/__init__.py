@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.catalog.catalog import BindingRow, Catalog, ExchangeRow, TopicRow
+from waystation.catalog.catalog import BindingRow, Catalog, DeletedTopic, ExchangeRow, TopicRow
 from waystation.catalog.memory import MemoryCatalog
 
-__all__ = ["BindingRow", "Catalog", "ExchangeRow", "MemoryCatalog", "TopicRow"]
+__all__ = ["BindingRow", "Catalog", "DeletedTopic", "ExchangeRow", "MemoryCatalog", "TopicRow"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of the whole data folder. A broker refuses a newer one and upgrades an older one."""
 
 
@@ -23,6 +23,14 @@ class TopicRow:
     partitions: int
     internal: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that was deleted and whose files may still be there."""
+
+    name: str
+    id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,16 @@ class Catalog(Protocol):
     def topics(self) -> list[TopicRow]: ...
 
     def save_topic(self, row: TopicRow) -> None:
-        """Adds the topic or replaces what was known of it."""
+        """Adds the topic or replaces what was known of it, its deletion too."""
 
-    def delete_topic(self, topic_id: UUID) -> None: ...
+    def delete_topic(self, topic_id: UUID) -> None:
+        """Deletes it and, in the same step, remembers that it was deleted. Fine if there is none."""
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        """Those whose files are not known to be gone."""
+
+    def forget_deleted_topic(self, topic_id: UUID) -> None:
+        """Its files are gone, durably."""
 
     def exchanges(self) -> list[ExchangeRow]: ...
 

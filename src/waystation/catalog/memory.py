@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from waystation.catalog.catalog import BindingRow, ExchangeRow, TopicRow
+from waystation.catalog.catalog import BindingRow, DeletedTopic, ExchangeRow, TopicRow
 
 
 class MemoryCatalog:
     def __init__(self, cluster_id: str = "waystation-in-memory01") -> None:
         self._cluster_id = cluster_id
         self._topics: dict[UUID, TopicRow] = {}
+        self._deleted: dict[UUID, DeletedTopic] = {}
         self._exchanges: dict[str, ExchangeRow] = {}
         self._bindings: dict[BindingRow, None] = {}
         self._settings: dict[str, str] = {}
@@ -25,9 +26,18 @@ class MemoryCatalog:
 
     def save_topic(self, row: TopicRow) -> None:
         self._topics[row.id] = row
+        self._deleted.pop(row.id, None)
 
     def delete_topic(self, topic_id: UUID) -> None:
-        self._topics.pop(topic_id, None)
+        row = self._topics.pop(topic_id, None)
+        if row is not None:
+            self._deleted[topic_id] = DeletedTopic(row.name, topic_id)
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        return list(self._deleted.values())
+
+    def forget_deleted_topic(self, topic_id: UUID) -> None:
+        self._deleted.pop(topic_id, None)
 
     def exchanges(self) -> list[ExchangeRow]:
         return list(self._exchanges.values())

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from waystation.catalog.catalog import FORMAT_VERSION, BindingRow, ExchangeRow, TopicRow
+from waystation.catalog.catalog import FORMAT_VERSION, BindingRow, DeletedTopic, ExchangeRow, TopicRow
 from waystation.errors import Corrupt, NewerFormat, StorageFailed
 from waystation.world.disk import OsDisk
 from waystation.world.random import Random
@@ -44,6 +44,8 @@ _DEFINITIONS = """
 CREATE TABLE definitions (kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, name))
 WITHOUT ROWID"""
 
+_DELETED_TOPICS = "CREATE TABLE deleted_topics (id TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID"
+
 _SCHEMA = f"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE cluster (id TEXT NOT NULL);
@@ -54,6 +56,7 @@ CREATE TABLE topics (
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 {";".join(_ROUTING)};
 {_DEFINITIONS};
+{_DELETED_TOPICS};
 """
 
 
@@ -66,7 +69,15 @@ def _add_definitions(db: sqlite3.Connection) -> None:
     db.execute(_DEFINITIONS)
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_routing, 2: _add_definitions}
+def _add_deleted_topics(db: sqlite3.Connection) -> None:
+    db.execute(_DELETED_TOPICS)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _add_routing,
+    2: _add_definitions,
+    3: _add_deleted_topics,
+}
 """From version N to N + 1."""
 
 
@@ -144,10 +155,23 @@ class SqliteCatalog:
                 " ON CONFLICT (id) DO UPDATE SET partitions = excluded.partitions, overrides = excluded.overrides",
                 (str(row.id), row.name, row.partitions, int(row.internal), json.dumps(row.overrides)),
             )
+            self._db.execute("DELETE FROM deleted_topics WHERE id = ?", (str(row.id),))
 
     def delete_topic(self, topic_id: UUID) -> None:
         with self._changing():
+            self._db.execute(
+                "INSERT OR IGNORE INTO deleted_topics (id, name) SELECT id, name FROM topics WHERE id = ?",
+                (str(topic_id),),
+            )
             self._db.execute("DELETE FROM topics WHERE id = ?", (str(topic_id),))
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        rows = self._db.execute("SELECT name, id FROM deleted_topics ORDER BY name").fetchall()
+        return [DeletedTopic(name, UUID(topic_id)) for name, topic_id in rows]
+
+    def forget_deleted_topic(self, topic_id: UUID) -> None:
+        with self._changing():
+            self._db.execute("DELETE FROM deleted_topics WHERE id = ?", (str(topic_id),))
 
     def exchanges(self) -> list[ExchangeRow]:
         rows = self._db.execute(
@@ -239,10 +263,12 @@ def _refuse(path: Path, version: int | None) -> None:
 
 
 def _refuse_orphans(folder: Path) -> None:
-    """A new catalog would know none of the topics in the folder, and what no catalog knows is removed at start."""
+    """A new catalog would know none of the topics in the folder: all of them would be set aside, queues and offsets
+    too, and new ones would take their names."""
     topics = folder / "topics"
     if topics.is_dir() and any(topics.iterdir()):
         raise Corrupt(
             f"{folder} holds the files of topics, but its {FILE} is gone; nothing was touched."
-            f" Put {FILE} back from a backup, or move {topics} away to begin anew."
+            f" Put {FILE} back from a backup; an older one will do. Without a backup, move everything in {topics} to"
+            f" {folder / 'lost+found'} and run `waystation lost restore {folder} --all`."
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waystation.cli.findings import Figures, Finding, State
-from waystation.cli.output import spell_bytes
+from waystation.cli.output import spell_bytes, spell_count
 
 NETWORK = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs")
 MEMORY = ("ramfs", "tmpfs")
@@ -46,6 +46,7 @@ def look_at_folder(data: str, least_bytes: int, *, measure: bool) -> Iterator[Fi
         return
     if folder.is_dir():
         yield from _lock(folder)
+        yield from _lost(folder)
     yield _file_system(there)
     yield _room(there, least_bytes)
     if measure:
@@ -99,6 +100,21 @@ def _lock(folder: Path) -> Iterator[Finding]:
         )
     finally:
         os.close(file)
+
+
+def _lost(folder: Path) -> Iterator[Finding]:
+    from waystation.broker.lost_topics import lost_folders
+    from waystation.world.disk import OsDisk
+
+    lost = lost_folders(OsDisk(), str(folder))
+    if lost:
+        yield Finding(
+            check="lost topics",
+            state="warning",
+            says=f"{spell_count(len(lost), 'folder')} of topics that the catalog does not know in {folder}/lost+found",
+            advice=f"see `waystation lost list {folder}`; `waystation lost restore` makes topics of them again",
+            figures={"folders": len(lost)},
+        )
 
 
 # -- the file system ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("waystation.cli.config", "show, check and change the configuration of a broker"),
     "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
     "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
+    "lost": ("waystation.cli.lost", "list, restore and delete topics that the catalog does not know"),
     "log": ("waystation.cli.log_files", "look into and repair the files of a broker that is not running"),
 }
 
