@@ -124,7 +124,10 @@ class TopicFolders:
                 row.name, described.partitions, row.partitions,
             )  # fmt: skip
             row = replace(row, partitions=described.partitions)
-            self._catalog.save_topic(row)
+            try:
+                self._catalog.save_topic(row)
+            except StorageFailed as error:  # a full disk: the next start finds the same
+                logger.warning("%s", error)
         if described.overrides != row.overrides:
             logger.warning(
                 "topic %r had the settings %s; those of the catalog are in force: %s",
