@@ -73,6 +73,8 @@ def segments(partition: Path) -> list[Path]:
     found = {int(path.stem): path for path in partition.glob("*.log")}
     for swap in partition.glob("*.swap"):
         base, _, end = swap.stem.partition("-")
+        if int(base) in found:
+            continue  # it has not begun
         found = {b: path for b, path in found.items() if not int(base) <= b <= int(end)}
         found[int(base)] = swap
     return [found[base] for base in sorted(found)]

@@ -6,7 +6,7 @@ A tombstone (a record without a value) stays until `delete.retention.ms` after t
 so that readers have time to see it; that moment is noted in the batch itself, as Kafka does (attribute bit 6, base
 timestamp). Records of aborted transactions go; those of committed ones become plain records; markers go with age.
 
-Neighbouring small segments become one. A swap is finished after a crash by recovery (`BASE-END.swap`).
+Neighbouring small segments become one. How a new file takes the place of old ones is in `swap.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from waystation.log.aborted import Aborted
 from waystation.log.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, Header, Record
 from waystation.log.compression import compress
 from waystation.log.log import Log
-from waystation.log.recovery import CLEANED, SWAP, finish_swap
 from waystation.log.segment import Segment
+from waystation.log.swap import SwapFile, settle, swap_in
 
 MAX_KEYS = 2_000_000
 """Keys in the map of one pass, about 300 MB; what is behind them waits for the next pass."""
@@ -30,7 +30,7 @@ MAX_KEYS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one pass will do."""
+    """What one pass will do. Without segments: only end a swap that the disk interrupted."""
 
     segments: list[Segment]
     dirty_from: int
@@ -43,7 +43,11 @@ class Plan:
 def due(log: Log, now_ms: int) -> Plan | None:
     """A plan, if enough of the log has not been compacted yet."""
     settings = log.settings
-    if not settings.compacts or log.failure is not None:
+    if log.failure is not None:
+        return None
+    if log.swap is not None:
+        return Plan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes)
+    if not settings.compacts:
         return None
     stable = log.stable_offset
     segments: list[Segment] = []
@@ -73,6 +77,10 @@ def due(log: Log, now_ms: int) -> Plan | None:
 
 async def compact(log: Log, plan: Plan) -> int:
     """Carries out a plan; returns the bytes that were freed."""
+    async with log.moving_start:
+        await settle(log)
+    if not plan.segments:
+        return 0
     before = sum(segment.size for segment in plan.segments)
     newest, until = await log.world.offload(_newest_offsets, log, plan)
     if not await log.remember_producers(until):
@@ -80,8 +88,9 @@ async def compact(log: Log, plan: Plan) -> int:
     made: list[Segment] = []
     for group in _groups(plan, until):
         segment = await log.world.offload(_rewrite, log, plan, group, newest)
-        _swap_in(log, group, segment)
-        await log.world.offload(log.world.disk.sync_folder, log.folder)
+        async with log.moving_start:
+            if not await swap_in(log, group, segment):
+                return 0
         made.append(segment)
     log.cleaned_offset = max(log.cleaned_offset, until)
     return before - sum(segment.size for segment in made)
@@ -158,9 +167,9 @@ def _is_aborted(plan: Plan, header: Header) -> bool:
 
 def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int]) -> Segment:
     """Writes the group's surviving records to one file, durable, ready to be swapped in."""
-    base, end = group[0].base_offset, group[-1].base_offset
     disk = log.world.disk
-    temporary = f"{log.folder}/{base}-{end}{CLEANED}"
+    base = group[0].base_offset
+    temporary = SwapFile(disk, log.folder, base, group[-1].base_offset).cleaned
     made = log.new_segment(base)
     made.begin_empty()
     file = disk.open(temporary, create=True)
@@ -179,19 +188,8 @@ def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int
         raise
     finally:
         file.close()
-    disk.rename(temporary, f"{log.folder}/{base}-{end}{SWAP}")
-    disk.sync_folder(log.folder)
     made.restore_sealed(made.size, group[-1].last_offset)
     return made
-
-
-def _swap_in(log: Log, group: list[Segment], segment: Segment) -> None:
-    """On the loop: readers see the old files before, the new one after."""
-    for old in group:
-        old.close()
-    finish_swap(log.world, log.folder, group[0].base_offset, group[-1].base_offset)
-    log.adopt(sorted([*(s for s in log.segments if s not in group), segment], key=lambda s: s.base_offset))
-    segment.write_indexes()
 
 
 def _filter(plan: Plan, data: bytes, header: Header, newest: dict[bytes, int]) -> bytes | bytearray | None:

@@ -29,6 +29,7 @@ from waystation.log.epochs import Epochs
 from waystation.log.producers import Producers
 from waystation.log.reading import SegmentReader
 from waystation.log.segment import Segment, file_name
+from waystation.log.swap import Swap
 from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
 from waystation.world import World
@@ -89,7 +90,8 @@ class Log(SegmentReader):
         self._seen_bytes = 0  # appended at the last checkpoint
         self._taken_bytes = 0  # appended when the last sync was taken
         self._checkpointed_size = 0
-        self.moving_start = asyncio.Lock()
+        self.moving_start = asyncio.Lock()  # held by whoever removes segments or swaps them
+        self.swap: Swap | None = None
         self.cleaned_offset = 0  # compaction has seen everything before this
 
     # -- what there is ----------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def settle(log: Log, bases: list[int]) -> list[int]:
         if first == base:  # nearly always
             kept.append(base)
             continue
-        end = _end_of(log, kept[-1])
+        end = end_of(log, kept[-1])
         if end <= base:
             kept.append(base)  # a new segment, or compaction has left a gap
         elif first is None:
@@ -66,7 +66,7 @@ def _first_offset(segment: Segment) -> int | None:
     return None if blank(segment, 0, size) else segment.base_offset
 
 
-def _end_of(log: Log, base: int) -> int:
+def end_of(log: Log, base: int) -> int:
     """Behind the last batch of a segment, whatever the names of others say."""
     end = base
     with closing(log.new_segment(base)) as segment:

@@ -31,13 +31,11 @@ from waystation.log.damage import blank, next_good_batch, plausible
 from waystation.log.log import START_FILE, Log
 from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
+from waystation.log.swap import CLEANED, REFUSED, SWAP, SwapFile
 from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 
 logger = logging.getLogger("waystation.recovery")
-
-SWAP = ".swap"
-CLEANED = ".cleaned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def open_log(
     names = world.disk.list(folder)
     if not names:
         world.disk.make_folder(folder)
-    names = _finish_swaps(world, folder, names)
+    names = _settle_names(log, names)
     log.start_offset = _saved_start(world, folder)
     bases = segment_bases(names)
     log.epochs.load()
@@ -123,32 +121,53 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
         _sync_checked(log, checked)
 
 
-def _finish_swaps(world: World, folder: str, names: list[str]) -> list[str]:
-    """Compaction leaves `BASE-END.swap` while it replaces segments BASE..END: finish that, or undo a half-made one."""
-    disk = world.disk
+def _settle_names(log: Log, names: list[str]) -> list[str]:
+    """Removes what was being written, and finishes or undoes the swap of a compaction. Returns what is there then."""
+    disk, folder = log.world.disk, log.folder
     logs = {name.removesuffix(".log") for name in names if name.endswith(".log")}
     for name in names:
         stem, _, suffix = name.partition(".")
         if name.endswith((CLEANED, ".new")) or (suffix in ("index", "timeindex", "txnindex") and stem not in logs):
             disk.remove(f"{folder}/{name}")
-        elif name.endswith(SWAP):
-            base, _, end = name.removesuffix(SWAP).partition("-")
-            finish_swap(world, folder, int(base), int(end))
-            disk.sync_folder(folder)
+    reach = -1
+    for swap in _swaps(log, names):
+        _settle_swap(log, swap, segment_bases(disk.list(folder)), first_of_its_range=swap.base > reach)
+        reach = max(reach, swap.end)
     return disk.list(folder)
 
 
-def finish_swap(world: World, folder: str, base: int, end: int) -> None:
-    """Puts a compacted file in the place of the segments that it was made from; may be repeated after a crash.
+def _swaps(log: Log, names: list[str]) -> list[SwapFile]:
+    """In order; of two with one base, the newer one first: it was made from at least as much."""
+    found = []
+    for name in names:
+        base, _, end = name.removesuffix(SWAP).partition("-")
+        if name.endswith(SWAP) and base.isdigit() and end.isdigit():
+            found.append(SwapFile(log.world.disk, log.folder, int(base), int(end)))
+    return sorted(found, key=lambda swap: (swap.base, -swap.end))
 
-    The caller syncs the folder. The transaction indexes go too: of aborted transactions, compaction leaves nothing.
+
+def _settle_swap(log: Log, swap: SwapFile, bases: list[int], *, first_of_its_range: bool) -> None:
+    """A swap whose first segment is gone is finished: it has the only copy. One that has not begun is not needed.
+
+    What fits neither was left by a failure, and newer files have replaced those that it was made from. Put in their
+    place it would undo them.
     """
-    disk = world.disk
-    for name in disk.list(folder):
-        stem, _, suffix = name.partition(".")
-        if suffix in ("index", "timeindex", "txnindex", "log") and base <= int(stem) <= end:
-            disk.remove(f"{folder}/{name}")
-    disk.rename(f"{folder}/{base}-{end}{SWAP}", f"{folder}/{file_name(base, 'log')}")
+    left = [base for base in bases if swap.base <= base <= swap.end]
+    begun = swap.base not in left
+    before = [base for base in bases if base < swap.base]
+    fits = first_of_its_range and (not left or left[-1] == swap.end)
+    if begun and fits and before:
+        fits = overlaps.end_of(log, before[-1]) <= swap.base
+    if not fits:
+        logger.error("%s does not fit the segments that are there: set aside, not used", swap.path)
+        log.world.disk.rename(swap.path, swap.path + REFUSED)
+        return
+    if not begun:
+        log.world.disk.remove(swap.path)
+        return
+    swap.clear()
+    swap.take_place()
+    log.world.disk.sync_folder(log.folder)
 
 
 # -- after a clean stop ---------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE
 from waystation.log.damage import blank, next_good_batch, plausible
 from waystation.log.log import Log
-from waystation.log.recovery import CLEANED, segment_bases
+from waystation.log.recovery import segment_bases
 from waystation.log.segment import Segment
+from waystation.log.swap import CLEANED
 from waystation.world import World
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from waystation.errors import StorageFailed
 from waystation.log.log import Log
 from waystation.log.segment import Segment
+from waystation.log.swap import settle
 
 
 def expired_until(log: Log, now_ms: int) -> int:
@@ -62,6 +63,10 @@ async def enforce(log: Log, now_ms: int) -> int:
 async def remove_before(log: Log, offset: int) -> int:
     """Moves the log's start to `offset`, durably, and removes the segments that are wholly below it."""
     async with log.moving_start:  # one after another: the last to be saved must be the furthest
+        try:
+            await settle(log)  # or it would be carried out at the next start, in place of what is removed here
+        except OSError as error:
+            raise StorageFailed(f"{log.folder}: a swap is not finished: {error.strerror or error}") from error
         return await _remove_before(log, min(offset, log.written_offset))
 
 

@@ -40,6 +40,7 @@ class Segment:
         self.last_offset = base_offset - 1
         self.verified = (0, 0)
         self.created_ms = 0
+        self.stored_as: str | None = None  # the file's name, where it is not yet that of a segment
         self._index_interval_bytes = index_interval_bytes
         self._since_index_entry = index_interval_bytes + 1  # the first batch always gets an entry
         self._allocated = 0
@@ -50,6 +51,8 @@ class Segment:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def path(self, suffix: str = "log") -> str:
+        if suffix == "log" and self.stored_as is not None:
+            return f"{self.folder}/{self.stored_as}"
         return f"{self.folder}/{file_name(self.base_offset, suffix)}"
 
     @property
