@@ -39,11 +39,15 @@ class HandClock:
 
 
 class BootingDisk(OsDisk):
-    """The real disk of a machine that can be said to have been restarted."""
+    """The real disk of a machine that can be said to have been restarted, and to have its files elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
         self.boots = 1
+        self.moves = 0
+
+    def volume_id(self, path: str) -> str:
+        return f"{super().volume_id(path)}, moved {self.moves} times"
 
     def boot_id(self) -> str:
         return f"boot {self.boots}"

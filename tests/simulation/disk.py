@@ -88,6 +88,7 @@ class SimDisk:
         self._journal = Journal()
         self._locks: dict[str, bytes] = {}
         self._boot = f"boot-{self._rng.getrandbits(64):016x}"
+        self._volume = f"volume-of-{self._boot}"
         self._used = 0
         self._durable_folders: set[str] = set()
         self._cut_at = -1
@@ -117,6 +118,7 @@ class SimDisk:
         self._journal.after_power_cut(rng)
         after = SimDisk(rng.getrandbits(64), capacity=self.capacity)
         after._root = tree_after_power_cut(self._root, rng)
+        after._volume = self._volume
         after._used = sum(node.size for _, node in _walk(after._root, ""))
         return after
 
@@ -125,7 +127,13 @@ class SimDisk:
         self._die()
         after = SimDisk(self._rng.getrandbits(64), capacity=self.capacity)
         after._root, after._journal, after._used = self._root, self._journal, self._used
-        after._boot = self._boot
+        after._boot, after._volume = self._boot, self._volume
+        return after
+
+    def moved(self) -> SimDisk:
+        """The same files on another volume, without a reboot: a copy that was restored."""
+        after = self.process_crash()
+        after._volume = f"volume-{self._rng.getrandbits(64):016x}"
         return after
 
     def leave_room(self, free_bytes: int | None) -> None:
@@ -269,6 +277,9 @@ class SimDisk:
 
     def boot_id(self) -> str:
         return self._boot
+
+    def volume_id(self, path: str) -> str:
+        return f"{self._volume}{path}"
 
     def lock(self, path: str, content: bytes) -> bytes | None:
         if path in self._locks:

@@ -132,6 +132,14 @@ def test_a_boot_lasts_until_the_power_goes() -> None:
     second = first.process_crash()
     third = second.power_cut()
     assert first.boot_id() == second.boot_id() != third.boot_id()
+    assert first.volume_id("/") == second.volume_id("/") == third.volume_id("/")
+
+
+def test_a_copy_is_on_another_volume_during_the_same_boot() -> None:
+    first = SimDisk(1)
+    second = first.moved()
+    assert first.boot_id() == second.boot_id()
+    assert first.volume_id("/") != second.volume_id("/")
 
 
 def test_what_the_world_promises_is_what_it_implements(tmp_path: Path) -> None:

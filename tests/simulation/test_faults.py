@@ -7,6 +7,7 @@ checked once more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -125,6 +126,25 @@ def test_nothing_is_acknowledged_whose_flush_failed(seed: int) -> None:
         await publish(machine, 1)  # another log feels nothing
 
     story.live(fail, stop=False)
+    story.live_after_power_cut()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_restarted_broker_acknowledges_after_a_failed_flush_survives_a_power_cut(seed: int) -> None:
+    story = Story(seed)
+
+    async def fail(machine: BrokerMachine) -> None:
+        await machine.work(0.1)
+        log = machine.partition(STREAM, 0).log
+        story.disk.inject(Fault("sync", log.folder, times=1_000))
+        for _ in range(50):
+            with contextlib.suppress(StorageFailed):
+                machine.append((STREAM, 0), machine.batch())
+        await asyncio.sleep(1)
+
+    story.live(fail, stop=seed % 2 == 0)
+    story.disk = story.disk.process_crash()
+    story.live(lambda machine: machine.work(0.1), stop=False)
     story.live_after_power_cut()
 
 

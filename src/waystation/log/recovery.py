@@ -10,11 +10,15 @@ every batch is checked. Where that ends early there are two stories, and they ar
   with good ones behind it is damage, not an unfinished write. It stays, readers get CORRUPT_MESSAGE at that offset, and
   nothing behind it is lost. A bad batch at the very end is an unfinished write and is cut.
 
+What was checked is then written again, byte for byte, and synced. Reading it proves only that the page cache has it: if
+an fsync has failed before, the kernel takes those pages for clean, and syncing alone would not write them.
+
 Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from waystation.config import TopicSettings
-from waystation.errors import CorruptBatch
+from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
 from waystation.log import overlaps
 from waystation.log.aborted import AbortedTransactions
@@ -36,6 +40,10 @@ from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 
 logger = logging.getLogger("waystation.recovery")
+
+
+Checked = list[tuple[Segment, int]]
+"""Segments that were read, each with the position from which on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,10 @@ def open_log(
         log.end_offset = log.written_offset = log.start_offset
         log.epoch = max(0, log.epochs.latest)
     log.durable_offset = log.end_offset
-    log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+    if log.failure is None:
+        log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+    else:
+        log.recovery_point = trust.point or RecoveryPoint(log.start_offset, log.segments[0].base_offset, -1)
     for segment in log.segments:
         segment.close()  # opened again on first use
     return log
@@ -99,7 +110,7 @@ def _saved_start(world: World, folder: str) -> int:
 def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> None:
     bases = overlaps.settle(log, bases)
     last_epoch = log.epochs.latest
-    checked: list[Segment] | None = None
+    checked: Checked | None = None
     if not (trust.clean and trust.point is not None and _take_clean(log, bases, trust.point)):
         checked = _check_tail(log, bases, trust)
     log.start_offset = max(log.start_offset, log.segments[0].base_offset)
@@ -198,11 +209,11 @@ def _sealed(log: Log, bases: list[int]) -> list[Segment]:
 # -- after a crash --------------------------------------------------------------------------------------------------
 
 
-def _check_tail(log: Log, bases: list[int], trust: Trust) -> list[Segment]:
-    """Reads every batch behind the recovery point and settles where the log ends. Returns the segments it read."""
+def _check_tail(log: Log, bases: list[int], trust: Trust) -> Checked:
+    """Reads every batch behind the recovery point and settles where the log ends. Returns what it read."""
     point = trust.point if trust.point is not None and trust.point.segment in bases else None
     first_checked = bases.index(point.segment) if point is not None else 0
-    checked: list[Segment] = []
+    checked: Checked = []
     for i, base in enumerate(bases[first_checked:], first_checked):
         segment = log.new_segment(base)
         following = bases[i + 1] if i + 1 < len(bases) else None
@@ -215,12 +226,12 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> list[Segment]:
         ):
             start, log.end_offset = point.position, point.offset
         _check_segment(log, segment, start, following, trust)
-        checked.append(segment)
+        checked.append((segment, start))
         if not trust.nothing_lost and following is not None and following > max(log.end_offset, log.start_offset):
             for later in bases[i + 1 :]:
                 _put_aside(log.new_segment(later))
             break
-    log.adopt([*_sealed(log, bases[: first_checked + 1]), *checked])
+    log.adopt([*_sealed(log, bases[: first_checked + 1]), *(segment for segment, _ in checked)])
     if trust.point is not None and log.end_offset < trust.point.offset:
         logger.error(
             "%s: ends at %d, but was on the disk up to %d; those records are gone, their offsets are not given again",
@@ -315,11 +326,31 @@ def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None
     segment.file.truncate(position)
 
 
-def _sync_checked(log: Log, checked: list[Segment]) -> None:
+def _sync_checked(log: Log, checked: Checked) -> None:
     """What recovery found may only be in the page cache; from here on it counts as durable, so make it so."""
-    for segment in checked if log.active in checked else [*checked, log.active]:
+    for segment, start in checked:
+        try:
+            _write_again(segment, start)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # A file system that never writes in place has no room. Readers are served, and the next start tries again.
+            log.fail(StorageFailed(f"{segment.path()}: no room to write its end again: {error.strerror}"))
         segment.file.sync()
+    if log.active is not checked[-1][0]:
+        log.active.file.sync()
     log.world.disk.sync_folder(log.folder)
+
+
+def _write_again(segment: Segment, start: int) -> None:
+    """Makes the kernel write these pages, also those that a failed fsync has left as clean."""
+    position = start
+    while position < segment.size:
+        data = segment.file.read(min(1024 * 1024, segment.size - position), position)
+        if not data:
+            break
+        segment.file.write([data], position)
+        position += len(data)
 
 
 @contextmanager

@@ -78,6 +78,9 @@ class Disk(Protocol):
     def boot_id(self) -> str:
         """Names the life of the page cache: while it is the same, nothing that was written has been lost."""
 
+    def volume_id(self, path: str) -> str:
+        """Names the folder `path` on its file system: a copy of it elsewhere has another name."""
+
     def lock(self, path: str, content: bytes) -> bytes | None:
         """Takes an exclusive lock on a file and writes `content` into it; the lock ends with the process.
 
@@ -220,6 +223,10 @@ class OsDisk:
 
     def boot_id(self) -> str:
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
+    def volume_id(self, path: str) -> str:
+        status = os.stat(path)
+        return f"{status.st_dev:x}-{os.statvfs(path).f_fsid:x}-{status.st_ino:x}"
 
     def lock(self, path: str, content: bytes) -> bytes | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
