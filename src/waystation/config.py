@@ -600,7 +600,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "waystation.flush",
             "string",
             "commit",
-            "`commit`: acks=all waits for fsync; `interval`: fsync every interval; `os`: the kernel decides.",
+            "`commit`: acks=all waits for fsync; `interval`: fsync every interval; `os`: the kernel decides. Committed"
+            " offsets and transactions wait for it in every mode.",
             choices=("commit", "interval", "os"),
         ),
         Setting(

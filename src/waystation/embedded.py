@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.doors.http.server import HttpDoor
     from waystation.doors.native.server import NativeDoor
     from waystation.pipeline_runner import FolderRunner
+    from waystation.world import World
 
 KAFKA_PORT = 9092
 AMQP_PORT = 5672
@@ -51,8 +52,10 @@ class Station:
         amqp: Address | None = None,
         http: Address | None = None,
         pipelines: str | None = None,
+        world: World | None = None,
     ) -> None:
         self.data = data
+        self._world = world
         self._settings = settings
         self._kafka = kafka
         self._amqp = amqp
@@ -75,7 +78,7 @@ class Station:
             from waystation.pipeline_runner import FolderRunner
 
             self._runner = FolderRunner(self._pipelines, self.data, self._near)
-        self._broker = await open_broker(self.data, self._settings)
+        self._broker = await open_broker(self.data, self._settings, self._world)
         self._broker.pipeline_runner = self._runner
         self.native = NativeDoor(self._broker)
         try:
@@ -163,9 +166,13 @@ class BrokerThread:
         amqp: str = "off",
     ) -> None:
         values = dict(settings or {})
+        world: World | None = None
         self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
         if self._memory is not None:
             values.setdefault("waystation.flush", "os")  # nothing is to survive, so nothing needs to wait for the disk
+            from waystation.world import PassingDisk, real_world
+
+            world = real_world(PassingDisk())
         self.data = os.fspath(path) if self._memory is None else self._memory.path
         self.addresses: dict[str, str] = {}
         self._stop: asyncio.Event | None = None
@@ -179,6 +186,7 @@ class BrokerThread:
                 kafka=_door_address("kafka", kafka),
                 amqp=_door_address("amqp", amqp),
                 http=_door_address("http", http),
+                world=world,
             )
             self._start(station)
         except BaseException:

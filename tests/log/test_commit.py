@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.simulation.disk import Fault, SimDisk
-from tests.simulation.world import Simulation
+from tests.simulation.world import Simulation, simulated_world
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
-from waystation.log.commit import GroupCommit
+from waystation.log.commit import PATIENCE_S, RETRY_S, FlushMode, GroupCommit
 from waystation.log.log import Log
 from waystation.log.recovery import Trust, open_log
 
@@ -252,11 +252,28 @@ def test_the_interval_flushes_though_nobody_waits() -> None:
         assert not desk.commit.waits
         put(desk.data)
         put(desk.offsets)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert desk.on_disk(desk.offsets) == 1  # a killed process loses nothing
         await asyncio.sleep(1)
         assert desk.data.durable_offset == desk.offsets.durable_offset == 1
+
+    desk.run(work())
+
+
+@pytest.mark.parametrize("mode", ["commit", "interval", "os"])
+def test_upper_tiers_are_acknowledged_when_they_and_what_is_below_are_synced_in_every_mode(mode: FlushMode) -> None:
+    desk = Desk()
+    desk.commit.configure(mode, 3_600_000)
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        put(desk.data)
+        for log in (desk.offsets, desk.states):
+            assert desk.commit.waits_for(log)
+            end = put(log)
+            await asyncio.sleep(1)
+            assert desk.on_disk(log) == 0, "the kernel could write it before the data that it speaks of"
+            await desk.commit.durable(log, end)
+            assert desk.data.durable_offset == 1
+            assert log.durable_offset == end
 
     desk.run(work())
 
@@ -283,10 +300,24 @@ def test_the_kernel_is_left_alone_when_asked() -> None:
         await asyncio.sleep(1)
         before = len(desk.syncs())
         put(desk.data)
-        put(desk.offsets)
         await asyncio.sleep(10)
         assert len(desk.syncs()) == before
-        assert desk.on_disk(desk.offsets) == 1
+
+    desk.run(work())
+
+
+def test_offsets_that_nobody_waits_for_are_synced_in_a_while_though_the_kernel_is_left_alone() -> None:
+    desk = Desk()
+    desk.commit.configure("os", 200)
+
+    async def work() -> None:
+        put(desk.data)
+        put(desk.offsets)
+        await asyncio.sleep(1)
+        assert (desk.data.durable_offset, desk.offsets.durable_offset) == (1, 1)
+        rounds = desk.commit.rounds
+        await asyncio.sleep(10)
+        assert desk.commit.rounds == rounds
 
     desk.run(work())
 
@@ -411,3 +442,100 @@ def test_a_clean_stop_on_a_full_disk_is_not_called_clean() -> None:
     desk.run(work())
     desk.offsets.close(clean=True)
     assert desk.offsets.failure is not None
+
+
+# -- a process without file handles ------------------------------------------------------------------------------------
+
+NO_HANDLES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]
+
+
+def put_and_roll(log: Log) -> int:
+    """The log's folder has a new name in it, so that a sync must open it."""
+    log.settings = TopicSettings(segment_bytes=1)
+    put(log)
+    end = put(log)
+    log.settings = TopicSettings()
+    return end
+
+
+@pytest.mark.parametrize("error", NO_HANDLES)
+def test_a_folder_that_cannot_be_opened_condemns_nothing_and_is_synced_when_it_can_be(error: int) -> None:
+    desk = Desk()
+
+    async def work() -> None:
+        ends = [(desk.data, put_and_roll(desk.data)), (desk.offsets, put(desk.offsets))]
+        desk.disk.inject(Fault("open", "/data/data", error, times=3))
+        waiting = [asyncio.ensure_future(desk.commit.durable(log, end)) for log, end in ends]
+        await desk.commit.durable(desk.other, put(desk.other))  # others go on
+        assert not any(waiter.done() for waiter in waiting)
+        assert desk.on_disk(desk.offsets) == 0, "it may speak of what is not synced yet"
+        await asyncio.gather(*waiting)
+        assert desk.data.failure is desk.offsets.failure is None
+        assert (desk.data.durable_offset, desk.offsets.durable_offset) == (2, 1)
+
+    desk.run(work())
+    recovered = open_log(
+        simulated_world(1, desk.disk.power_cut()), "/data/data", TopicSettings(), Trust(None, False, False)
+    )
+    assert recovered.end_offset == 2
+
+
+def test_who_waits_for_a_log_that_cannot_be_opened_is_told_in_time_and_may_try_again() -> None:
+    desk = Desk()
+    fault = Fault("open", "/data/data", errno.EMFILE, times=1_000_000)
+
+    async def work() -> None:
+        clock = desk.world.clock
+        ends = [(desk.data, put_and_roll(desk.data)), (desk.offsets, put(desk.offsets))]
+        desk.disk.inject(fault)
+        for log, end in ends:
+            began = clock.monotonic()
+            with pytest.raises(StorageFailed):
+                await desk.commit.durable(log, end)
+            assert clock.monotonic() - began < 2 * PATIENCE_S
+        with pytest.raises(StorageFailed, match="Too many open files"):
+            put(desk.data)  # what could not be synced for so long does not grow
+        rounds = desk.commit.rounds
+        await asyncio.sleep(10)
+        assert desk.commit.rounds - rounds <= 10 / RETRY_S + 1, "it spins"
+        fault.times = 0
+        await asyncio.sleep(1)
+        assert desk.data.stalled is None
+        assert (desk.data.durable_offset, desk.offsets.durable_offset) == (2, 1), "nobody had to ask"
+        await desk.commit.durable(desk.data, put(desk.data))
+        await desk.commit.durable(desk.offsets, put(desk.offsets))
+        assert desk.offsets.stalled is None
+
+    desk.run(work())
+
+
+def test_a_transaction_is_not_complete_on_the_disk_before_what_waits_for_room_below_it() -> None:
+    desk = Desk()
+    fault = desk.disk.inject(Fault("write", "/data/offsets", errno.ENOSPC, times=1_000_000))
+
+    async def work() -> None:
+        put(desk.offsets)
+        waiting = asyncio.ensure_future(desk.commit.durable(desk.states, put(desk.states)))
+        await asyncio.sleep(1)
+        assert desk.on_disk(desk.states) == 0
+        fault.times = 0
+        await waiting
+        assert (desk.offsets.durable_offset, desk.states.durable_offset) == (1, 1)
+
+    desk.run(work())
+
+
+def test_a_stop_without_handles_is_not_called_clean_and_loses_nothing() -> None:
+    desk = Desk()
+    fault = Fault("open", "/data/data", errno.EMFILE, times=1_000_000)
+
+    async def work() -> None:
+        put_and_roll(desk.data)
+        desk.disk.inject(fault)
+
+    desk.run(work())
+    desk.data.close(clean=True)
+    assert desk.data.failure is not None
+    fault.times = 0
+    log = open_log(desk.world, "/data/data", TopicSettings(), NOTHING_KNOWN)
+    assert log.end_offset == 2

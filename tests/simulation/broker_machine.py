@@ -27,6 +27,7 @@ from waystation.errors import Conflict
 from waystation.groups.calls import OffsetToCommit
 from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
+from waystation.log.commit import FlushMode
 from waystation.log.log import Appended
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.machine import Producer
@@ -95,8 +96,9 @@ class Job:
 class BrokerClients:
     """Everything that is remembered outside the broker."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, flush: FlushMode = "commit") -> None:
         self.rng = rng
+        self.flush = flush
         self.streams = {place: Promises(f"{place[0]}-{place[1]}", markers=place[0] == STREAM) for place in STREAMS}
         self.streams[(TRIMMED, 0)].start_asked = FOR_EVER  # retention moves it by itself
         self.table = KeyedPromises(TABLE)
@@ -122,8 +124,23 @@ class BrokerClients:
                 "log.segment.bytes": self.rng.choice(("1200", "3000", "20000")),
                 "offsets.topic.num.partitions": "2",
                 "transaction.state.log.num.partitions": "2",
+                "waystation.flush": self.flush,
+                "waystation.flush.interval.ms": "50",
             }
         )
+
+    def power_was_cut(self) -> None:
+        """Records that were acknowledged from the page cache may be gone; not those before a committed offset, and
+        nothing that offsets or transactions were told."""
+        if self.flush == "commit":
+            return
+        for (topic, index), promises in self.streams.items():
+            read = [offset for (_, of), offset in self.committed.items() if topic == STREAM and of == index]
+            promises.power_was_cut(max(read, default=0))
+        self.table.power_was_cut()
+        for client in self.idempotent:  # it would be told that its sequence is out of order, and begin anew
+            client.producer, client.next_sequence = None, 0
+            client.in_flight.clear()
 
     def payload(self) -> bytes:
         filler = self.rng.choice((b"", b"\x02" * 50, bytes(600), self.rng.randbytes(self.rng.choice((20, 700, 5_000)))))
@@ -282,7 +299,8 @@ class BrokerMachine:
 
     async def durable(self, place: tuple[str, int], end: int) -> bool:
         """Waits as acks=all does; False if the power went first, so that nobody was told."""
-        await self.broker.commit.durable(self.partition(*place).log, end)
+        if self.broker.commit.waits:
+            await self.broker.commit.durable(self.partition(*place).log, end)
         self.clients.acknowledged += self.disk.powered
         return self.disk.powered
 

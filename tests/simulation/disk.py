@@ -79,6 +79,24 @@ class SimFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
 
 
+class SimFolder:
+    """An open folder of a SimDisk."""
+
+    __slots__ = ("_disk", "_node", "path")
+
+    def __init__(self, disk: SimDisk, node: FolderNode, path: str) -> None:
+        self._disk = disk
+        self._node = node
+        self.path = path
+        disk.open_files[id(self)] = path
+
+    def sync(self) -> None:
+        self._disk.sync_names(self._node, self.path)
+
+    def close(self) -> None:
+        self._disk.open_files.pop(id(self), None)
+
+
 class SimDisk:
     """See the module's text. `operations` counts what changes the disk; `history` names each, for debugging."""
 
@@ -254,13 +272,19 @@ class SimDisk:
         folder, name = self._place_of(path)
         self._change("rmdir", path, (folder, name, None))
 
-    def sync_folder(self, path: str) -> None:
-        last = self._step("sync_folder", path)
+    def open_folder(self, path: str) -> SimFolder:
+        self.look("open", path)
         node = self._find(path)
         if not isinstance(node, FolderNode):
             raise _error(errno.ENOENT, path)
-        self._journal.sync(node)
-        self._done(last)
+        return SimFolder(self, node, path)
+
+    def sync_folder(self, path: str) -> None:
+        folder = self.open_folder(path)
+        try:
+            folder.sync()
+        finally:
+            folder.close()
 
     def size(self, path: str) -> int | None:
         self.look("open", path)
@@ -327,6 +351,11 @@ class SimDisk:
             node.fail_to_sync(self._rng)
             raise
         node.sync()
+        self._done(last)
+
+    def sync_names(self, folder: FolderNode, path: str) -> None:
+        last = self._step("sync_folder", path)
+        self._journal.sync(folder)
         self._done(last)
 
     def look(self, kind: str, path: str) -> None:

@@ -34,8 +34,14 @@ class Promises:
         self._markers = markers  # transaction markers appear that nobody here has placed: the broker's own
         self.placed: dict[int, set[bytes]] = defaultdict(set)
         self.promised: dict[int, bytes] = {}
+        self.safe: dict[int, bytes] = {}  # of the promised ones, those that a recovered log showed: they are synced
         self.start_asked = 0
         self.start_promised = 0
+
+    def power_was_cut(self, until: int) -> None:
+        """Where records are acknowledged from the page cache: what was not synced is promised no more. Before `until`
+        everything was."""
+        self.promised = {base: data for base, data in self.promised.items() if base in self.safe or base < until}
 
     def place(self, batch: bytes) -> int:
         """The log has taken the batch and given it its offset, which is returned."""
@@ -67,6 +73,7 @@ class Promises:
         expect(log.durable_offset == log.end_offset, f"{self.name}: opened with data that is not durable")
         for data, _ in found:
             self.promise(data)
+        self.safe = dict(self.promised)
         return found
 
     def _check_bounds(self, log: Log, found: Found) -> None:
@@ -149,6 +156,10 @@ class KeyedPromises:
         self.name = name
         self.placed: dict[int, set[tuple[bytes, bytes | None]]] = defaultdict(set)
         self.promised: dict[bytes, int] = {}  # key → newest offset acknowledged
+        self.safe: dict[bytes, int] = {}
+
+    def power_was_cut(self) -> None:
+        self.promised = dict(self.safe)
 
     def place(self, batch: bytes) -> int:
         for record in batches.records_of(batch):
@@ -177,6 +188,7 @@ class KeyedPromises:
             self._check_key(key, offset, newest.get(key))
         for key, (offset, _) in newest.items():
             self.promised[key] = max(self.promised.get(key, -1), offset)
+        self.safe = dict(self.promised)
         return {key: value for key, (_, value) in newest.items()}
 
     def _check_key(self, key: bytes, promised: int, newest: tuple[int, bytes | None] | None) -> None:

@@ -18,29 +18,33 @@ from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
-from waystation.log.commit import GroupCommit
+from waystation.log.commit import FlushMode, GroupCommit
 from waystation.log.log import Log
 
 SEEDS = 60
+FLUSH_SEEDS = 30
 SOAK_SEEDS = 5_000
 GROUPS = 10
 LIFE_LONGEST_S = 120.0
 """In virtual time. Who waits longer than this for an answer waits for ever."""
 
 
-def run_seed(seed: int, catalog: type[DiskCatalog] = DiskCatalog) -> BrokerClients:
+def run_seed(seed: int, catalog: type[DiskCatalog] = DiskCatalog, flush: FlushMode = "commit") -> BrokerClients:
     """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
-    clients = BrokerClients(rng)
+    clients = BrokerClients(rng, flush)
     disk = SimDisk(seed)
     time = VirtualTime()
     for life in range(rng.randint(2, 4)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((60, 400, 2_000)) * rng.random()))
         try:
             run_life(seed, life, disk, time, catalog, clients)
-            disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
+            crash = rng.random() < 0.5
         except PowerCut:
-            disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+            crash = rng.random() < 0.3
+        disk = disk.process_crash() if crash else disk.power_cut(rng)
+        if not crash:
+            clients.power_was_cut()
     run_life(seed, 98, disk, time, catalog, clients)
     run_life(seed, 99, disk.process_crash(), time, catalog, clients)
     return clients
@@ -79,11 +83,29 @@ def test_the_broker_keeps_what_it_acknowledged_thousands_of_times(group: int) ->
         _run_named(seed)
 
 
-def _run_named(seed: int) -> None:
+@pytest.mark.parametrize("flush", ["interval", "os"])
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_without_a_flush_for_each_record_offsets_and_transactions_keep_what_they_acknowledged(
+    group: int, flush: FlushMode
+) -> None:
+    """And no committed offset is beyond its log, and a complete transaction has its markers: whatever the mode."""
+    for seed in range(group, FLUSH_SEEDS, GROUPS):
+        _run_named(seed, flush)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("flush", ["interval", "os"])
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_without_a_flush_for_each_record_thousands_of_times(group: int, flush: FlushMode) -> None:
+    for seed in range(FLUSH_SEEDS + group, SOAK_SEEDS, GROUPS):
+        _run_named(seed, flush)
+
+
+def _run_named(seed: int, flush: FlushMode = "commit") -> None:
     try:
-        run_seed(seed)
+        run_seed(seed, flush=flush)
     except BaseException as error:
-        error.add_note(f"seed {seed}")
+        error.add_note(f"seed {seed}, {flush}")
         raise
 
 

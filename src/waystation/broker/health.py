@@ -72,8 +72,8 @@ def failed_logs(broker: Broker) -> Iterator[Reason]:
     if stalled:
         yield Reason(
             "failing",
-            f"{_spell([name for name, _ in stalled], 'log')} waits for room on the disk: {stalled[0][1]}",
-            "Free some room on the disk; writing goes on by itself.",
+            f"{_spell([name for name, _ in stalled], 'log')} waits for the disk: {stalled[0][1]}",
+            "Free some room on the disk, or some file handles if those are missing; writing goes on by itself.",
         )
 
 

@@ -23,16 +23,17 @@ class Keeping:
 
     async def kept(self, *receipts: Receipt | None) -> None:
         """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
-        if not self._commit.waits:
-            return
         for receipt in receipts:
-            if receipt is not None and receipt.log.durable_offset < receipt.offset:
+            if receipt is not None and receipt.log.durable_offset < receipt.offset and self._waits_for(receipt):
                 await self._commit.durable(receipt.log, receipt.offset)
 
     def when_kept(self, receipts: Sequence[Receipt | None], told: Told) -> None:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
-        wanted = [receipt for receipt in receipts if receipt is not None] if self._commit.waits else []
+        wanted = [receipt for receipt in receipts if receipt is not None and self._waits_for(receipt)]
         _Wait(self._commit, wanted, told).check()
+
+    def _waits_for(self, receipt: Receipt) -> bool:
+        return self._commit.waits_for(receipt.log)
 
     def soon(self) -> None:
         """Something was written that has no answer, such as an AMQP client's ack: it is durable in a moment all the
@@ -53,14 +54,16 @@ class _Wait:
         self._receipts = receipts
         self._told = told
 
-    def check(self, _: asyncio.Future[None] | None = None) -> None:
+    def check(self, round_over: asyncio.Future[None] | None = None) -> None:
         waiting = [receipt for receipt in self._receipts if receipt.log.durable_offset < receipt.offset]
         if not waiting:
             self._told(None)
             return
         for receipt in waiting:
-            if receipt.log.failure is not None:
-                self._told(receipt.log.failure)
+            log = receipt.log
+            failure = log.failure or (log.stalled if round_over is not None else None)
+            if failure is not None:
+                self._told(failure)
                 return
         self._receipts = waiting
-        self._commit.join().add_done_callback(self.check)
+        self._commit.join(waiting[0].log).add_done_callback(self.check)

@@ -247,8 +247,8 @@ class SharedGroup:
 
 
 def _fitted(saved: Saved, end: int) -> Saved:
-    """A log that lost its tail (power was cut, and `waystation.flush` is not `commit`) uses those offsets again: what
-    is said of them is of other records."""
+    """A log that lost its tail (it was damaged, and cut) uses those offsets again: what is said of them is of other
+    records."""
     if saved.start > end:
         return saved_at(end, saved.epoch)
     at, marks = saved.start, []

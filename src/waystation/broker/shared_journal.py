@@ -82,7 +82,7 @@ class SharedJournal:
         shard.soon.pop(key, None)
         end = shard.put(key, encode)
         self._write_later()
-        if self._keeping is None and self._commit.waits and not self._closed:
+        if self._keeping is None and not self._closed:
             self._keeping = asyncio.get_running_loop().call_later(KEEP_S, self._keep)
         return Receipt(shard.partition.log, end)
 
@@ -132,8 +132,7 @@ class SharedJournal:
         for shard in self._shards:
             shard.take_soon()
         self._write()
-        if self._commit.waits:
-            self._commit.join()  # nobody waits for it, but it is to reach the disk
+        self._commit.join()  # nobody waits for it, but it is to reach the disk
 
     def _write(self) -> None:
         if self._writing is not None:

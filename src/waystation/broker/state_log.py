@@ -47,9 +47,9 @@ class PartitionStateLog:
         self._partition.append(batch, batches.read_header(batch))
 
     async def committed(self) -> None:
+        """In every flush mode: what it says must not outlive what it speaks of (`GroupCommit.waits_for`)."""
         log = self._partition.log
-        if self._commit.waits:
-            await self._commit.durable(log, log.end_offset)
+        await self._commit.durable(log, log.end_offset)
 
     def replay(self) -> Iterator[StateBatch]:
         """A damaged batch is passed over, with a word in the log: a broker that does not start helps nobody."""

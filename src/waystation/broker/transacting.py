@@ -159,8 +159,7 @@ class Tx:
         for topic, partition in sorted(self._joined):
             self._check_joined((topic, partition))
             log = self._broker.topics.get(topic).partition(partition).log
-            if commit.waits:
-                await commit.durable(log, log.end_offset)
+            await commit.durable(log, log.end_offset)
         self._begun = self._inside = False
         self._joined.clear()
         return Staged(self.transactional_id, *self.producer)

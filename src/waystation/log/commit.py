@@ -9,7 +9,14 @@ upper tiers keep their appends in memory until then and write them between the s
 the moment of a power cut: a committed offset on the disk covers only data that is on the disk, and a finished
 transaction on the disk has all its markers there.
 
-A sync that fails condemns its log and the tiers above it, which may speak of what it lost; other logs go on.
+This holds in every flush mode, since the mode is about tier 0 alone: whether an acknowledged record waits for its sync.
+What upper tiers acknowledge always does. From memory it would be lost with the process, from the page cache the kernel
+might write it before the data that it speaks of.
+
+A sync that fails condemns its log and the tiers above it, which may speak of what it lost; other logs go on. What could
+not even be tried is put off: no handle to open a file with, no room to write what waits in memory. Nothing is lost by
+that. The log and the tiers above it are left out of the rounds until the next attempt, and who waits for them is told
+(`Log.stalled`) when that takes too long.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from waystation.errors import StorageFailed
@@ -31,6 +38,10 @@ logger = logging.getLogger("waystation.commit")
 FlushMode = Literal["commit", "interval", "os"]
 
 TIERS = (0, 1, 2)
+RETRY_S = 0.1
+"""How long what was put off stays out of the rounds."""
+PATIENCE_S = 5.0
+"""A log that could not be opened for so long refuses, so that clients hear of it before their own patience ends."""
 
 
 class GroupCommit:
@@ -45,6 +56,11 @@ class GroupCommit:
         self._running: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._aside: dict[Log, None] = {}  # what was put off: not in the rounds until the next attempt
+        self._since: dict[Log, float] = {}  # when it was put off first; forgotten when it was synced
+        self._retried: asyncio.Future[None] | None = None  # the end of the round with the next attempt
+        self._timer: asyncio.TimerHandle | None = None
+        self._unasked: asyncio.TimerHandle | None = None
         self._failed_tier = TIERS[-1]  # a tier above this one is never written again: what it says might not be true
         self.mode: FlushMode = "commit"
         self.interval_ms = 1_000
@@ -59,7 +75,11 @@ class GroupCommit:
         if self._task is None:
             return
         with contextlib.suppress(Exception):
+            self._try_again()
             await self.join()
+        for timer in (self._timer, self._unasked):
+            if timer is not None:
+                timer.cancel()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -73,16 +93,25 @@ class GroupCommit:
 
     def written(self, log: Log) -> None:
         """The log has something to sync. Called by the log on every append."""
-        self._dirty[log.tier][log] = None
         self._appends += 1
-        if log.stalled is not None:
-            self.join()  # there may be room now
-        if self.mode != "commit" and log.tier:
-            # Nobody will wait for a round: hand it to the page cache now, so that a crash of the process loses nothing.
-            asyncio.get_running_loop().call_soon(lambda: log.write_pending(log.pending_count))
+        if log not in self._aside:
+            self._dirty[log.tier][log] = None
+        elif log.stalled is not None:
+            self._try_again()  # there may be room now
+        if log.tier and self.mode == "os" and self._unasked is None:
+            # No round comes by itself, and what nobody waits for is not to stay in memory for ever.
+            self._unasked = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._sync_unasked)
 
-    def join(self) -> asyncio.Future[None]:
-        """The end of the next round: everything appended before this call has then been synced, or has failed."""
+    def _sync_unasked(self) -> None:
+        self._unasked = None
+        if any(self._dirty[1:]):
+            self.join()
+
+    def join(self, log: Log | None = None) -> asyncio.Future[None]:
+        """The end of the next round: everything appended before this call has then been synced, has failed, or was put
+        off. Of the next round that tries `log`, where one is named: rounds without it are of no use to who waits."""
+        if log in self._aside and self._retried is not None:
+            return self._retried
         future = self._next
         if future is None:
             future = self._next = asyncio.get_running_loop().create_future()
@@ -90,24 +119,32 @@ class GroupCommit:
         return future
 
     async def durable(self, log: Log, offset: int) -> None:
-        """Returns when everything before `offset` is durable; raises StorageFailed if it never will be."""
+        """Returns when everything before `offset` is durable; raises StorageFailed if it is not to be, or not soon."""
         while log.durable_offset < offset:
             log.check_usable()
-            await asyncio.shield(self.join())
+            await asyncio.shield(self.join(log))
             if log.stalled is not None and log.durable_offset < offset:
                 raise log.stalled
 
     @property
     def waits(self) -> bool:
-        """Whether an acknowledgement at acks=all waits for the disk."""
+        """Whether a record that is acknowledged at acks=all waits for the disk."""
         return self.mode == "commit"
 
-    async def quiesce(self, logs: Iterable[Log]) -> None:
+    def waits_for(self, log: Log) -> bool:
+        """Whether what this log was given is acknowledged only when it is durable: upper tiers in every mode."""
+        return log.tier > 0 or self.mode == "commit"
+
+    async def quiesce(self, logs: Collection[Log]) -> None:
         """Returns when no round is using the logs; they are forgotten. Before closing or deleting them."""
         for log in logs:
             self._dirty[log.tier].pop(log, None)
+            self._aside.pop(log, None)
         if self._running is not None:
             await asyncio.shield(self._running)
+        for log in logs:
+            self._aside.pop(log, None)  # the round may have put it off
+            self._since.pop(log, None)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -148,22 +185,32 @@ class GroupCommit:
         # The upper tiers' appends are counted before the first sync starts: what comes later may depend on data that
         # this round does not sync, and waits for the next.
         marks = {log: log.pending_count for tier in taken[1:] for log in tier}
+        highest = min((log.tier for log in self._aside), default=TIERS[-1])  # above what is put off, all is
         for tier, logs in enumerate(taken):
             if tier > self._failed_tier:
                 for log in logs:
                     log.fail(StorageFailed(f"{log.folder}: a log that it depends on has failed; restart the broker"))
                 continue
+            if tier > highest:
+                for log in logs:
+                    self._put_off(log, "waits for logs that cannot be synced now")
+                continue
             jobs: list[SyncJob] = []
             for log in logs:
                 if log in marks:
                     log.write_pending(marks[log])
-                    if log.pending_count:
+                    if log.stalled is not None:
+                        highest = tier
+                        self._put_off(log, str(log.stalled))
+                    elif log.pending_count:
                         self._dirty[log.tier][log] = None
                         if self._next is not None:
                             self._wake.set()
                 job = log.take_sync()
                 if job is not None:
                     jobs.append(job)
+                elif log not in self._aside:
+                    self._since.pop(log, None)
             if jobs:
                 await self._world.offload(_sync_all, jobs)
                 for job in jobs:
@@ -172,11 +219,44 @@ class GroupCommit:
                     if job.error is not None:
                         failed += 1
                         self._failed_tier = min(self._failed_tier, tier)
+                    elif job.unopened is not None:
+                        highest = tier
+                        self._put_off(job.log, f"cannot be synced now: {job.unopened.strerror or job.unopened}")
+                    elif job.log not in self._aside and self._since.pop(job.log, None) is not None:
+                        logger.info("synced again: %s", job.log.folder)
         if appends:  # else there was nothing that anybody waited for
             self.meter.seconds.add(self._world.clock.monotonic() - began)
             self.meter.appends.add(appends)
             self.meter.bytes.add(size)
         self.meter.failures += failed
+
+    def _put_off(self, log: Log, why: str) -> None:
+        """Leaves the log out of the rounds until the next attempt. It has all that it had."""
+        now = self._world.clock.monotonic()
+        since = self._since.get(log)
+        if since is None:
+            since = self._since[log] = now
+            logger.warning("put off, will be tried again: %s %s", log.folder, why)
+        self._dirty[log.tier].pop(log, None)
+        self._aside[log] = None
+        if log.stalled is None and now - since >= PATIENCE_S:
+            log.stalled = StorageFailed(f"{log.folder}: {why}")
+        if self._retried is None:
+            loop = asyncio.get_running_loop()
+            self._retried = loop.create_future()
+            self._timer = loop.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        """The next round takes what was put off."""
+        retried, self._retried = self._retried, None
+        if retried is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self._aside:
+            self._dirty[log.tier][log] = None
+        self._aside.clear()
+        self.join().add_done_callback(lambda _: retried.set_result(None))
 
 
 def _sync_all(jobs: list[SyncJob]) -> None:

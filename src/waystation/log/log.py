@@ -80,7 +80,7 @@ class Log(SegmentReader):
         self.saved_point = RecoveryPoint(0, 0, 0)  # what the next start would begin with: compaction stays behind it
         self.appended_bytes = 0  # since start: lets a waiting reader see growth without reading
         self.failure: WaystationError | None = None
-        self.stalled: StorageFailed | None = None  # upper tiers: the disk is full, what is in memory waits for room
+        self.stalled: StorageFailed | None = None  # what was appended waits for room or for file handles
         self._pending: list[tuple[bytearray | memoryview, Header]] = []
         self._dirty: list[Segment] = []
         self._syncing: list[Segment] = []
@@ -131,7 +131,7 @@ class Log(SegmentReader):
         """Appends a checked batch, giving it its offset in place. Nothing has changed if it raises."""
         if self.failure is not None:
             raise self.failure
-        if self.stalled is not None and len(self._pending) >= PENDING_WHILE_STALLED:
+        if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
             self._tell_commit()  # it tries again
             raise self.stalled
         control = header.control
@@ -336,10 +336,17 @@ class Log(SegmentReader):
         """The job has run."""
         self._syncing = []
         if job.files is not None:
-            self.derived.done(job.files, saved=job.error is None and job.unsaved is None)
+            self.derived.done(job.files, saved=job.error is job.unopened is job.unsaved is None)
         if job.error is not None:
             self.fail(StorageFailed(f"{self.folder}: the disk failed to sync: {job.error.strerror or job.error}"))
             return
+        if job.unopened is not None:  # nothing was done: all of it is left to the next job
+            self._dirty = [*job.segments, *(segment for segment in self._dirty if segment not in job.segments)]
+            self._names_changed = self._names_changed or job.folder is not None
+            self._taken_bytes -= job.size
+            return
+        if not self.tier:
+            self.stalled = None
         self.durable_offset = job.point.offset
         if job.unsaved is None:
             self.recovery_point = job.point
@@ -385,6 +392,8 @@ class Log(SegmentReader):
         if job is not None:
             job.run()
             self.synced(job)
+            if job.unopened is not None:
+                raise job.unopened
 
     # -- start of the log -------------------------------------------------------------------------------------------
 

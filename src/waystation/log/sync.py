@@ -1,6 +1,10 @@
 """What a commit round does for one log, and what is known once it is done.
 
 A job is made on the loop (`Log.take_sync`), runs on a thread, and is handed back on the loop (`Log.synced`).
+
+A job opens everything that it will sync before it syncs anything. What cannot be opened (no file handles left, no
+memory) is as dirty afterwards as before: nothing is lost, and the job can be done again. Only the answer of fsync
+itself says that the page cache is not to be trusted any more.
 """
 
 from __future__ import annotations
@@ -35,13 +39,25 @@ class SyncJob:
     files: Files | None
     size: int  # bytes that were appended since the job before
     error: OSError | None = field(default=None)
+    unopened: OSError | None = field(default=None)  # nothing was synced, and nothing is lost: it is to be done again
     unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
 
     def run(self) -> None:
-        for segment in self.segments:
-            segment.file.sync()
-        if self.folder is not None:
-            self.log.world.disk.sync_folder(self.folder)
+        """Raises what fsync raised; whatever else went wrong is noted."""
+        try:
+            files = [segment.file for segment in self.segments]
+            folder = None if self.folder is None else self.log.world.disk.open_folder(self.folder)
+        except OSError as error:
+            self.unopened = error
+            return
+        try:
+            for file in files:
+                file.sync()
+            if folder is not None:
+                folder.sync()
+        finally:
+            if folder is not None:
+                folder.close()
         try:
             self._save()
         except OSError as error:

@@ -7,7 +7,8 @@ was constructed with. The real one is `real_world()`; the tests hand in one whos
 from __future__ import annotations
 
 from waystation.world.clock import Clock, SystemClock
-from waystation.world.disk import Disk, File, OsDisk
+from waystation.world.disk import Disk, File, Folder, OsDisk, PassingDisk
+from waystation.world.handles import Handles, ProcessHandles, UnlimitedHandles
 from waystation.world.memory import Memory, ProcessMemory, UnknownMemory
 from waystation.world.offload import InlineOffload, Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
@@ -17,16 +18,21 @@ __all__ = [
     "Clock",
     "Disk",
     "File",
+    "Folder",
+    "Handles",
     "InlineOffload",
     "Memory",
     "Offload",
     "OsDisk",
+    "PassingDisk",
+    "ProcessHandles",
     "ProcessMemory",
     "Random",
     "SystemClock",
     "SystemRandom",
     "ThreadOffload",
     "UnknownMemory",
+    "UnlimitedHandles",
     "World",
     "real_world",
 ]

@@ -38,6 +38,15 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class Folder(Protocol):
+    """An open folder."""
+
+    def sync(self) -> None:
+        """Returns when the names in it are on stable storage."""
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """Paths are plain strings, separated by '/'."""
 
@@ -63,6 +72,9 @@ class Disk(Protocol):
 
     def remove_tree(self, path: str) -> None:
         """Removes a folder and all in it; fine if it is gone."""
+
+    def open_folder(self, path: str) -> Folder:
+        """For those who must tell a folder that cannot be opened now from one that cannot be synced."""
 
     def sync_folder(self, path: str) -> None: ...
 
@@ -127,6 +139,23 @@ class OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsFolder:
+    """A folder's descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -200,12 +229,15 @@ class OsDisk:
             gone = {folder for folder in self._durable_folders if f"{folder}/".startswith(f"{path}/")}
             self._durable_folders -= gone
 
+    def open_folder(self, path: str) -> OsFolder:
+        return OsFolder(os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
     def sync_folder(self, path: str) -> None:
-        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        folder = self.open_folder(path)
         try:
-            os.fsync(fd)
+            folder.sync()
         finally:
-            os.close(fd)
+            folder.close()
 
     def size(self, path: str) -> int | None:
         try:
@@ -245,3 +277,21 @@ class OsDisk:
         fd = self._locks.pop(path, None)
         if fd is not None:
             os.close(fd)
+
+
+class _UnsyncedFile(OsFile):
+    __slots__ = ()
+
+    def sync(self) -> None:
+        pass
+
+
+class PassingDisk(OsDisk):
+    """The real file system, for logs that are not to outlive their process: nothing of them waits for a sync."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _UnsyncedFile(os.open(path, flags, 0o644))
+
+    def sync_folder(self, path: str) -> None:
+        pass

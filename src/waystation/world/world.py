@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from waystation.world.clock import Clock, SystemClock
 from waystation.world.disk import Disk, OsDisk
+from waystation.world.handles import Handles, ProcessHandles, UnlimitedHandles
 from waystation.world.memory import Memory, ProcessMemory, UnknownMemory
 from waystation.world.offload import Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
@@ -20,8 +21,9 @@ class World:
     disk: Disk
     offload: Offload
     memory: Memory = field(default_factory=UnknownMemory)
+    handles: Handles = field(default_factory=UnlimitedHandles)
 
 
-def real_world() -> World:
+def real_world(disk: Disk | None = None) -> World:
     """The machine we run on."""
-    return World(SystemClock(), SystemRandom(), OsDisk(), ThreadOffload(), ProcessMemory())
+    return World(SystemClock(), SystemRandom(), disk or OsDisk(), ThreadOffload(), ProcessMemory(), ProcessHandles())

@@ -163,18 +163,19 @@ class _WhenDurable:
         self._awaited = awaited
         self._answer = answer
 
-    def check(self, _: asyncio.Future[None] | None = None) -> None:
+    def check(self, round_over: asyncio.Future[None] | None = None) -> None:
         waiting = []
         for log, end, result in self._awaited:
             if log.durable_offset >= end:
                 continue
-            if log.failure is not None:
-                code = refused(self._broker, log.failure)
-                result.error, result.message, result.base_offset = code, str(log.failure), -1
+            failure = log.failure or (log.stalled if round_over is not None else None)
+            if failure is not None:
+                code = refused(self._broker, failure)
+                result.error, result.message, result.base_offset = code, str(failure), -1
             else:
                 waiting.append((log, end, result))
         self._awaited = waiting
         if waiting:
-            self._broker.commit.join().add_done_callback(self.check)
+            self._broker.commit.join(waiting[0][0]).add_done_callback(self.check)
         else:
             self._answer([produce_codec.encode(self._version, self._results)])

@@ -267,7 +267,7 @@ async def _write_marker(call: Call, marker: Any, topic: str, index: int) -> obje
         broker.transactions.write_marker(
             topic, index, _producer(marker), marker.transaction_result, marker.coordinator_epoch
         )
-        if broker.commit.waits:
+        if broker.commit.waits_for(log):
             await broker.commit.durable(log, log.end_offset)
     except WaystationError as failure:
         error = failure
