@@ -378,7 +378,13 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
         Setting("fetch.max.bytes", "int", 55 * _MIB, "Largest answer to one fetch.", low=1024, high=2**31 - 1),
         Setting(
-            "max.connections", "int", 10_000, "Connections per door; one more is closed at once.", low=1, high=2**31 - 1
+            "max.connections",
+            "int",
+            10_000,
+            "Connections of all ports together; one more is closed at once. Never more than half of the open files that"
+            " the process may have (`ulimit -n`), and three quarters of it at one of several ports.",
+            low=1,
+            high=2**31 - 1,
         ),
         Setting("connections.max.idle.ms", "int", 600_000, "A connection silent for this long is closed.", low=1),
         Setting(

@@ -128,7 +128,8 @@ def _front(broker: Broker, native: NativeDoor, address: Address) -> Front:
 
     kafka = KafkaDoor(broker)
     clock = broker.world.clock
-    return Front(address.host, address.port, broker.settings, clock, kafka.connection, native.by_first_byte)
+    enter = broker.admission.gate("kafka").enter
+    return Front(address.host, address.port, broker.settings, clock, enter, kafka.connection, native.by_first_byte)
 
 
 async def _listen(door: Front | AmqpDoor | HttpDoor, wanted: Address, name: str) -> Address:

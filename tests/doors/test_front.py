@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from waystation.broker.admission import Admission
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.doors.front import Front
+from waystation.world import UnlimitedHandles
+from waystation.world.listener import Enter
 
 
 class FakeClock:
@@ -53,13 +56,20 @@ class Echo(asyncio.BufferedProtocol):
             self._transport.close()
 
 
+def _enter(settings: BrokerSettings, clock: FakeClock) -> Enter:
+    return Admission(settings, UnlimitedHandles(), clock).gate("kafka").enter
+
+
 @asynccontextmanager
 async def _open(clock: FakeClock, **settings: str) -> AsyncIterator[tuple[Front, str, int]]:
+    values = BrokerSettings({name.replace("_", "."): value for name, value in settings.items()})
+    enter = _enter(values, clock)
     front = Front(
         "127.0.0.1",
         0,
-        BrokerSettings({name.replace("_", "."): value for name, value in settings.items()}),
+        values,
         clock,
+        enter,
         lambda gone: Echo(b"K:", clock, gone),
         {0xD7: lambda gone: Echo(b"N:", clock, gone), ord("{"): lambda gone: Echo(b"J:", clock, gone)},
     )
@@ -142,7 +152,8 @@ def test_a_guest_that_does_not_read_does_not_hold_up_the_end() -> None:
     async def story() -> None:
         gone: list[bool] = []
         clock = FakeClock()
-        front = Front("127.0.0.1", 0, BrokerSettings({}), clock, _noting(clock, gone), {})
+        settings = BrokerSettings({})
+        front = Front("127.0.0.1", 0, settings, clock, _enter(settings, clock), _noting(clock, gone), {})
         host, port = await front.start()
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(b"talk")

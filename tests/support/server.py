@@ -35,9 +35,11 @@ class Server:
         *,
         settings: Mapping[str, str | int | bool] | None = None,
         arguments: Sequence[str] = (),
+        open_files: int | None = None,
     ) -> None:
         self.folder = folder
         self.arguments = list(arguments)
+        self.open_files = open_files  # RLIMIT_NOFILE, soft and hard
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.settings = dict(settings or {})
@@ -109,6 +111,8 @@ class Server:
         command += ["--ready-file", str(ready), *self.arguments]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        if self.open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {self.open_files}; exec "$@"', "sh", *command]
         return command
 
     def _environment(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from waystation.broker.admission import Admission
 from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.delayed import Delayed
 from waystation.broker.housekeeping import Housekeeping
@@ -94,6 +95,7 @@ class Broker:
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
         self.presence = Presence()
+        self.admission = Admission(settings, world.handles, world.clock)
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)

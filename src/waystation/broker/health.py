@@ -124,14 +124,22 @@ def _pressure(broker: Broker) -> Iterator[Reason]:
 
 
 def _connections(broker: Broker) -> Iterator[Reason]:
-    most = broker.settings.integer("max.connections")
-    for door, count in broker.presence.by_door().items():
-        if count >= NEARLY_USED * most:
-            yield Reason(
-                "warning",
-                f"{count} connections by the {door} door; more than {most} on one port are refused.",
-                "Close connections that nobody needs, or raise max.connections.",
-            )
+    admission = broker.admission
+    if admission.refused_lately:
+        what = f"Connections were refused within the last minute, {admission.refused.total():,} since the start"
+    elif admission.count >= NEARLY_USED * admission.most:
+        what = f"{admission.count:,} clients are connected"
+    else:
+        full = [port for port, count in admission.by_port.items() if count >= NEARLY_USED * admission.most_at_one]
+        if not full:
+            return
+        what = f"{admission.at(full[0]):,} clients are connected to the {full[0]} port"
+    yield Reason(
+        "warning",
+        f"{what}; at most {admission.most:,} can be, {admission.most_at_one:,} of them at one port.",
+        "Close connections that nobody needs; or raise max.connections, and the limit of open files (`ulimit -n`) to"
+        " twice that.",
+    )
 
 
 def _speed(broker: Broker) -> Iterator[Reason]:

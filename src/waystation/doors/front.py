@@ -1,24 +1,22 @@
 """The front of a port that several protocols share: who connects is shown to a door by the first byte that they send.
 
-The front knows no protocol and no door; it is given both. It owns the listening socket, counts connections
+The front knows no protocol and no door; it is given both. It owns the listening socket, lets in whom `enter` lets in
 (`max.connections`) and closes those that are silent for too long (`connections.max.idle.ms`), whatever they speak.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
+
+from waystation.world.listener import Enter, Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
     from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.front")
-
 IDLE_CHECK_S = 10.0
-BACKLOG = 1024
 FIRST_READ = 16 * 1024
 FAREWELL_TURNS = 20
 NOTHING = bytearray()
@@ -51,32 +49,30 @@ class Front:
         port: int,
         settings: BrokerSettings,
         clock: Clock,
+        enter: Enter,
         otherwise: Welcome,
         by_first_byte: Mapping[int, Welcome],
     ) -> None:
         self.clock = clock
         self._host = host
-        self._port = port
         self._settings = settings
         self._otherwise = otherwise
         self._by_first_byte = dict(by_first_byte)
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(host, port, enter, lambda leave: Arrival(self, leave))
         self._here: dict[Arrival, Guest | None] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Arrival(self), self._host, self._port, backlog=BACKLOG)
+        port = await self._listener.start()
         self._idle_timer = loop.call_later(IDLE_CHECK_S, self._close_idle)
-        self._port = int(self._server.sockets[0].getsockname()[1])
-        return self._host, self._port
+        return self._host, port
 
     async def stop(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for arrival, guest in list(self._here.items()):
             (guest or arrival).close()
         for _ in range(FAREWELL_TURNS):  # what was said last is written, and each of them notices that it is over
@@ -88,11 +84,8 @@ class Front:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    def admit(self, arrival: Arrival) -> bool:
-        if len(self._here) >= self._settings.integer("max.connections"):
-            return False
+    def add(self, arrival: Arrival) -> None:
         self._here[arrival] = None
-        return True
 
     def welcome(self, arrival: Arrival, first_byte: int) -> Guest:
         """The guest that this arrival turns out to be."""
@@ -102,6 +95,7 @@ class Front:
 
     def dismiss(self, arrival: Arrival) -> None:
         self._here.pop(arrival, None)
+        arrival.leave()
 
     def _close_idle(self) -> None:
         limit = self._settings.integer("connections.max.idle.ms") / 1000
@@ -116,19 +110,16 @@ class Front:
 class Arrival(asyncio.BufferedProtocol):
     """A connection that has not said anything yet."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, leave: Leave) -> None:
         self._front = front
+        self.leave = leave
         self._buffer = bytearray(FIRST_READ)
         self._transport: asyncio.Transport | None = None
         self.last_active = front.clock.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
-        if not self._front.admit(self):
-            logger.warning(
-                "connection refused: more than max.connections; client=%s", transport.get_extra_info("peername")
-            )
-            transport.close()
+        self._front.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -53,10 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         self.peer = _address(transport.get_extra_info("peername"))
         self.host = _address(transport.get_extra_info("sockname"))
-        if not self._door.admit(self):
-            logger.warning("connection refused: more than max.connections; client=%s", self.peer[0])
-            self._transport.abort()  # type: ignore[union-attr]
-            return
+        self._door.add(self)
         self._transport.set_write_buffer_limits(WRITE_BUFFER)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
         self.session = Session(self._door.broker, self, name, self._door.tx_ids)

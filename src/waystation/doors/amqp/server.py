@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from waystation.world.listener import Leave, Listener
+
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.amqp.connection import Connection
@@ -28,17 +30,18 @@ class AmqpDoor:
         self.tx_ids: list[str] = []  # transactional ids that no channel uses now
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._connections: dict[Connection, None] = {}
+        self._leaves: dict[Connection, Leave] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._buffer: memoryview | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, self._host, self._port, backlog=1024)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        gate = self.broker.admission.gate("amqp")
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._port = await self._listener.start()
         return self._host, self._port
 
     async def stop(self) -> None:
@@ -46,8 +49,8 @@ class AmqpDoor:
             self._timer.cancel()
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._connections):
             if connection.session is not None:
                 connection.session.end("broker forced connection closure with reason 'shutdown'")
@@ -68,22 +71,24 @@ class AmqpDoor:
             self._buffer = memoryview(bytearray(READ_BYTES))
         return self._buffer
 
-    def _connect(self) -> Connection:
+    def _connect(self, leave: Leave) -> Connection:
         from waystation.doors.amqp.connection import Connection
 
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
             self._unsubscribe = self.broker.pressure.subscribe(self._pressure)
-        return Connection(self)
+        connection = Connection(self)
+        self._leaves[connection] = leave
+        return connection
 
-    def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.broker.settings.integer("max.connections"):
-            return False
+    def add(self, connection: Connection) -> None:
         self._connections[connection] = None
-        return True
 
     def dismiss(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        leave = self._leaves.pop(connection, None)
+        if leave is not None:
+            leave()
 
     def _pressure(self, namespace: str, reason: str | None) -> None:
         for connection in list(self._connections):

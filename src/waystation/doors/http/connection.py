@@ -63,9 +63,7 @@ class Connection(asyncio.Protocol):
         self.last_active_s = self._door.now_s()
         peer = self._address("peername")
         self.name = f"http:{peer[0]}:{peer[1]}"
-        if not self._door.admit(self):
-            self._transport.abort()
-            return
+        self._door.add(self)
         self.since_ms = self._door.broker.world.clock.now_ms()
         self._door.broker.presence.add(self)
 

@@ -143,6 +143,10 @@ def _doors(broker: Broker) -> Iterator[Metric]:
     yield _gauge("connections", "Open connections.", ["door"], (((door,), count) for door, count in present.items()))
     opened = broker.presence.opened
     yield _counter("connections_opened", "Connections that came.", ["door"], (((d,), opened[d]) for d in present))
+    admission = broker.admission
+    yield _gauge("connections_max", "Connections that all ports together take.", [], iter([((), admission.most)]))
+    refused = (((port,), admission.refused[port]) for port in admission.by_port)
+    yield _counter("connections_refused", "Connections that were one too many.", ["port"], refused)
 
 
 def _deaths(broker: Broker) -> Iterator[Metric]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from waystation.world.listener import Leave, Listener
+
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.http.connection import Connection
@@ -27,23 +29,24 @@ class HttpDoor:
         self._host = host
         self._port = port
         self._desk: Desk | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._connections: set[Connection] = set()
+        self._leaves: dict[Connection, Leave] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._date = (0, "")
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, self._host, self._port, backlog=1024)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        gate = self.broker.admission.gate("http")
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._port = await self._listener.start()
         return self._host, self._port
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._connections):
             connection.shut()
         if self._desk is not None:
@@ -60,21 +63,23 @@ class HttpDoor:
             self._desk = Desk(self.broker, self._host)
         return self._desk
 
-    def _connect(self) -> Connection:
+    def _connect(self, leave: Leave) -> Connection:
         from waystation.doors.http.connection import Connection
 
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        return Connection(self)
+        connection = Connection(self)
+        self._leaves[connection] = leave
+        return connection
 
-    def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.broker.settings.integer("max.connections"):
-            return False
+    def add(self, connection: Connection) -> None:
         self._connections.add(connection)
-        return True
 
     def dismiss(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        leave = self._leaves.pop(connection, None)
+        if leave is not None:
+            leave()
 
     def now_s(self) -> float:
         return self.broker.world.clock.monotonic()

@@ -1,0 +1,118 @@
+"""Listening sockets whose accepting is ours, so that nobody can take the file handles that the logs need.
+
+An event loop's own server accepts everything that waits before the first connection can be refused: a flood takes a
+thousand handles in one turn. Here a connection is counted when it is accepted (`enter`), and one too many is closed
+before anything is made for it. When the process has no handle even for that, accepting pauses instead of being tried
+again in every turn: what waits stays in the kernel's queue.
+
+Used by the doors, on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("waystation.listener")
+
+Leave = Callable[[], None]
+Enter = Callable[[str], Leave | None]
+"""Lets a client in, whose host it is told: gives what to call when its connection is over; None: there is no room."""
+Welcome = Callable[[Leave], asyncio.BaseProtocol]
+"""Makes the protocol of a connection, which calls what it is given once, when it is over."""
+
+BACKLOG = 1024
+ACCEPTS_PER_TURN = 64
+"""Others have their turn between them."""
+PAUSE_S = 0.5
+"""When accepting failed: no file handles, no memory. The loop would be told of the waiting client in every turn."""
+
+
+class Listener:
+    """One address, which may be several sockets (`localhost`)."""
+
+    def __init__(self, host: str, port: int, enter: Enter, welcome: Welcome) -> None:
+        self._host = host
+        self._port = port
+        self._enter = enter
+        self._welcome = welcome
+        self._sockets: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._arriving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        """Listens; returns the port, which was chosen now where 0 was asked for. OSError if it cannot."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        port = self._port
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                port = self._bind(socket.socket(family, kind, protocol), (address[0], port, *address[2:]))
+        except OSError:
+            self.close()
+            raise
+        for one in self._sockets:
+            one.listen(BACKLOG)
+            loop.add_reader(one.fileno(), self._accept, one)
+        return port
+
+    def _bind(self, one: socket.socket, address: tuple[Any, ...]) -> int:
+        self._sockets.append(one)
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if one.family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+        return int(one.getsockname()[1])
+
+    def close(self) -> None:
+        """No more arrivals. Connections that were made go on."""
+        loop = asyncio.get_running_loop()
+        for timer in self._pauses.values():
+            timer.cancel()
+        self._pauses.clear()
+        for one in self._sockets:
+            loop.remove_reader(one.fileno())
+            one.close()
+        self._sockets.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                arrived, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            leave = self._enter(str(peer[0]))
+            if leave is None:
+                arrived.close()
+                continue
+            arrived.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._receive(arrived, leave))
+            self._arriving.add(task)  # a loop keeps only weak references
+            task.add_done_callback(self._arriving.discard)
+
+    async def _receive(self, arrived: socket.socket, leave: Leave) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._welcome(leave), arrived)
+        except BaseException as error:
+            arrived.close()
+            leave()
+            if not isinstance(error, Exception):
+                raise
+            logger.warning("a connection could not be served: %r", error)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        logger.warning("no connections are accepted for a moment: %s", error.strerror or error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening.fileno())
+        self._pauses[listening] = loop.call_later(PAUSE_S, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        del self._pauses[listening]
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
