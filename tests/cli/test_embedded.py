@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 import waystation
 from tests.cli.kit import Cli, environment
@@ -16,6 +17,7 @@ from waystation.client.address import parse_address
 from waystation.client.publisher import Outgoing, Publisher
 from waystation.client.topics import find_topic, list_topics
 from waystation.client.wire import Connection, ServerUnreachable
+from waystation.world.disk import OsFile
 
 
 def connect(address: str) -> Connection:
@@ -117,3 +119,17 @@ def test_a_process_that_forgets_to_close_ends_cleanly(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     waystation.open(tmp_path).close()
+
+
+def test_offsets_in_memory_are_committed_without_waiting_for_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed offsets wait for a sync in every flush mode; where nothing is to survive, a sync does nothing."""
+    synced: list[OsFile] = []
+    monkeypatch.setattr(OsFile, "sync", synced.append)
+    with waystation.open(":memory:") as broker:
+        publish(broker.kafka, "t", b"x")
+        consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "readers"})
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        [found] = consumer.committed([TopicPartition("t", 0)], timeout=30)
+        consumer.close()
+        assert found.offset == 1
+    assert synced == []

@@ -286,6 +286,13 @@ class _UnsyncedFile(OsFile):
         pass
 
 
+class _UnsyncedFolder(OsFolder):
+    __slots__ = ()
+
+    def sync(self) -> None:
+        pass
+
+
 class PassingDisk(OsDisk):
     """The real file system, for logs that are not to outlive their process: nothing of them waits for a sync."""
 
@@ -293,5 +300,5 @@ class PassingDisk(OsDisk):
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return _UnsyncedFile(os.open(path, flags, 0o644))
 
-    def sync_folder(self, path: str) -> None:
-        pass
+    def open_folder(self, path: str) -> OsFolder:
+        return _UnsyncedFolder(os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
