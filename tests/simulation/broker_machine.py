@@ -5,6 +5,8 @@ transaction coordinator), the housekeeping runs by itself at a quick beat, and t
 durable as SQLite is (`catalog.py`). Names and settings change meanwhile (`name_machine.py`). Transactions write to
 several partitions and commit an offset, all or nothing. Jobs stage several transactions and have them committed by one
 decision, as Spark's sink does, and replay a sequence that was cut off.
+In a life with `faults`, the disk refuses now and then; then any answer may be an error, and what was asked may have
+happened or not.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from waystation.broker.partition import Partition
 from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
-from waystation.errors import Conflict
+from waystation.errors import Conflict, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
@@ -40,6 +42,8 @@ TABLE = "table"
 STREAMS = ((STREAM, 0), (STREAM, 1), (TRIMMED, 0))
 TRANSACTIONS_MS = 30_000
 FOR_EVER = 1 << 60
+QUIET_S = 10.0
+"""In virtual time: by then what a failing disk has stopped was tried again."""
 NOBODY = Producer(-1, -1)
 
 
@@ -111,6 +115,7 @@ class BrokerClients:
         self.committed: dict[tuple[str, int], int] = {}  # group, partition of the stream → offset
         self.numbers = itertools.count(1)
         self.acknowledged = 0
+        self.refused = 0
 
     def settings(self) -> BrokerSettings:
         return BrokerSettings(
@@ -150,14 +155,17 @@ class BrokerClients:
 class BrokerMachine:
     """One life."""
 
-    def __init__(self, world: World, disk: SimDisk, catalog: Catalog, clients: BrokerClients) -> None:
+    def __init__(
+        self, world: World, disk: SimDisk, catalog: Catalog, clients: BrokerClients, *, faults: bool = False
+    ) -> None:
         self.world = world
+        self.faults = faults
         self.disk = disk
         self.clients = clients
         self.rng = clients.rng
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
-        self.names = NameMachine(self.broker, disk, clients.names)
+        self.names = NameMachine(self.broker, disk, clients.names, faults=faults)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -177,6 +185,8 @@ class BrokerMachine:
         for client in self.clients.transactional:
             client.becomes(await self.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
         await self._go_on_with_job()
+        if self.faults:
+            await asyncio.sleep(QUIET_S)
         await self.broker.commit.join()
         self.check()
 
@@ -267,8 +277,33 @@ class BrokerMachine:
 
     async def _repeat(self, kind: Callable[[], Awaitable[None]], until: float) -> None:
         while self.world.clock.monotonic() < until:
-            await kind()
+            try:
+                await kind()
+            except WaystationError:
+                if not self.faults:
+                    raise
+                self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
+
+    async def heal(self, attempts: int = 60) -> None:
+        """Everything works again, without a restart, soon after the disk does."""
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            *(lambda place=place: self.produce(place) for place in STREAMS),
+            self.change_table,
+            *(lambda group=group: self.commit_offset(group) for group in ("group-0", "group-1")),
+            self.run_job,
+            self.change_names,
+            *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
+            *(lambda client=client: self.transact(client) for client in self.clients.transactional),
+        ]
+        for kind in kinds:
+            for left in range(attempts, 0, -1):
+                try:
+                    await kind()
+                    break
+                except WaystationError as error:
+                    expect(left > 1, f"still refused: {error!r}")
+                    await asyncio.sleep(1)
 
     def batch(
         self, *, producer: Producer | None = None, sequence: int = -1, attributes: int = 0, key: bytes | None = None
@@ -290,7 +325,7 @@ class BrokerMachine:
         header = self.broker.publishing.check(partition, batch)
         try:
             appended = self.broker.publishing.append(partition, batch, header)
-        except PowerCut:
+        except (PowerCut, StorageFailed):
             promises.place(bytes(batch))  # all of it may have been written
             raise
         if not appended.duplicate:
@@ -304,8 +339,8 @@ class BrokerMachine:
         self.clients.acknowledged += self.disk.powered
         return self.disk.powered
 
-    async def produce(self) -> None:
-        place = self.rng.choice(STREAMS)
+    async def produce(self, place: tuple[str, int] | None = None) -> None:
+        place = place or self.rng.choice(STREAMS)
         batch = self.batch()
         appended = self.append(place, batch)
         if await self.durable(place, appended.last_offset + 1):
@@ -364,6 +399,14 @@ class BrokerMachine:
         await asyncio.sleep(self.rng.choice((0, 0.02, 0.1)))
 
     async def transact(self, client: TransactionalClient) -> None:
+        """A transaction; if it fails, its client begins anew, which ends what was open."""
+        try:
+            await self._transact(client)
+        except WaystationError:
+            client.becomes(await self.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
+            raise
+
+    async def _transact(self, client: TransactionalClient) -> None:
         """Some batches and one offset, then commit or abort; old and new (KIP-890) clients in turn."""
         transactions = self.broker.transactions
         transaction = Transaction(len(client.done))

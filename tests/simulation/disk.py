@@ -118,6 +118,7 @@ class SimDisk:
         self.history: list[tuple[str, str, int, int]] = []  # kind, path, position or size, length
         self.before_operation: Callable[[], None] | None = None  # other threads may run here
         self.on_power_off: Callable[[], None] | None = None
+        self.on_operation: Callable[[str], int] | None = None  # told the kind of each; answers with an error, or 0
 
     # -- what tests do to it -------------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class SimDisk:
         return sorted(node.entries) if isinstance(node, FolderNode) else []
 
     def make_folder(self, path: str) -> None:
-        self.look("open", path)
+        self.look("stat", path)
         if path in self._durable_folders or path == "/":
             return
         parent = os.path.dirname(path)
@@ -225,7 +226,7 @@ class SimDisk:
         self._durable_folders.add(path)
 
     def rename(self, source: str, target: str) -> None:
-        self.look("open", source)
+        self.look("stat", source)
         self._forget_folders(source)
         old_folder, old_name = self._place_of(source)
         new_folder, new_name = self._place_of(target)
@@ -243,7 +244,7 @@ class SimDisk:
         self._unlinked(replaced)
 
     def remove(self, path: str) -> None:
-        self.look("open", path)
+        self.look("stat", path)
         try:
             folder, name = self._place_of(path)
         except FileNotFoundError:
@@ -287,16 +288,16 @@ class SimDisk:
             folder.close()
 
     def size(self, path: str) -> int | None:
-        self.look("open", path)
+        self.look("stat", path)
         node = self._find(path)
         return node.size if isinstance(node, FileNode) else None
 
     def free_bytes(self, path: str) -> int:
-        self.look("open", path)
+        self.look("stat", path)
         return _UNLIMITED if self.capacity is None else max(self.capacity - self._used, 0)
 
     def total_bytes(self, path: str) -> int:
-        self.look("open", path)
+        self.look("stat", path)
         return _UNLIMITED if self.capacity is None else self.capacity
 
     def boot_id(self) -> str:
@@ -364,6 +365,8 @@ class SimDisk:
             self.before_operation()
         if not self.powered:
             raise PowerCut
+        if self.on_operation is not None and (code := self.on_operation(kind)):
+            raise _error(code, path)
         for fault in self._faults:
             if fault.strikes(kind, path):
                 raise _error(fault.error, path)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tests.simulation.disk import SimDisk
+from tests.simulation.disk_calls import callers
 
 T = TypeVar("T")
 
@@ -27,8 +29,9 @@ _DELAY_S = 0.004
 class _Job:
     """One piece of work, perhaps in its own thread, which runs only between `resume()` and its return."""
 
-    def __init__(self, work: Callable[[], Any], *, threaded: bool) -> None:
+    def __init__(self, work: Callable[[], Any], origin: tuple[str, ...], *, threaded: bool) -> None:
         self._work = work
+        self.origin = origin
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
@@ -80,10 +83,16 @@ class SimOffload:
     async def __call__(self, work: Callable[..., T], /, *args: object) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        job = _Job(lambda: work(*args), threaded=self._rng.random() < self._threads)
+        origin = callers(sys._getframe(1))
+        job = _Job(lambda: work(*args), origin, threaded=self._rng.random() < self._threads)
         self._jobs[id(job)] = job
         self._later(loop, self._turn, loop, job, done)
         return await done
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Who asked for the work that is running, innermost first; nobody while the loop has the turn."""
+        return () if self._running is None else self._running.origin
 
     def close(self) -> None:
         """Lets every thread come to its end, as the real pool does."""

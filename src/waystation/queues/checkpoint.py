@@ -55,8 +55,6 @@ class Checkpointer:
         """Takes the newest intact snapshot; returns where the replay of the log begins. Blocks."""
         disk, folder = self._world.disk, self._log.folder
         names = sorted(name for name in disk.list(folder) if name.endswith(snapshot.SUFFIX))
-        for name in [name for name in disk.list(folder) if name.endswith(f"{snapshot.SUFFIX}.new")]:
-            disk.remove(f"{folder}/{name}")
         for name in reversed(names):
             path = f"{folder}/{name}"
             try:

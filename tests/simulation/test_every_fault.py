@@ -1,0 +1,153 @@
+"""Every disk operation fails once, in every way that leads to it: nothing acknowledged is lost, and it works again.
+
+The calls are counted, not drawn: `trace` runs a few seeds and names every way to every operation; each of them is then
+failed with each error that such an operation can answer. A line of the core that touches the disk and is reached by no
+run fails `test_every_use_of_the_disk_is_failed_by_some_run`. To repeat a failure: `run(...)` as its note says.
+
+`python -m tests.simulation.test_every_fault` does all of it and prints the figures; `make soak` has it in groups.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.disk_calls import ERRORS, DiskCall, Site, sites_in_source
+from tests.simulation.every_fault import ENDINGS, KINDS, Ending, Fault, Kind, run, trace
+from waystation.log import log as log_module
+from waystation.queues import checkpoint
+
+SEEDS = 24
+GROUPS = 8
+SOAK_GROUPS = 24
+
+ELSEWHERE = {
+    "log/repair.py": "a command on a stopped broker: tests/log/test_repair.py",
+    "broker/lost_restoring.py": "a command on a stopped broker: tests/broker/test_lost_topics.py",
+    "broker/open.py": "before there is a broker: tests/broker/test_open.py",
+    "broker/health.py disk_room": "a figure for people: shown as unknown",
+    "log/overlaps.py _rename": "a segment under a wrong name, which no version writes: tests/log/test_roll.py",
+    "log/recovery.py _check_chunk": "batches above a megabyte: the same call a line before",
+    "log/compaction.py _rewrite remove": "only an error leads there",
+    "log/points.py discard": "only an error leads there",
+    "log/segment.py create": "only an error leads there",
+    "queues/checkpoint.py _save remove": "only an error leads there",
+}
+"""Uses of the disk that a run in which nothing fails does not reach, and why that is right."""
+
+Where = dict[DiskCall, list[tuple[int, int]]]
+"""Each call with the seeds in which it is made, and how often."""
+
+
+@pytest.fixture(autouse=True)
+def _checkpoints_after_a_few_kilobytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "CHECKPOINT_BYTES", 2_000)
+    monkeypatch.setattr(checkpoint, "FIRST_BYTES", 2_000)
+    monkeypatch.setattr(checkpoint, "SLICE_QUEUES", 2)
+
+
+def find_calls(kind: Kind, seeds: int = SEEDS) -> Where:
+    where: Where = defaultdict(list)
+    for seed in range(seeds):
+        for call, count in trace(kind, seed).items():
+            where[call].append((seed, count))
+    return dict(sorted(where.items()))
+
+
+def plan(kind: Kind, where: Where, *, thorough: bool) -> Iterator[tuple[int, Fault, Ending]]:
+    """A run for each call and error: the first time it happens, or any; `thorough`: for each ending."""
+    rng = random.Random(kind)
+    told: set[tuple[str, str, int]] = set()
+    for call, seeds in where.items():
+        for error in ERRORS[call.kind]:
+            if not thorough and (call.kind, call.site, error) in told:
+                continue
+            told.add((call.kind, call.site, error))
+            for ending in ENDINGS if thorough else [rng.choice(ENDINGS)]:
+                seed, count = rng.choice(seeds)
+                yield seed, Fault(call, rng.choice((1, count, rng.randint(1, count))), error), ending
+
+
+def run_somehow(kind: Kind, seed: int, fault: Fault, ending: Ending) -> bool:
+    """As planned; a call that is only made while stopping is failed there."""
+    return run(kind, seed, fault, ending) or run(kind, seed, fault, "stop")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_one_failed_disk_operation_loses_nothing(kind: Kind, group: int) -> None:
+    planned = list(plan(kind, find_calls(kind), thorough=False))
+    struck = sum(run_somehow(kind, *one) for one in planned[group::GROUPS])
+    assert struck == len(planned[group::GROUPS])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", range(SOAK_GROUPS))
+def test_one_failed_disk_operation_loses_nothing_on_every_way_to_it(kind: Kind, group: int) -> None:
+    planned = list(plan(kind, find_calls(kind), thorough=True))
+    struck = sum(run_somehow(kind, *one) for one in planned[group::SOAK_GROUPS])
+    assert struck == len(planned[group::SOAK_GROUPS])
+
+
+def reached_lines() -> set[tuple[str, int]]:
+    lines: set[tuple[str, int]] = set()
+    for kind in KINDS:
+        for call in find_calls(kind):
+            for caller in call.callers:
+                file, _, rest = caller.partition(":")
+                lines.add((file, int(rest.split()[0])))
+    return lines
+
+
+def is_elsewhere(site: Site) -> bool:
+    return any(f"{site.file} {site.function} {site.verb} ".startswith(f"{said} ") for said in ELSEWHERE)
+
+
+def test_every_use_of_the_disk_is_failed_by_some_run() -> None:
+    reached = reached_lines()
+    missed = [
+        str(site)
+        for site in sites_in_source()
+        if not is_elsewhere(site)
+        and not any((site.file, line) in reached for line in range(site.first_line, site.last_line + 1))
+    ]
+    assert not missed, "no run comes by here: let the machines do what leads to it, or say why not"
+
+
+def test_what_is_said_to_be_elsewhere_exists() -> None:
+    sites = [f"{site.file} {site.function} {site.verb} " for site in sites_in_source()]
+    assert all(any(site.startswith(f"{said} ") for site in sites) for said in ELSEWHERE)
+
+
+def main() -> int:
+    """Everything, with figures."""
+    log_module.CHECKPOINT_BYTES = 2_000
+    checkpoint.FIRST_BYTES = 2_000
+    checkpoint.SLICE_QUEUES = 2
+    broken = 0
+    for kind in KINDS:
+        where = find_calls(kind)
+        planned = list(plan(kind, where, thorough=True))
+        pairs = {(fault.call, fault.error) for _, fault, _ in planned}
+        kinds = Counter(call.kind for call in where)
+        sites = {(call.kind, call.site) for call in where}
+        print(f"{kind}: {len(where)} ways to {len(sites)} places, {len(pairs)} pairs of way and error: {dict(kinds)}")
+        struck = failed = 0
+        for one in planned:
+            try:
+                struck += run_somehow(kind, *one)
+            except Exception as error:
+                failed += 1
+                print(f"FAILED: {error!r} {getattr(error, '__notes__', '')}")
+        print(f"{kind}: {len(planned)} runs, {struck} of them with the fault, {failed} failed", flush=True)
+        broken += failed
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
