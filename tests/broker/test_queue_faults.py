@@ -164,17 +164,18 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(machine: Mac
 
 
 @on_a_machine
-async def test_an_ack_that_failed_and_an_older_snapshot_leave_no_message_that_cannot_be_read(machine: Machine) -> None:
-    """The message is gone in memory and its segment freed, but the log does not say so, and the snapshot is lost."""
+async def test_an_end_that_was_not_noted_and_an_older_snapshot_leave_no_message_that_cannot_be_read(
+    machine: Machine,
+) -> None:
+    """The message expired and its segment is freed, but the log does not say so, and the snapshot is lost."""
     broker = await machine.anew(shards="1", segment_bytes="2000")
     broker.shards[0].log._keep_waiting = lambda waiting: None  # type: ignore[method-assign]  # too much was waiting
     await broker.queues.declare("jobs")
     await put(broker, "jobs", b"victim")
     await broker.shards.checkpoint(force=True)
-    async with consumer(broker, "jobs", credit=1) as inbox:
+    async with consumer(broker, "jobs", credit=1):
         fault = machine.refuse()
-        with pytest.raises(StorageFailed):
-            inbox.feed.settle(Verdict.ACK, [(inbox.got[0].tag, 1)])
+        broker.shards[0].end_quietly(broker.queues.get("jobs")[1], [0])
         machine.allow(fault)
     for _ in range(3):
         await put(broker, "jobs", bytes(1500))
@@ -284,3 +285,72 @@ async def test_a_full_disk_keeps_nobody_from_starting_and_looking(machine: Machi
     broker = await machine.again()
     assert "mine" not in broker.queues
     assert sorted(one.delivered.message.payload for one in broker.queues.peek("jobs", 5)) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ACK, Verdict.KILL, Verdict.REJECT, Verdict.RELEASE])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QueueSettings(hold_ms=5_000, max_deliveries=1, dead_letter="dead"),
+        QueueSettings(hold_ms=5_000, max_deliveries=1),
+        QueueSettings(hold_ms=5_000, max_deliveries=9, retry_base_ms=100, retry_jitter=0.5),
+    ],
+)
+def test_a_refused_verdict_has_no_effect(verdict: Verdict, settings: QueueSettings) -> None:
+    """It is in flight as before: the same verdict may be given again, and its visibility timeout goes on."""
+
+    @on_a_machine
+    async def check(machine: Machine) -> None:
+        broker = machine.broker
+        await broker.queues.declare("jobs", settings)
+        await put(broker, "jobs", *[b"%d" % i for i in range(6)])
+        inbox = Inbox(broker, "jobs")
+        await asyncio.sleep(1)
+        before = broker.queues.describe("jobs")
+        fault = machine.refuse()
+        for runs in ([(0, 6)], [(0, 1), (2, 2)], [(5, 1)]):
+            with pytest.raises(StorageFailed):
+                inbox.feed.settle(verdict, runs, delay_ms=10 if verdict is Verdict.RELEASE else None, error="no")
+        assert broker.queues.describe("jobs") == before
+        machine.allow(fault)
+        settled = inbox.feed.settle(verdict, [(0, 1), (2, 2)])
+        assert settled.unknown == []
+        assert inbox.feed.settle(verdict, [(0, 6)]).unknown == [(0, 1), (2, 2)]
+
+    check()
+
+
+@on_a_machine
+async def test_what_could_not_be_acknowledged_is_redelivered_when_its_visibility_timeout_ends(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs", QueueSettings(hold_ms=5_000))
+    await put(broker, "jobs", b"one")
+    inbox = Inbox(broker, "jobs")
+    await asyncio.sleep(0.1)
+    fault = machine.refuse()
+    with pytest.raises(StorageFailed):
+        await inbox.ack(inbox.got[0])
+    machine.allow(fault)
+    await asyncio.sleep(4)
+    assert [one.deliveries for one in inbox.got] == [1]
+    await asyncio.sleep(2)
+    assert [one.deliveries for one in inbox.got] == [1, 2]
+    await inbox.ack(inbox.got[1])
+    broker = await machine.again()
+    assert len(broker.queues.peek("jobs", 5)) == 0
+
+
+@on_a_machine
+async def test_a_message_whose_ack_was_refused_is_still_there_after_a_restart(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs")
+    await put(broker, "jobs", b"one")
+    inbox = Inbox(broker, "jobs")
+    await asyncio.sleep(0.1)
+    fault = machine.refuse()
+    with pytest.raises(StorageFailed):
+        await inbox.ack(inbox.got[0])
+    machine.allow(fault)
+    await put(broker, "jobs", b"two")
+    broker = await machine.again()
+    assert [one.delivered.message.payload for one in broker.queues.peek("jobs", 5)] == [b"one", b"two"]

@@ -106,6 +106,22 @@ def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
     assert ledger.ready == 2
 
 
+@pytest.mark.parametrize("limit", [0, 1, 2, 256, 300])
+@pytest.mark.parametrize("forgiven", [False, True])
+def test_a_planned_release_is_what_happens(limit: int, forgiven: bool) -> None:
+    ledger = Ledger(max_deliveries=limit)
+    ledger.attach("c")
+    for entry, (own, deliveries) in enumerate([(0, 0), (1, 0), (2, 1), (0, 254), (256, 255), (0, 255), (0, 299)]):
+        ledger.admit(entry, max_deliveries=own, deliveries=deliveries, expires_at_ms=START + 5 if entry == 0 else None)
+    acquire(ledger, "c", 7)
+    ledger.lapse(START + 5)
+    planned = ledger.plan_release("c", [(0, 9)], forgiven=forgiven)
+    assert ledger.held == 7
+    assert planned == ledger.release("c", [(0, 9)], forgiven=forgiven)
+    assert planned.unknown == [(7, 2)]
+    assert planned.expired == [(0, 1)]
+
+
 def test_an_absurd_run_is_answered_at_once() -> None:
     ledger = queue_of(3)
     acquire(ledger, "c", 3)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.queues.naive import Came, Entry, Naive, ids_of
 from waystation.queues import holds, schedule, timetable
 from waystation.queues.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
+from waystation.queues.runs import joined
 
 HOLD_MS = 1_000
 CONSUMERS = ("anna", "bob", "carl")
@@ -200,11 +201,16 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         if verb in ("release", "later"):
             back_at = self.now + data.draw(DELAYS) if verb == "later" else None
+            planned = self.ledger.plan_release(consumer, runs)
             outcome = self.ledger.release(consumer, runs, back_at)
+            assert planned == outcome, "what is written before is what happens"
             self._check_came(outcome, self.model.come_back(held, back_at))
             assert outcome.done == []
         else:
+            unknown: list[Run] = []
+            found = self.ledger.held_of(consumer, runs, unknown)
             outcome = getattr(self.ledger, verb)(consumer, runs)
+            assert (joined(found), unknown) == (outcome.done, outcome.unknown)
             assert is_tidy(outcome.done)
             assert ids_of(outcome.done) == {entry.id for entry in held}
             self._check_came(outcome, Came(set(), set(), set()))

@@ -29,7 +29,7 @@ from waystation.broker.broker import Broker
 from waystation.broker.deaths import story_of
 from waystation.broker.view_delayed import cancel_delayed
 from waystation.catalog import Catalog
-from waystation.errors import Conflict, Full, NotFound, WaystationError
+from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.queue_feed import QueueFeed
@@ -272,7 +272,12 @@ class QueueMachine:
             one.may_go = one.may_go or final
         if verdict is Verdict.RELEASE:
             self.clients.forgiven.update((feed.queue.name, feed.queue.id, tag) for tag in sent)
-        settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
+        try:
+            settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
+        except StorageFailed:  # nothing has happened
+            for tag, one in sent.items():
+                one.may_go = before[tag]
+            raise
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
             sent[tag].may_go = before[tag]

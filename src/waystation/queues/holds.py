@@ -44,6 +44,9 @@ class Consumer:
 Hold = tuple[int, int, Consumer]
 """(how many entries, deadline in ms, whose)."""
 
+Part = tuple[Chunk, int, int, int, int]
+"""(the chunk, its first entry, where the hold begins in it, from where to where the part is)."""
+
 
 class Holds:
     """One queue's."""
@@ -88,6 +91,18 @@ class Holds:
         if not by_first and self._deadlines is not None and self._deadlines.rows > _FEW_ROWS:
             self._deadlines = None  # all rows are stale
         return ended
+
+    def held(self, consumer: Consumer, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        """What `end` would end, in the same runs; nothing changes."""
+        found: list[Run] = []
+        for first, count in runs if len(runs) == 1 else apart(runs):
+            hold = self._by_first.get(first)
+            if hold is not None and hold[0] == count and hold[2] is consumer:
+                found.append((first, count))
+            elif count > 0:
+                for _, base, _, start, end in self._parts(consumer, first, count, unknown):
+                    found.append((base + start, end - start))
+        return found
 
     def _drop(self, first: int) -> int:
         """Ends a whole hold; returns how many entries it had."""
@@ -142,18 +157,25 @@ class Holds:
     def _end_parts(
         self, consumer: Consumer | None, first: int, count: int, ended: list[Run], unknown: list[Run]
     ) -> None:
-        """The general way: looks for holds of this consumer, or of anyone, in a run of any length."""
+        """The general way: ends the holds of this consumer, or of anyone, in a run of any length."""
+        for chunk, base, head, start, end in self._parts(consumer, first, count, unknown):
+            self._cut(chunk, base, head, start, end)
+            ended.append((base + start, end - start))
+
+    def _parts(self, consumer: Consumer | None, first: int, count: int, unknown: list[Run]) -> list[Part]:
+        """The parts of a run that this consumer holds, or anyone."""
+        found: list[Part] = []
         if consumer is not None and not consumer.held:
             add_run(unknown, first, count)
-            return
+            return found
         known = first  # up to here, everything is accounted for
         for number, chunk, start, stop in self._states.pieces(first, count):
             base = number * CHUNK
             while start < stop:
-                found = _HELD.search(chunk, start, stop)
-                if found is None:
+                match = _HELD.search(chunk, start, stop)
+                if match is None:
                     break
-                start = found.start()
+                start = match.start()
                 head = _head_of(chunk, start)
                 size, _, owner = self._by_first[base + head]
                 end = min(stop, head + size)
@@ -162,12 +184,12 @@ class Holds:
                 if consumer is None or owner is consumer:
                     if base + start > known:
                         add_run(unknown, known, base + start - known)
-                    self._cut(chunk, base, head, start, end)
-                    ended.append((base + start, end - start))
+                    found.append((chunk, base, head, start, end))
                     known = base + end
                 start = end
         if known < first + count:
             add_run(unknown, known, first + count - known)
+        return found
 
     def _cut(self, chunk: Chunk, base: int, head: int, start: int, end: int) -> None:
         """Takes the entries from start to end out of the hold that begins at head."""

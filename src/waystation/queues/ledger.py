@@ -317,21 +317,51 @@ class Ledger:
             self._come_back(first, count, outcome, until_ms)
         return outcome
 
+    def held_of(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        """Which of these the consumer holds, each run within one hold; the others are added to `unknown`."""
+        who = self._holds.consumers.get(consumer)
+        if who is None:
+            return self._nobodys(runs, unknown)
+        return self._holds.held(who, runs, unknown)
+
+    def plan_release(self, consumer: str, runs: Sequence[Run], *, forgiven: bool = False) -> Outcome:
+        """What `release` will do with these, so that it can be written before it happens."""
+        planned = Outcome()
+        uncounted = 0 if forgiven else 1  # one delivery more, against a limit that is one more
+        for first, count in self.held_of(consumer, runs, planned.unknown):
+            if forgiven:
+                planned.forgiven += self._limited([(first, count)])
+            found = verdicts(
+                self._states, first, count, self.max_deliveries, self._schedule.overdue, uncounted=uncounted
+            )
+            for same in SAME.finditer(found if found is not None else bytes(count)):
+                into = (planned.returned, planned.exhausted, planned.expired)[same[0][0]]
+                add_run(into, first + same.start(), same.end() - same.start())
+        return planned
+
     def forgive(self, runs: Sequence[Run]) -> list[Run]:
         """These may be handed out once more than their limits say. Returns those that have a limit."""
+        forgiven = self._limited(runs)
+        if forgiven and self._states.limits is None:
+            self._states.limits = Tallies()
+        limits = self._states.limits
+        for first, count in forgiven if limits is not None else ():
+            for entry in range(first, first + count):
+                limits.put(entry, (limits.get(entry) or self.max_deliveries) + 1)
+        return forgiven
+
+    def _limited(self, runs: Sequence[Run]) -> list[Run]:
+        """Those that live and have a limit."""
         limits = self._states.limits
         if not self.max_deliveries and limits is None:
             return []
-        if limits is None:
-            limits = self._states.limits = Tallies()
-        forgiven: list[Run] = []
+        limited: list[Run] = []
         for first, count in runs:
             for entry in range(first, first + count):
-                limit = limits.get(entry) or self.max_deliveries
+                limit = self.max_deliveries or (limits is not None and limits.get(entry))
                 if limit and self._states.state_of(entry):
-                    limits.put(entry, limit + 1)
-                    add_run(forgiven, entry, 1)
-        return forgiven
+                    add_run(limited, entry, 1)
+        return limited
 
     def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> list[Run]:
         """They were acquired before their time, which was not known then: parked until it comes, and the acquisition
@@ -515,11 +545,12 @@ class Ledger:
 
     def _end_holds(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         who = self._holds.consumers.get(consumer)
-        if who is None:
-            unknown += [run for run in runs if run[1] > 0]
-            tidy(unknown)
-            return []
-        return self._holds.end(who, runs, unknown)
+        return self._nobodys(runs, unknown) if who is None else self._holds.end(who, runs, unknown)
+
+    def _nobodys(self, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        unknown += [run for run in runs if run[1] > 0]
+        tidy(unknown)
+        return []
 
     def _come_back(self, first: int, count: int, into: Returned, until_ms: int | None = None) -> None:
         """Entries of one hold, just ended, are nobody's again."""

@@ -38,6 +38,14 @@ def tidy(runs: list[Run]) -> None:
     runs[:] = joined
 
 
+def joined(runs: Sequence[Run]) -> list[Run]:
+    """Runs that ascend, with those that touch made one."""
+    whole: list[Run] = []
+    for first, count in runs:
+        add_run(whole, first, count)
+    return whole
+
+
 def apart(runs: Sequence[Run]) -> Sequence[Run]:
     """The same entries in runs that ascend, do not overlap and are not empty: mostly the very same runs."""
     end = -1

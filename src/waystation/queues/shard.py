@@ -1,10 +1,9 @@
 """A shard: many queues and the one log that holds everything that happens to them.
 
 A change is written to the log and applied in memory in one go, on the loop's thread; whoever asked for it is answered
-when the log is durable up to there (the receipt). A publish is written first, so that a disk that refuses leaves
-nothing behind; a verdict is applied first, since it may only be written for what the consumer really holds. If it
-cannot be written, the consumer is told so; it is tried again with the next command, but after a crash before that the
-message comes again.
+when the log is durable up to there (the receipt). What somebody asks for is written first, so that a disk that refuses
+leaves nothing behind: a publish, and a verdict too, for what the consumer really holds. What time does, or a consumer
+that goes, happens in memory anyway; it is written with the next command if the disk refuses now.
 
 Invariants:
 - What memory says is what a replay of the log would say, but for holds (nobody holds anything after a restart) and the
@@ -40,10 +39,10 @@ from waystation.queues.commands import (
     entries_of,
 )
 from waystation.queues.feed import Receipt, Settled, Verdict
-from waystation.queues.ledger import Grant, Outcome
+from waystation.queues.ledger import Grant
 from waystation.queues.publish import check_all, check_room, drop_overflow, leave_out_seen, make_blocks
 from waystation.queues.queue import Queue
-from waystation.queues.runs import apart
+from waystation.queues.runs import joined
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
 from waystation.queues.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
 
@@ -261,36 +260,78 @@ class Shard(Upkeep):
         delay_ms: int | None = None,
         error: str | None = None,
     ) -> Settled:
-        """A consumer's verdict on what it holds."""
+        """A consumer's verdict on what it holds. Written before it takes effect: StorageFailed, and it is held as before."""
         check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
-        ledger = queue.open_ledger()
-        self.note_use(queue)
-        wanted: list[Command] = []
+        unknown: list[Run] = []
+        held = queue.open_ledger().held_of(consumer, runs, unknown)
         if verdict is Verdict.ACK:
-            outcome = ledger.ack(consumer, runs)
-            wanted += self._done(queue, outcome.done)
-            queue.acked += count_of(outcome.done)
+            receipt = self._acknowledge(queue, consumer, held)
         elif verdict is Verdict.KILL:
-            outcome = ledger.reject(consumer, runs)
-            wanted += self._buried(queue, outcome.done, REJECTED, error, now_ms)
-        elif verdict is Verdict.RELEASE or delay_ms is not None or not queue.settings.retry_base_ms:
-            until_ms = now_ms + delay_ms if delay_ms else None
-            forgiven = verdict is Verdict.RELEASE
-            outcome = self._release(queue, consumer, runs, until_ms, error, now_ms, wanted, forgiven=forgiven)
+            receipt = self._kill(queue, consumer, held, error, now_ms)
         else:
-            runs = apart(runs)
-            outcome = Outcome(unknown=ledger.touch(consumer, runs, now_ms, 1))
-            for until_ms, failed in retries(ledger, runs, queue.settings, now_ms, self.world.random).items():
-                self._release(queue, consumer, failed, until_ms, error, now_ms, wanted)
-        try:
-            receipt = self.log.write(wanted, done=True).receipt if wanted else None
-        finally:
-            self._settled(queue)
+            waits = self._waits(queue, verdict, held, delay_ms, now_ms)
+            receipt = self._release(queue, consumer, waits, error, now_ms, forgiven=verdict is Verdict.RELEASE)
+        self._settled(queue)
         if self.tracing is not None:
             kept = receipt or (None, 0)
-            self.tracing.settled(queue, verdict.value, runs, *kept, consumer=consumer, unknown=outcome.unknown)
-        return Settled(receipt, outcome.unknown)
+            self.tracing.settled(queue, verdict.value, runs, *kept, consumer=consumer, unknown=unknown)
+        return Settled(receipt, unknown)
+
+    def _acknowledge(self, queue: Queue, consumer: str, held: Sequence[Run]) -> Receipt | None:
+        if not held:
+            return None
+        receipt = self.log.write([Done(queue.id, joined(held))]).receipt
+        self.note_use(queue)
+        done = queue.open_ledger().ack(consumer, held).done
+        queue.acked += count_of(done)
+        self._done(queue, done)
+        return receipt
+
+    def _kill(self, queue: Queue, consumer: str, held: Sequence[Run], error: str | None, now_ms: int) -> Receipt | None:
+        if not held:
+            return None
+        receipt = self.log.write(self.burial(queue, joined(held), REJECTED, error, now_ms)).receipt
+        self.note_use(queue)
+        self._buried(queue, queue.open_ledger().reject(consumer, held).done, REJECTED, error, now_ms)
+        return receipt
+
+    def _waits(
+        self, queue: Queue, verdict: Verdict, held: Sequence[Run], delay_ms: int | None, now_ms: int
+    ) -> Iterable[tuple[int | None, Sequence[Run]]]:
+        """Until when each of these waits for its next delivery; None: not at all."""
+        settings = queue.settings
+        if verdict is Verdict.RELEASE or delay_ms is not None or not settings.retry_base_ms:
+            return [(now_ms + delay_ms if delay_ms else None, held)]
+        return retries(queue.open_ledger(), held, settings, now_ms, self.world.random).items()
+
+    def _release(
+        self,
+        queue: Queue,
+        consumer: str,
+        waits: Iterable[tuple[int | None, Sequence[Run]]],
+        error: str | None,
+        now_ms: int,
+        *,
+        forgiven: bool,
+    ) -> Receipt | None:
+        ledger = queue.open_ledger()
+        wanted: list[Command] = []
+        for until_ms, runs in waits:
+            planned = ledger.plan_release(consumer, runs, forgiven=forgiven)
+            if planned.forgiven:
+                wanted.append(Forgive(queue.id, planned.forgiven))
+            if until_ms is not None and planned.returned:
+                wanted.append(Park(queue.id, until_ms, planned.returned))
+            wanted += self.burial(queue, planned.expired, EXPIRED, error, now_ms)
+            wanted += self.burial(queue, planned.exhausted, DELIVERY_LIMIT, error, now_ms)
+        receipt = self.log.write(wanted).receipt if wanted else None
+        self.note_use(queue)
+        for until_ms, runs in waits:
+            outcome = ledger.release(consumer, runs, until_ms, forgiven=forgiven)
+            self._buried(queue, outcome.expired, EXPIRED, error, now_ms)
+            self._buried(queue, outcome.exhausted, DELIVERY_LIMIT, error, now_ms)
+        return receipt
 
     def write_off(self, queue: Queue, consumer: str, runs: list[Run]) -> None:
         """Acknowledges what nobody has seen yet. Written first: if the disk refuses, nothing has happened."""
@@ -300,27 +341,6 @@ class Shard(Upkeep):
         queue.acked += count_of(done)
         self._done(queue, done)
         self._settled(queue)
-
-    def _release(
-        self,
-        queue: Queue,
-        consumer: str,
-        runs: Sequence[Run],
-        until_ms: int | None,
-        error: str | None,
-        now_ms: int,
-        wanted: list[Command],
-        *,
-        forgiven: bool = False,
-    ) -> Outcome:
-        outcome = queue.open_ledger().release(consumer, runs, until_ms, forgiven=forgiven)
-        if outcome.forgiven:
-            wanted.append(Forgive(queue.id, outcome.forgiven))
-        if until_ms is not None and outcome.returned:
-            wanted.append(Park(queue.id, until_ms, outcome.returned))
-        wanted += self._buried(queue, outcome.expired, EXPIRED, error, now_ms)
-        wanted += self._buried(queue, outcome.exhausted, DELIVERY_LIMIT, error, now_ms)
-        return outcome
 
     def detach(self, queue: Queue, consumer: str, *, forgiven: bool = False) -> None:
         """A consumer goes; what it held is delivered to others. `forgiven`: that was no failure of theirs."""

@@ -174,7 +174,14 @@ class Upkeep:
             return self._done(queue, runs)
         queue.bury(runs, Death(reason, now_ms, error))
         self._on_dead(self.index, queue)
-        return [Bury(queue.id, runs, reason, now_ms, error)]
+        return self.burial(queue, runs, reason, error, now_ms)
+
+    @staticmethod
+    def burial(queue: Queue, runs: list[Run], reason: str, error: str | None, now_ms: int) -> list[Command]:
+        """What is written of entries that die."""
+        if not runs:
+            return []
+        return [Bury(queue.id, runs, reason, now_ms, error) if queue.settings.keeps_dead else Done(queue.id, runs)]
 
     def _write_quietly(self, wanted: list[Command]) -> None:
         """What time does: nobody waits for it, and it would be done again after a restart."""

@@ -5,36 +5,42 @@ from __future__ import annotations
 import re
 
 from waystation.queues.states import States
+from waystation.queues.tallies import Tallies
 
 BACK, EXHAUSTED, EXPIRED = 0, 1, 2
 SAME = re.compile(rb"(.)\1*", re.DOTALL)
 """Finds the runs of equal bytes."""
 
 _MANY = 255  # a tally of 255 stands for anything larger, too
+_NONE = Tallies()
 
 
-def verdicts(states: States, first: int, count: int, limit: int, overdue: set[int] | None) -> bytes | None:
+def verdicts(
+    states: States, first: int, count: int, limit: int, overdue: set[int] | None, *, uncounted: int = 0
+) -> bytes | None:
     """One byte for each entry of a run inside a chunk; None if all of them simply come back.
 
-    The present delivery is counted already. `limit`: the queue's; an entry's own goes before it; 0 is none. An expiry
-    goes before both.
+    `uncounted`: deliveries that are yet to be counted; the present one, unless it is already. `limit`: the queue's; an
+    entry's own goes before it; 0 is none. An expiry goes before both.
     """
     tries, limits = states.tries, states.limits
     if limits is not None and not limits.has(first):
         limits = None
-    if tries is None or not (limit or limits is not None or overdue):
+    if not (limit or limits is not None or overdue):
         return None
+    if tries is None:
+        tries = _NONE
     counts = tries.values(first, count)
-    reached = min(limit, _MANY)
+    reached = min(limit - uncounted, _MANY)
     found = bytearray(counts.translate(bytes(reached) + b"\1" * (256 - reached))) if limit else bytearray(count)
-    if limit > _MANY:
+    if limit - uncounted > _MANY:
         for index, value in enumerate(counts):
             if value == _MANY:
-                found[index] = tries.get(first + index) >= limit
+                found[index] = tries.get(first + index) + uncounted >= limit
     if limits is not None:
         for index, own in enumerate(limits.values(first, count)):
             if own:
-                found[index] = tries.get(first + index) >= limits.get(first + index)
+                found[index] = tries.get(first + index) + uncounted >= limits.get(first + index)
     if overdue:
         for entry in overdue.intersection(range(first, first + count)):
             found[entry - first] = EXPIRED
