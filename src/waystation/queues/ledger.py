@@ -342,12 +342,13 @@ class Ledger:
     def forgive(self, runs: Sequence[Run]) -> list[Run]:
         """These may be handed out once more than their limits say. Returns those that have a limit."""
         forgiven = self._limited(runs)
-        if forgiven and self._states.limits is None:
-            self._states.limits = Tallies()
-        limits = self._states.limits
-        for first, count in forgiven if limits is not None else ():
-            for entry in range(first, first + count):
-                limits.put(entry, (limits.get(entry) or self.max_deliveries) + 1)
+        if forgiven:
+            limits = self._states.limits
+            if limits is None:
+                limits = self._states.limits = Tallies()
+            for first, count in forgiven:
+                for entry in range(first, first + count):
+                    limits.put(entry, (limits.get(entry) or self.max_deliveries) + 1)
         return forgiven
 
     def _limited(self, runs: Sequence[Run]) -> list[Run]:

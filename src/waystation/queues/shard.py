@@ -260,7 +260,8 @@ class Shard(Upkeep):
         delay_ms: int | None = None,
         error: str | None = None,
     ) -> Settled:
-        """A consumer's verdict on what it holds. Written before it takes effect: StorageFailed, and it is held as before."""
+        """A consumer's verdict on what it holds. It is written before it takes effect: StorageFailed means that it is
+        held as before."""
         check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
         unknown: list[Run] = []
