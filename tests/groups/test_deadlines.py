@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.groups.deadlines import Deadlines
+from waystation.world.deadlines import Deadlines
 
 
 def test_postponing_and_cancelling() -> None:

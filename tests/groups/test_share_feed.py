@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.kit import broker_on, publish, read, run, send, snapshot
+from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
 from waystation.broker.deaths import story_of
 from waystation.broker.shared_feed import SharedFeed
@@ -154,11 +154,15 @@ def test_release_with_a_delay_waits(tmp_path: Path) -> None:
             send(broker, "t", b"later")
             desk = await Desk().open(broker, "t")
             await desk.until(1)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
+            clock = broker.world.clock
+            assert isinstance(clock, HandClock)
             desk.settle(Verdict.RELEASE, desk.got[0], delay_ms=200)
+            clock.ms += 199
+            send(broker, "t", b"sooner")
             await desk.until(2)
-            assert loop.time() - began >= 0.2  # never early
+            assert [one.message.payload for one in desk.got] == [b"later", b"sooner"], "never early"
+            clock.ms += 1
+            await desk.until(3)
 
     run(story())
 

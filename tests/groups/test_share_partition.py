@@ -113,7 +113,7 @@ class Story(RuleBasedStateMachine):
         self.lapse()
 
     def lapse(self) -> None:
-        settled = self.partition.lapse(self.now_ms)
+        settled = self.partition.end_locks(self.now_ms)
         late = {offset for offset, (_, at_ms) in self.held.items() if at_ms <= self.now_ms}
         assert {o for f, n in settled.returned for o in range(f, f + n)} == late
         for offset in late:

@@ -18,6 +18,7 @@ def partition(**settings: bool | int) -> SharePartition:
 
 def deliveries(core: SharePartition, now_ms: int = NOW_MS) -> dict[int, int]:
     """What one consumer takes now, and how often each was handed out."""
+    core.end_locks(now_ms)
     core.lapse(now_ms)
     grants = core.acquire("a", 100, now_ms, HOLD_MS)
     return {offset: grant.deliveries for grant in grants for offset in range(grant.first, grant.first + grant.count)}

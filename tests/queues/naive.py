@@ -61,9 +61,11 @@ class Naive:
 
     def next_event(self) -> int | None:
         times = [entry.expires_at for entry in self.entries.values() if entry.expires_at is not None]
-        times += [entry.deadline for entry in self.entries.values() if entry.state is State.HELD]
         times += [entry.due_at or 0 for entry in self.entries.values() if entry.state is State.PARKED]
         return min(times, default=None)
+
+    def next_late(self) -> int | None:
+        return min((entry.deadline for entry in self.entries.values() if entry.state is State.HELD), default=None)
 
     @property
     def active(self) -> str | None:
@@ -108,7 +110,8 @@ class Naive:
             came.returned.add(entry.id)
         return came
 
-    def lapse(self, now: int) -> tuple[Came, set[int]]:
+    def lapse(self, now: int) -> tuple[set[int], set[int]]:
+        """Expired, and due."""
         expired = set()
         for entry in list(self.entries.values()):
             if entry.expires_at is not None and entry.expires_at <= now:
@@ -118,13 +121,13 @@ class Naive:
                     expired.add(entry.id)
                 else:
                     entry.overdue = True
-        late = [entry for entry in self.entries.values() if entry.state is State.HELD and entry.deadline <= now]
-        came = self.come_back(late)
-        came.expired |= expired
         due = [e for e in self.entries.values() if e.state is State.PARKED and (e.due_at or 0) <= now]
         for entry in due:
             entry.state = State.READY
-        return came, {entry.id for entry in due}
+        return expired, {entry.id for entry in due}
+
+    def lapse_holds(self, since: int) -> Came:
+        return self.come_back([e for e in self.entries.values() if e.state is State.HELD and e.deadline <= since])
 
     def back_by_other_ways(self, entry: Entry) -> None:
         """An expiry that has passed meanwhile comes at the next moment."""

@@ -101,7 +101,7 @@ def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
     assert ledger.ack("other", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.reject("c", [(1, 1), (7, 3)]).unknown == [(1, 1), (7, 3)]
     assert ledger.release("nobody", [(0, 1)]).unknown == [(0, 1)]
-    assert ledger.lapse(START + HOLD_MS).returned == [(0, 1)]
+    assert ledger.lapse_holds(START + HOLD_MS).returned == [(0, 1)]
     assert ledger.ack("c", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.ready == 2
 
@@ -153,9 +153,9 @@ def test_who_needs_longer_gets_longer_and_only_for_what_was_named() -> None:
     ledger = queue_of(10)
     acquire(ledger, "c", 10)
     assert ledger.touch("c", [(3, 4), (12, 1)], START + 20_000, HOLD_MS) == [(12, 1)]
-    assert ledger.lapse(START + HOLD_MS).returned == [(0, 3), (7, 3)]
-    assert ledger.next_ms() == START + 20_000 + HOLD_MS
-    assert ledger.lapse(START + 20_000 + HOLD_MS).returned == [(3, 4)]
+    assert ledger.lapse_holds(START + HOLD_MS).returned == [(0, 3), (7, 3)]
+    assert ledger.next_hold_ms() == START + 20_000 + HOLD_MS
+    assert ledger.lapse_holds(START + 20_000 + HOLD_MS).returned == [(3, 4)]
 
 
 def test_to_acquire_one_must_be_attached() -> None:
@@ -207,7 +207,7 @@ def test_an_entry_that_comes_back_once_too_often_is_exhausted() -> None:
     outcome = ledger.release("c", [(0, 4)])
     assert (outcome.returned, outcome.exhausted) == ([(0, 2), (3, 1)], [(2, 1)])
     acquire(ledger, "c", 4)
-    lapsed = ledger.lapse(START + HOLD_MS)
+    lapsed = ledger.lapse_holds(START + HOLD_MS)
     assert (lapsed.returned, lapsed.exhausted) == ([(3, 1)], [(0, 2)])
     assert ledger.deliveries_of(3) == 2
 
@@ -235,7 +235,7 @@ def test_a_transaction_takes_entries_out_and_brings_them_back_or_not() -> None:
     ledger = queue_of(4)
     acquire(ledger, "c", 4)
     assert ledger.reserve("c", [(0, 3)]).done == [(0, 3)]
-    assert ledger.lapse(START + 10 * HOLD_MS).returned == [(3, 1)], "time does nothing to what is leaving"
+    assert ledger.lapse_holds(START + 10 * HOLD_MS).returned == [(3, 1)], "time does nothing to what is leaving"
     assert ledger.finish([(0, 1)]) == [(0, 1)]
     assert ledger.restore([(0, 4)]) == [(1, 2)]
     assert acquire(ledger, "c", 9) == [(1, 3, 2)]

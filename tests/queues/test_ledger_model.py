@@ -34,7 +34,8 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger()
         self.model = Naive()
-        self.now = 1_700_000_000_000
+        self.now = 1_700_000_000_000  # by the wall clock
+        self.since = 5_000  # by the monotonic one
         self.next_id = 0
         self.chunks: set[int] = set()
         self.ledger.on_chunk_gone = self.chunks.remove
@@ -155,10 +156,10 @@ class LedgerMachine(RuleBasedStateMachine):
         if lapse:
             self._lapse()
         consumer = data.draw(st.sampled_from(sorted(self.model.prefetch)))
-        grants = self.ledger.acquire(consumer, count, self.now, hold)
-        expected = self.model.acquire(consumer, count, self.now + hold)
+        grants = self.ledger.acquire(consumer, count, self.since, hold)
+        expected = self.model.acquire(consumer, count, self.since + hold)
         granted = [(g.first + n, g.deliveries, g.deadline_ms) for g in grants for n in range(g.count)]
-        assert granted == [(entry.id, entry.deliveries, self.now + hold) for entry in expected]
+        assert granted == [(entry.id, entry.deliveries, self.since + hold) for entry in expected]
         for one, other in pairwise(grants):
             assert one.first + one.count != other.first or one.deliveries != other.deliveries, "as long as possible"
         self.grants += [(grant.first, grant.count) for grant in grants]
@@ -187,9 +188,9 @@ class LedgerMachine(RuleBasedStateMachine):
         held = [entry for entry in self.model.some(runs) if entry.holder == consumer]
         if verb == "touch":
             hold = data.draw(st.sampled_from([1, HOLD_MS, 5 * HOLD_MS, 600 * HOLD_MS]))
-            self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.now, hold))
+            self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.since, hold))
             for entry in held:
-                entry.deadline = self.now + hold
+                entry.deadline = self.since + hold
             return
         if verb == "postpone":
             until = self.now + data.draw(DELAYS)
@@ -359,6 +360,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(by=st.sampled_from([0, 1, 500, 1_000, 30_000, 70_000, 200_000]))
     def time_passes(self, by: int) -> None:
         self.now += by
+        self.since += by
+        self._lapse()
+
+    @rule(by=st.sampled_from([-18_000_000, -70_000, -1_000, 1_000, 70_000, 18_000_000]))
+    def somebody_sets_the_wall_clock(self, by: int) -> None:
+        self.now += by
         self._lapse()
 
     @rule()
@@ -372,12 +379,24 @@ class LedgerMachine(RuleBasedStateMachine):
             self.now = max(self.now, next_ms)
             self._lapse()
 
+    @rule()
+    def to_the_next_end_of_a_hold(self) -> None:
+        """The same for `next_hold_ms`."""
+        next_ms, late = self.ledger.next_hold_ms(), self.model.next_late()
+        if late is not None:
+            assert next_ms is not None
+            assert next_ms <= max(late, self.since)
+        if next_ms is not None:
+            self.since = max(self.since, next_ms)
+            self._lapse()
+
     def _lapse(self) -> None:
         lapsed = self.ledger.lapse(self.now)
-        came, due = self.model.lapse(self.now)
-        self._check_came(lapsed, came)
+        expired, due = self.model.lapse(self.now)
+        self._check_came(lapsed, Came(set(), expired, set()))
         assert is_tidy(lapsed.ready)
         assert ids_of(lapsed.ready) == due
+        self._check_came(self.ledger.lapse_holds(self.since), self.model.lapse_holds(self.since))
 
     # -- do they agree? ---------------------------------------------------------------------------------------------
 

@@ -58,6 +58,11 @@ class TimetableMachine(RuleBasedStateMachine):
         self.now += by
         self._look()
 
+    @rule(by=st.sampled_from([1, 700, SECOND, 50 * MINUTE, 5 * HOUR, YEAR]))
+    def somebody_sets_the_clock_back(self, by: int) -> None:
+        self.now -= by
+        self._look()
+
     @rule(times=st.integers(1, 30))
     def from_moment_to_moment(self, times: int) -> None:
         for _ in range(times):

@@ -187,12 +187,28 @@ def test_a_new_client_goes_on_after_its_transaction_timed_out() -> None:
     run(story)
 
 
-def test_a_wall_clock_set_forward_is_noticed() -> None:
+@pytest.mark.parametrize("shift_ms", [-18_000_000, 18_000_000])
+def test_a_wall_clock_that_is_set_ends_no_transaction_and_keeps_none_open(shift_ms: int) -> None:
     async def story() -> None:
         broker = await Broker().start()
         await opened(broker, timeout_ms=600_000)
-        broker.clock.shift_ms = 600_000
+        broker.clock.shift_ms = shift_ms
+        await asyncio.sleep(590)
+        assert broker.seen(*A0) == [("t1", None)], "it is open"
         await asyncio.sleep(11)
+        assert broker.seen(*A0) == [("t1", False)]
+
+    run(story)
+
+
+def test_after_a_restart_with_a_clock_that_was_set_back_a_transaction_has_its_timeout_at_most() -> None:
+    async def story() -> None:
+        broker = await Broker().start()
+        broker.clock.shift_ms = 18_000_000  # the next broker's clock is without it
+        producer = await opened(broker, timeout_ms=20_000)
+        broker = await broker.restarted()
+        assert broker.write(producer, *A0, tag="t1")
+        await asyncio.sleep(21)
         assert broker.seen(*A0) == [("t1", False)]
 
     run(story)

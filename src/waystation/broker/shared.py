@@ -31,10 +31,10 @@ from waystation.broker.shared_feed import OnEnd, SharedFeed
 from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest, latest
 from waystation.broker.shared_journal import SharedJournal
 from waystation.broker.shared_letters import Exchanges, QueueTargets, SharedLetters
+from waystation.broker.shared_partition import SharedPartition
 from waystation.broker.shared_window import OpenedBatches
 from waystation.config import BrokerSettings
 from waystation.errors import Corrupt, StorageFailed
-from waystation.groups.alarm import Alarm
 from waystation.groups.errors import (
     InconsistentProtocol,
     TooManyGroups,
@@ -64,6 +64,8 @@ from waystation.queues.feed import Deliver, Receipt
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.world import World
+from waystation.world.alarm import Alarm, CalendarAlarm
+from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.broker.topics import Topic, Topics
@@ -105,7 +107,8 @@ class SharedGroups:
         self.letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
         self.tracing: Tracing | None = None
         self._opened = OpenedBatches(OPENED_BYTES)
-        self._alarm = Alarm(self.now_ms, self._ring)
+        self._alarm = Alarm(world.clock, self._ring)
+        self._calendar = CalendarAlarm(world.clock, self._ring_calendar)
         self._taken = taken
         self._counted: dict[str, int] | None = None
         self._look: asyncio.Handle | None = None
@@ -136,6 +139,7 @@ class SharedGroups:
         """Groups stay as they are, in the log."""
         self._closed = True
         self._alarm.close()
+        self._calendar.close()
         for group in self._groups.values():
             group.close()
         if self._look is not None:
@@ -149,7 +153,7 @@ class SharedGroups:
             group.use(ShareSettings.of(group.own, self._settings))
 
     def now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        return monotonic_ms(self._clock)
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -356,6 +360,7 @@ class SharedGroups:
             topics=self.topics,
             journal=self.journal,
             alarm=self._alarm,
+            calendar=self._calendar,
             opened=self._opened,
             letters=self.letters.bury,
             epoch=epoch,
@@ -404,8 +409,14 @@ class SharedGroups:
                 self._lose(group, member_id)
             self._rearm(group)
             return
-        topic_id, _, index = kind.partition("/")
-        one = group.partitions.get((UUID(topic_id), int(index)))
+        one = _partition_of(group, kind)
+        if one is not None:
+            one.end_locks()
+
+    def _ring_calendar(self, name: str) -> None:
+        place, _, group_id = name.partition("\0")
+        group = self._groups.get(group_id)
+        one = None if group is None else _partition_of(group, place)
         if one is not None:
             one.ring()
 
@@ -433,6 +444,12 @@ class SharedGroups:
                 if self.topics.name_of(key[0]) is None:
                     group.forget(key)
                     self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
+
+
+def _partition_of(group: SharedGroup, place: str) -> SharedPartition | None:
+    """By the first part of its name."""
+    topic_id, _, index = place.partition("/")
+    return group.partitions.get((UUID(topic_id), int(index)))
 
 
 def _gone() -> None:

@@ -19,12 +19,12 @@ from waystation.broker.partition import Partition
 from waystation.broker.shared_partition import SharedPartition
 from waystation.broker.shared_window import OpenedBatches
 from waystation.errors import WaystationError
-from waystation.groups.alarm import Alarm
 from waystation.groups.share_group import ShareGroup
 from waystation.groups.share_partition import Death, Saved, SharePartition, saved_at
 from waystation.groups.share_records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
 from waystation.groups.share_settings import ShareSettings, reset_of
-from waystation.world.clock import Clock
+from waystation.world.alarm import Alarm, CalendarAlarm
+from waystation.world.clock import Clock, monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.broker.shared_feed import SharedFeed
@@ -54,7 +54,8 @@ class SharedGroup:
         clock: Clock,
         topics: Topics,
         journal: SharedJournal,
-        alarm: Alarm,
+        alarm: Alarm[str],
+        calendar: CalendarAlarm[str],
         opened: OpenedBatches,
         letters: Callable[[SharedPartition, list[Death], str | None], None],
         epoch: int = 0,
@@ -63,6 +64,7 @@ class SharedGroup:
         self.own = dict(own)
         self.journal = journal
         self.alarm = alarm
+        self.calendar = calendar
         self.opened = opened
         self.machine = ShareGroup(group_id, settings, epoch)
         self.partitions: dict[PartitionKey, SharedPartition] = {}
@@ -89,7 +91,7 @@ class SharedGroup:
 
     def now_ms(self) -> int:
         """For durations."""
-        return int(self._clock.monotonic() * 1000)
+        return monotonic_ms(self._clock)
 
     def wall_ms(self) -> int:
         """For what messages say of times."""
@@ -177,6 +179,7 @@ class SharedGroup:
             for waiter in tuple(gone.waiters):
                 gone.unwait(waiter)
             self.alarm.set(gone.name, None)
+            self.calendar.set(gone.name, None)
             self._to_wake.pop(gone, None)
 
     # -- members -----------------------------------------------------------------------------------------------------

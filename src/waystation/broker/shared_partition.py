@@ -60,7 +60,7 @@ class SharedPartition:
         """Its topic, or its group's position in it, was deleted: nothing is written any more."""
         self._told = ""
         self._due_ms = NEVER
-        """Before this moment, time does nothing here."""
+        """Before this moment of the wall clock, nothing that waits is due."""
         self._watching = False
         self.window = SharedWindow(partition, group.opened)
         self._waking = False
@@ -109,7 +109,7 @@ class SharedPartition:
     def acquire(self, member: str, count: int, hold_ms: int, budget: int = FILL_BYTES) -> list[Grant]:
         """Up to `count` records for a member; fewer where there are no more, or reading them would take long."""
         now_ms = self.group.now_ms()
-        self.lapse(now_ms)
+        self.lapse()
         self.fill(count, budget)
         core = self.core
         if not core.ready:
@@ -125,7 +125,7 @@ class SharedPartition:
         `whole`: a batch that is begun is taken to its end, so that it need not be sent again for its other records.
         """
         now_ms = self.group.now_ms()
-        self.lapse(now_ms)
+        self.lapse()
         self.fill(count, min(size, FILL_BYTES))
         core = self.core
         if not core.ready:
@@ -172,8 +172,7 @@ class SharedPartition:
         error: str | None = None,
     ) -> Verdicts:
         """What the member does not hold is not touched."""
-        core, now_ms = self.core, self.group.now_ms()
-        self.lapse(now_ms)
+        core = self.core
         self._attach(member)
         was_full = self._room() <= 0
         if verdict is Verdict.ACK:
@@ -181,7 +180,7 @@ class SharedPartition:
         elif verdict is Verdict.KILL:
             settled = core.reject(member, runs)
         else:
-            settled = core.release(member, runs, now_ms + delay_ms if delay_ms else None)
+            settled = core.release(member, runs, self.group.wall_ms() + delay_ms if delay_ms else None)
         receipt = self._note(settled.deaths, error) if settled.changed else None
         if verdict is not Verdict.ACK:
             self._rearm()
@@ -191,10 +190,8 @@ class SharedPartition:
         return Verdicts(receipt, settled.unknown)
 
     def touch(self, member: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
-        now_ms = self.group.now_ms()
-        self.lapse(now_ms)
         self._attach(member)
-        unknown = self.core.touch(member, runs, now_ms, hold_ms)
+        unknown = self.core.touch(member, runs, self.group.now_ms(), hold_ms)
         self._rearm()
         return unknown
 
@@ -217,7 +214,7 @@ class SharedPartition:
 
     def postpone(self, member: str, runs: Sequence[Run], wait_ms: int) -> None:
         """These records say that they are not to be delivered yet: as if they had not been taken."""
-        self.core.postpone(member, runs, self.group.now_ms() + wait_ms)
+        self.core.postpone(member, runs, self.group.wall_ms() + wait_ms)
         self._taken()
 
     def buried(self, death: Death) -> None:
@@ -227,19 +224,26 @@ class SharedPartition:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def lapse(self, now_ms: int) -> None:
-        if now_ms < self._due_ms:
-            return
-        settled = self.core.lapse(now_ms)
+    def lapse(self) -> None:
+        """What was to wait until now may be taken."""
+        now_ms = self.group.wall_ms()
+        if now_ms >= self._due_ms:
+            self.core.lapse(now_ms)
+
+    def ring(self) -> None:
+        """The moment has come that something waits for."""
+        self.lapse()
+        self._rearm()
+        self.group.wake_soon(self)
+
+    def end_locks(self) -> None:
+        """Acquisition locks have run out. Only the alarm calls it: what members have sent is read before."""
+        settled = self.core.end_locks(self.group.now_ms())
         if settled.changed:
             self._note(settled.deaths, None)
         if settled.returned:
             for feed in self.group.feeds.values():
                 feed.lost(self, settled.returned)
-
-    def ring(self) -> None:
-        """The moment has come that the ledger wanted to be looked at."""
-        self.lapse(self.group.now_ms())
         self._rearm()
         self.group.wake_soon(self)
 
@@ -319,9 +323,11 @@ class SharedPartition:
 
     def _rearm(self) -> None:
         """After everything that may bring the next moment nearer; an acknowledgement cannot."""
-        next_ms = self.core.ledger.next_ms()
-        self._due_ms = NEVER if next_ms is None else next_ms
-        self.group.alarm.set(self.name, None if self.closed else next_ms)
+        ledger = self.core.ledger
+        due_ms = ledger.next_ms()
+        self._due_ms = NEVER if due_ms is None else due_ms
+        self.group.calendar.set(self.name, None if self.closed else due_ms)
+        self.group.alarm.set(self.name, None if self.closed else ledger.next_hold_ms())
 
     def _note(self, deaths: list[Death], error: str | None) -> Receipt | None:
         if self.closed:

@@ -30,6 +30,7 @@ from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
+from waystation.world.alarm import PatientTimer
 
 logger = logging.getLogger("waystation.streams")
 
@@ -250,7 +251,7 @@ class StreamFeed(Follower[Share]):
         share.reader.unlisten(share.woken)
         self._ready.pop(share, None)
         if share.tags and self._is_there(share):
-            asyncio.get_running_loop().call_later(LET_GO_S, self._time_is_up, share)
+            PatientTimer(LET_GO_S, lambda: self._time_is_up(share))
         else:
             self._give_up(share)
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Enter, Leave, Listener
 
 if TYPE_CHECKING:
@@ -60,13 +61,12 @@ class Front:
         self._by_first_byte = dict(by_first_byte)
         self._listener = Listener(host, port, enter, lambda leave: Arrival(self, leave))
         self._here: dict[Arrival, Guest | None] = {}
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: PatientTimer | None = None
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
-        loop = asyncio.get_running_loop()
         port = await self._listener.start()
-        self._idle_timer = loop.call_later(IDLE_CHECK_S, self._close_idle)
+        self._idle_timer = PatientTimer(IDLE_CHECK_S, self._close_idle)
         return self._host, port
 
     async def stop(self) -> None:
@@ -104,7 +104,7 @@ class Front:
             present = guest or arrival
             if now - present.last_active > limit:
                 present.close()
-        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._close_idle)
+        self._idle_timer = PatientTimer(IDLE_CHECK_S, self._close_idle)
 
 
 class Arrival(asyncio.BufferedProtocol):

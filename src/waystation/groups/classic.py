@@ -19,7 +19,6 @@ from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision
 from waystation.groups.classic_member import Member
 from waystation.groups.classic_roster import Roster
 from waystation.groups.classic_states import State, check_move
-from waystation.groups.deadlines import Deadlines
 from waystation.groups.errors import (
     CoordinatorUnavailable,
     FencedInstance,
@@ -31,6 +30,7 @@ from waystation.groups.errors import (
     UnknownMember,
 )
 from waystation.groups.settings import GroupSettings
+from waystation.world.deadlines import Deadlines
 
 _JOIN = ("join", "")  # the join phase ends
 _SYNC = ("sync", "")  # the sync phase ends

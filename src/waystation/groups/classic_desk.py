@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from waystation.errors import WaystationError
-from waystation.groups.alarm import Alarm
 from waystation.groups.calls import (
     JoinAnswer,
     JoinRequest,
@@ -38,6 +37,7 @@ from waystation.groups.errors import (
 )
 from waystation.groups.shards import GroupShards
 from waystation.world import Random
+from waystation.world.alarm import Alarm
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class _Waiting(Generic[A]):
 class ClassicDesk:
     """See the module."""
 
-    def __init__(self, shards: GroupShards, random: Random, alarm: Alarm) -> None:
+    def __init__(self, shards: GroupShards, random: Random, alarm: Alarm[str]) -> None:
         self._shards = shards
         self._random = random
         self._alarm = alarm

@@ -19,7 +19,6 @@ import msgspec
 from waystation.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView, TopicPartition, TopicView
 from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH, ConsumerMember
-from waystation.groups.deadlines import Deadlines
 from waystation.groups.errors import (
     FencedInstance,
     FencedMemberEpoch,
@@ -33,6 +32,7 @@ from waystation.groups.errors import (
 from waystation.groups.reconcile import JOIN_EPOCH, Partitions, Phase, step
 from waystation.groups.settings import GroupSettings
 from waystation.groups.subscriptions import Subscriptions, sizes
+from waystation.world.deadlines import Deadlines
 
 _MS_PER_MEMBER = 2
 """While a large group settles, its members are spread out to at most 500 heartbeats a second."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from waystation.groups.alarm import Alarm
 from waystation.groups.assignors import ASSIGNORS
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView
 from waystation.groups.consumer import ConsumerGroup
@@ -25,6 +24,7 @@ from waystation.groups.errors import (
 )
 from waystation.groups.reconcile import JOIN_EPOCH
 from waystation.groups.shards import GroupShards
+from waystation.world.alarm import Alarm
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class ConsumerDesk:
     """See the module."""
 
-    def __init__(self, shards: GroupShards, alarm: Alarm) -> None:
+    def __init__(self, shards: GroupShards, alarm: Alarm[str]) -> None:
         self._shards = shards
         self._alarm = alarm
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from waystation.errors import WaystationError
 from waystation.groups.admin_desk import AdminDesk
-from waystation.groups.alarm import Alarm
 from waystation.groups.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
@@ -44,6 +43,7 @@ from waystation.groups.settings import GroupSettings
 from waystation.groups.shards import GroupShards
 from waystation.log.state import StateLog
 from waystation.world import Clock, Random
+from waystation.world.alarm import Alarm
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class GroupCoordinator:
         self.topics = topics
         self.partition_count = partition_count
         self._shards = GroupShards(clock, settings, topics, log_for, partition_count, history)
-        self._alarm = Alarm(self._shards.now_ms, self._ring)
+        self._alarm = Alarm(clock, self._ring)
         self._classic = ClassicDesk(self._shards, random, self._alarm)
         self._consumer = ConsumerDesk(self._shards, self._alarm)
         self._offsets = OffsetDesk(self._shards)

@@ -18,6 +18,7 @@ from waystation.groups.settings import GroupSettings
 from waystation.groups.shard import Group, GroupShard
 from waystation.log.state import StateLog
 from waystation.world import Clock
+from waystation.world.clock import monotonic_ms
 
 
 class GroupShards:
@@ -59,7 +60,7 @@ class GroupShards:
 
     def now_ms(self) -> int:
         """For durations."""
-        return int(self.clock.monotonic() * 1000)
+        return monotonic_ms(self.clock)
 
     def wall_ms(self) -> int:
         """For what is stored."""

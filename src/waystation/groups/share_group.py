@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from waystation.groups.calls import TopicPartition, TopicView
-from waystation.groups.deadlines import Deadlines
 from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
 from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareMemberView
 from waystation.groups.share_settings import ShareSettings
 from waystation.routing.patterns import NamePattern, Pattern
+from waystation.world.deadlines import Deadlines
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -212,9 +212,13 @@ class SharePartition:
         self._die(self.ledger.detach(consumer).exhausted, LIMIT, settled)
         return settled
 
-    def lapse(self, now_ms: int) -> Settled:
-        """Time passes."""
-        lapsed = self.ledger.lapse(now_ms)
+    def lapse(self, now_ms: int) -> None:
+        """Time passes: what was to wait is ready. Wall clock."""
+        self.ledger.lapse(now_ms)
+
+    def end_locks(self, now_ms: int) -> Settled:
+        """Acquisition locks run out. Monotonic clock."""
+        lapsed = self.ledger.lapse_holds(now_ms)
         settled = Settled(returned=[*lapsed.returned, *lapsed.exhausted])
         self._die(lapsed.exhausted, LIMIT, settled)
         return settled

@@ -10,7 +10,9 @@
     expiry (from READY, PARKED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
 
 It is pure: no I/O, no clock of its own. Time is handed in, decisions are handed out; whoever calls stores them and
-moves messages. Entries are known by ids that ascend with every admission, and are spoken of in runs (first, count): a
+moves messages. There are two times, which are never compared: delays and expiries are stored, and are of the wall
+clock; holds live in memory only, and are of the monotonic clock (`acquire`, `touch`, `lapse_holds`, `next_hold_ms`).
+Entries are known by ids that ascend with every admission, and are spoken of in runs (first, count): a
 thousand in a row cost as little as one.
 
 Invariants:
@@ -256,7 +258,8 @@ class Ledger:
     # -- handing out ------------------------------------------------------------------------------------------------
 
     def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
-        """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`)."""
+        """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`); this
+        `now_ms` is of the monotonic clock."""
         holds, states = self._holds, self._states
         who = holds.consumers.get(consumer)
         if who is None:
@@ -469,23 +472,32 @@ class Ledger:
     # -- time -------------------------------------------------------------------------------------------------------
 
     def lapse(self, now_ms: int) -> Lapsed:
-        """Lets time pass: expiries first, so that nothing expired becomes ready."""
+        """Lets time of the wall clock pass: expiries first, so that nothing expired becomes ready."""
         lapsed = Lapsed()
         schedule = self._schedule
         for first, count in schedule.expired(now_ms):
             lapsed.expired += self._finish(first, count, moves.EXPIRE[self.keeps_dead])
-        for first, count in self._holds.end_late(now_ms):
-            self._come_back(first, count, lapsed)
         for first, count in schedule.due(now_ms):
             lapsed.ready += self._states.move(first, count, moves.DUE)
         tidy(lapsed.ready)
         lapsed.tidy()
         return lapsed
 
+    def lapse_holds(self, now_ms: int) -> Lapsed:
+        """Lets time of the monotonic clock pass: holds end. The caller has let that of the wall clock pass before."""
+        lapsed = Lapsed()
+        for first, count in self._holds.end_late(now_ms):
+            self._come_back(first, count, lapsed)
+        lapsed.tidy()
+        return lapsed
+
     def next_ms(self) -> int | None:
-        """When `lapse` may have something to do; None: never."""
-        planned, deadline = self._schedule.next_ms(), self._holds.next_ms()
-        return planned if deadline is None else deadline if planned is None else min(planned, deadline)
+        """When, by the wall clock, `lapse` may have something to do; None: never."""
+        return self._schedule.next_ms()
+
+    def next_hold_ms(self) -> int | None:
+        """When, by the monotonic clock, `lapse_holds` may have something to do; None: never."""
+        return self._holds.next_ms()
 
     # -- what a replay says -----------------------------------------------------------------------------------------
 

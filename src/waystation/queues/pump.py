@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from waystation.queues.ledger import Ledger
 from waystation.queues.queue import Queue
-from waystation.world.clock import Clock
+from waystation.world.clock import Clock, monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.queues.queue_feed import QueueFeed
@@ -54,12 +54,12 @@ class Pump:
         ledger, feeds = queue.ledger, queue.feeds
         if ledger is None or not feeds or self._closed:
             return
-        now_ms = self._clock.now_ms()
-        self._let_pass(queue, now_ms)
+        self._let_pass(queue, self._clock.now_ms())
+        since_ms = monotonic_ms(self._clock)
         left = AT_ONCE
         try:
             for tier in _tiers(feeds):
-                left = _serve(queue, ledger, tier, now_ms, left)
+                left = _serve(queue, ledger, tier, since_ms, left)
         finally:
             self._arm(queue)  # whatever happened, holds that were begun have an end
         if left <= 0:
@@ -73,13 +73,13 @@ def _tiers(feeds: list[QueueFeed]) -> list[list[QueueFeed]]:
     return [list(tier) for _, tier in groupby(feeds, attrgetter("priority"))]
 
 
-def _serve(queue: Queue, ledger: Ledger, feeds: list[QueueFeed], now_ms: int, left: int) -> int:
+def _serve(queue: Queue, ledger: Ledger, feeds: list[QueueFeed], since_ms: int, left: int) -> int:
     """Hands out to these in turn until none of them takes any more; returns how many more may be handed out."""
     idle = 0
     while ledger.ready and feeds and idle < len(feeds) and left > 0:
         queue.turn = (queue.turn + 1) % len(feeds)
         share = max(1, min(SHARE, ledger.ready // len(feeds)))
-        taken = feeds[queue.turn].feed(share, now_ms)
+        taken = feeds[queue.turn].feed(share, since_ms)
         left -= taken
         idle = 0 if taken else idle + 1
     return left

@@ -43,7 +43,7 @@ class Queue:
     """Constructed by its shard."""
 
     __slots__ = (
-        "acked", "armed_ms", "beside", "bytes", "dead", "dead_bytes", "deaths", "delivered", "feeds", "gone_chunks",
+        "acked", "beside", "bytes", "dead", "dead_bytes", "deaths", "delivered", "feeds", "gone_chunks",
         "id", "ids", "ledger", "name", "owner", "places", "pumping", "put", "settings", "stamp", "turn", "used_ms",
         "waiting_room",
     )  # fmt: skip
@@ -64,8 +64,7 @@ class Queue:
         self.bytes = 0
         self.dead_bytes = 0  # of what waits to be moved
         self.stamp = -1  # commands below this offset are in the snapshot that the queue came from
-        self.armed_ms: int | None = None
-        self.used_ms = 0
+        self.used_ms = 0  # by the monotonic clock
         self.turn = 0  # whose turn it is among the feeds
         self.pumping = False
         self.put = self.delivered = self.acked = self.dead = 0

@@ -80,13 +80,14 @@ class QueueFeed:
         if self._left > 0:
             self.shard.pump.wake(self.queue)
 
-    def feed(self, share: int, now_ms: int) -> int:
-        """Takes up to `share` messages; returns how many it took. The queue calls it when its turn has come."""
+    def feed(self, share: int, since_ms: int) -> int:
+        """Takes up to `share` messages; returns how many it took. The queue calls it when its turn has come. Their
+        visibility timeouts begin at `since_ms` of the monotonic clock."""
         count = min(share, self._left)
         if count <= 0 or self.closed:
             return 0
         hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        grants = self.shard.acquire(self.queue, self.consumer, count, now_ms, hold_ms)
+        grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, hold_ms)
         if not grants:
             return 0
         taken = self._open_all(grants)

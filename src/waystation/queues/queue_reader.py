@@ -79,7 +79,7 @@ class QueueReader(QueueFeed):
         self._add(found)
         return common(wanted, self._claimed)
 
-    def feed(self, share: int, now_ms: int) -> int:
+    def feed(self, share: int, since_ms: int) -> int:
         """Something is ready: whoever waits for it gets as much as it wanted, not just its share."""
         if self._waiter is None or self._waiter.done() or self.closed:
             return 0

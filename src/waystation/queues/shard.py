@@ -45,6 +45,7 @@ from waystation.queues.queue import Queue
 from waystation.queues.runs import joined
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
 from waystation.queues.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
+from waystation.world.clock import monotonic_ms
 
 logger = logging.getLogger("waystation.queues")
 
@@ -98,6 +99,8 @@ class Shard(Upkeep):
         written = self.log.write([Delete(queue.id)])
         self.note_use(queue)
         self.queues.pop(queue.id, None)
+        self.alarm.set(queue.id, None)
+        self.calendar.set(queue.id, None)
         if self.tracing is not None:
             self.tracing.gone(queue, "queue-deleted")
         return written.receipt
@@ -222,11 +225,11 @@ class Shard(Upkeep):
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
-    def acquire(self, queue: Queue, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
-        """Entries for a consumer. Deliveries are noted."""
+    def acquire(self, queue: Queue, consumer: str, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
+        """Entries for a consumer, from `since_ms` of the monotonic clock on. Deliveries are noted."""
         ledger = queue.open_ledger()
         self.note_use(queue)
-        grants = ledger.acquire(consumer, count, now_ms, hold_ms)
+        grants = ledger.acquire(consumer, count, since_ms, hold_ms)
         if grants:
             self.log.note(queue.id, [(grant.first, grant.count) for grant in grants])
             queue.delivered += sum(grant.count for grant in grants)
@@ -234,17 +237,16 @@ class Shard(Upkeep):
 
     def acquire_now(self, queue: Queue, consumer: str, count: int, hold_ms: int) -> list[Grant]:
         """The same for one that asks, whosever turn it is."""
-        now_ms = self.world.clock.now_ms()
-        self._let_pass(queue, now_ms)
+        self._let_pass(queue, self.world.clock.now_ms())
         try:
-            return self.acquire(queue, consumer, count, now_ms, hold_ms)
+            return self.acquire(queue, consumer, count, monotonic_ms(self.world.clock), hold_ms)
         finally:
             self._arm(queue)
 
     def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
         """More time for what a consumer holds; returns what it does not hold."""
         check_hold(hold_ms)
-        unknown = queue.open_ledger().touch(consumer, runs, self.world.clock.now_ms(), hold_ms)
+        unknown = queue.open_ledger().touch(consumer, runs, monotonic_ms(self.world.clock), hold_ms)
         self._arm(queue)
         return unknown
 
@@ -377,7 +379,7 @@ class Shard(Upkeep):
         """
         if consumer is not None:
             ledger = queue.open_ledger()
-            unknown = ledger.touch(consumer, runs, self.world.clock.now_ms(), queue.settings.hold_ms)
+            unknown = ledger.touch(consumer, runs, monotonic_ms(self.world.clock), queue.settings.hold_ms)
             if unknown:
                 return unknown
             self.note_use(queue)

@@ -66,7 +66,7 @@ class Stretch(NamedTuple):
 
 
 class Timetable:
-    """Times are milliseconds since the epoch."""
+    """Times are milliseconds of whichever clock the owner goes by; a wall clock may be set, forward or back."""
 
     __slots__ = ("_at", "_bounds", "_buckets", "_near", "_order", "_second", "_sweep", "_swept", "rows")
 
@@ -146,7 +146,7 @@ class Timetable:
     def due(self, now_ms: int) -> list[int]:
         """The rows whose time has come, in no order; they are taken out."""
         found: list[int] = []
-        if now_ms >> _SECOND_BITS > self._second:
+        if now_ms >> _SECOND_BITS != self._second:  # it may go back, too: then it is as if it had not been later
             # What has begun, and the bucket after it, is split: from now on its rows go to smaller ones at once.
             self._second = now_ms >> _SECOND_BITS
             self._bounds = ((now_ms >> _BITS[_HOURS]) + 2, (now_ms >> _BITS[_MINUTES]) + 2)

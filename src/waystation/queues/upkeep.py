@@ -12,10 +12,10 @@ from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
-from waystation.queues.alarm import Alarm
 from waystation.queues.bodies import Bodies, Gone
 from waystation.queues.commands import Bury, Command, Done, Run, count_of
 from waystation.queues.open_transactions import OpenTransactions
+from waystation.queues.outcomes import Lapsed
 from waystation.queues.pump import Pump
 from waystation.queues.queue import Death, Queue
 from waystation.queues.settings import QueueSettings
@@ -23,6 +23,8 @@ from waystation.queues.shard_log import ShardLog
 from waystation.queues.states import State
 from waystation.queues.usage import Notes, usage_of
 from waystation.world import World
+from waystation.world.alarm import Alarm, CalendarAlarm
+from waystation.world.clock import monotonic_ms
 
 logger = logging.getLogger("waystation.queues")
 
@@ -45,7 +47,9 @@ class Upkeep:
         self.bodies = Bodies(shard_log.log, cache_bytes)
         self.queues: dict[int, Queue] = {}
         self.open = OpenTransactions()
-        self.alarm = Alarm(world.clock, self.queues, self._ring)
+        # Queues are known to them by number, so that one that is deleted is not kept for the sake of its next moment.
+        self.alarm = Alarm(world.clock, self._end_late)  # the ends of visibility timeouts, and of unused queues
+        self.calendar = CalendarAlarm(world.clock, self._ring)  # delays and expiries of messages
         self.pump = Pump(world.clock, self._let_pass, self._arm)
         self.max_message_bytes = 1024 * 1024
         self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
@@ -69,8 +73,8 @@ class Upkeep:
     def touch(self, queue: Queue) -> None:
         """Somebody uses the queue: one that expires starts to count anew."""
         if queue.settings.expires_ms is not None:
-            queue.used_ms = self.world.clock.now_ms()
-            self.alarm.arm(queue, queue.used_ms + queue.settings.expires_ms)
+            queue.used_ms = monotonic_ms(self.world.clock)
+            self.alarm.arm(queue.id, queue.used_ms + queue.settings.expires_ms)
 
     def note_use(self, queue: Queue) -> None:
         """The queue is about to change: whoever measures may want to know what it was like."""
@@ -99,6 +103,7 @@ class Upkeep:
 
     def close(self) -> None:
         self.alarm.close()
+        self.calendar.close()
         self.pump.close()
         self.log.close()
 
@@ -110,6 +115,7 @@ class Upkeep:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _let_pass(self, queue: Queue, now_ms: int) -> None:
+        """Time of the wall clock passes: what is delayed may be due, what waits may have expired."""
         ledger = queue.ledger
         if ledger is None:
             return
@@ -117,9 +123,9 @@ class Upkeep:
         if when is None or when > now_ms:
             return
         self.note_use(queue)
-        lapsed = ledger.lapse(now_ms)
-        if self.tracing is not None:
-            self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.HELD)
+        self._lapsed(queue, ledger.lapse(now_ms), now_ms)
+
+    def _lapsed(self, queue: Queue, lapsed: Lapsed, now_ms: int) -> None:
         if lapsed.expired or lapsed.exhausted:
             self._write_quietly(
                 self._buried(queue, lapsed.expired, EXPIRED, None, now_ms)
@@ -128,25 +134,54 @@ class Upkeep:
             queue.wake_publishers()
 
     def _arm(self, queue: Queue) -> None:
-        when = queue.ledger.next_ms() if queue.ledger is not None else None
-        if when is not None:
-            self.alarm.arm(queue, when)
+        ledger = queue.ledger
+        if ledger is None:
+            return
+        due_ms = ledger.next_ms()
+        if due_ms is not None:
+            self.calendar.arm(queue.id, due_ms)
+        held_ms = ledger.next_hold_ms()
+        if held_ms is not None:
+            self.alarm.arm(queue.id, held_ms)
 
-    def _ring(self, queue: Queue, now_ms: int) -> None:
-        """A queue's time has come."""
-        self._let_pass(queue, now_ms)
+    def _ring(self, queue_id: int) -> None:
+        """A moment of the wall clock has come for a queue."""
+        queue = self.queues.get(queue_id)
+        if queue is not None:
+            self._let_pass(queue, self.world.clock.now_ms())
+            self.pump.wake(queue)
+            self._arm(queue)
+
+    def _end_late(self, queue_id: int) -> None:
+        """A moment of the monotonic clock has come for a queue. Visibility timeouts end here and nowhere else: the
+        alarm has let sockets be read before, so that a verdict that was sent in time is not late because we are."""
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            return
+        ledger, since_ms = queue.ledger, monotonic_ms(self.world.clock)
+        if ledger is not None:
+            now_ms = self.world.clock.now_ms()
+            self._let_pass(queue, now_ms)
+            self.note_use(queue)
+            lapsed = ledger.lapse_holds(since_ms)
+            if self.tracing is not None:
+                self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.HELD)
+            self._lapsed(queue, lapsed, now_ms)
         self.pump.wake(queue)
         self._arm(queue)
-        expires_ms = queue.settings.expires_ms
-        if expires_ms is not None:
-            if queue.feeds:
-                queue.used_ms = now_ms
-            if now_ms - queue.used_ms >= expires_ms:
-                self.on_idle(queue)
-                if queue.id in self.queues:
-                    self.alarm.arm(queue, now_ms + EXPIRE_AGAIN_MS)
-            else:
-                self.alarm.arm(queue, queue.used_ms + expires_ms)
+        if queue.settings.expires_ms is not None:
+            self._expire(queue, queue.settings.expires_ms, since_ms)
+
+    def _expire(self, queue: Queue, expires_ms: int, since_ms: int) -> None:
+        """A queue that nobody used for so long is deleted."""
+        if queue.feeds:
+            queue.used_ms = since_ms
+        if since_ms - queue.used_ms < expires_ms:
+            self.alarm.arm(queue.id, queue.used_ms + expires_ms)
+            return
+        self.on_idle(queue)
+        if queue.id in self.queues:
+            self.alarm.arm(queue.id, since_ms + EXPIRE_AGAIN_MS)
 
     # -- what becomes of messages -------------------------------------------------------------------------------------
 

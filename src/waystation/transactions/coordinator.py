@@ -44,7 +44,6 @@ from waystation.transactions.markers import MarkerWriter
 from waystation.transactions.producer_ids import ProducerIds
 from waystation.transactions.records import partition_for
 from waystation.transactions.settings import (
-    ABORT_CHECK_MS,
     EXPIRY_CHECK_MS,
     MAX_ID_BYTES,
     MAX_ROUNDS,
@@ -55,8 +54,8 @@ from waystation.transactions.settings import (
     TransactionSettings,
 )
 from waystation.transactions.table import Table
-from waystation.transactions.timer import DeadlineTimer
-from waystation.world.clock import Clock
+from waystation.world.alarm import Alarm
+from waystation.world.clock import Clock, monotonic_ms
 from waystation.world.random import Random
 
 _log = logging.getLogger(__name__)
@@ -89,12 +88,7 @@ class TransactionCoordinator:
         self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
         self._ends = Ends(clock, random, self._table, markers, epoch)
         self._decisions = Decisions(clock, self._table, self._ends, self._log_of)
-        self._abort_timer = DeadlineTimer(
-            clock, self._on_abort_timer, shortest_ms=RETRY_FIRST_MS, longest_ms=ABORT_CHECK_MS
-        )
-        self._expiry_timer = DeadlineTimer(
-            clock, self._on_expiry_timer, shortest_ms=EXPIRY_CHECK_MS, longest_ms=EXPIRY_CHECK_MS
-        )
+        self._alarm: Alarm[str | None] = Alarm(clock, self._ring)  # transactional ids; None: it is time to expire ids
         self._aborting: set[asyncio.Task[None]] = set()
         self._open = False
 
@@ -118,15 +112,16 @@ class TransactionCoordinator:
         prepared = [entry for entry in self._table if entry.txn.state in PREPARED and entry not in decided]
         resuming = [self._ends.resume(entry) for entry in prepared]
         await asyncio.gather(*reopening, *resuming, self._decisions.start())
+        now_ms = self._clock.now_ms()
         for entry in self._table.ongoing:
-            self._abort_timer.arm(entry.txn.deadline_ms)
-        self._expiry_timer.arm(0)
+            # What is left of its time by the wall clock, which may have been set meanwhile: at most all of it.
+            self._set_deadline(entry, min(entry.txn.timeout_ms, max(0, entry.txn.deadline_ms - now_ms)))
+        self._alarm.set(None, monotonic_ms(self._clock) + EXPIRY_CHECK_MS)
 
     async def close(self) -> None:
         """Stops the timers and waits for the ends under way. One that cannot be finished is, at the next start."""
         self._open = False
-        self._abort_timer.cancel()
-        self._expiry_timer.cancel()
+        self._alarm.close()
         await self._decisions.close()
         await self._ends.close()
         await asyncio.gather(*self._aborting, return_exceptions=True)
@@ -325,16 +320,6 @@ class TransactionCoordinator:
 
     # -- what time brings ------------------------------------------------------------------------------------------
 
-    def abort_expired(self) -> list[str]:
-        """Begins to abort every transaction whose time is up, and returns their ids. A timer calls it."""
-        now_ms = self._clock.now_ms()
-        expired = [entry for entry in self._table.ongoing if entry.txn.deadline_ms <= now_ms]
-        for entry in expired:
-            task = asyncio.get_running_loop().create_task(self._time_out(entry))
-            self._aborting.add(task)
-            task.add_done_callback(self._aborting.discard)
-        return [entry.txn.transactional_id for entry in expired]
-
     def expire_idle(self) -> list[str]:
         """Forgets the transactional ids that nobody used for a long time, and returns them. A timer calls it."""
         now_ms, idle_ms = self._clock.now_ms(), self._settings.id_expiration_ms
@@ -347,7 +332,7 @@ class TransactionCoordinator:
     async def _time_out(self, entry: Entry) -> None:
         fresh_id: int | None = None
         try:
-            while entry.txn.state is State.ONGOING and entry.txn.deadline_ms <= self._clock.now_ms():
+            while entry.txn.state is State.ONGOING and entry.deadline_ms <= monotonic_ms(self._clock):
                 step = entry.txn.timed_out(self._clock.now_ms(), fresh_id)
                 if isinstance(step, Transaction):
                     _log.info("transaction timed out, aborting: id=%s", entry.txn.transactional_id)
@@ -357,17 +342,30 @@ class TransactionCoordinator:
         except StorageFailed as error:  # not yet prepared: the timer comes again; prepared: `Ends` goes on with it
             _log.warning("timed out transaction not aborted yet: id=%s error=%s", entry.txn.transactional_id, error)
 
-    def _on_abort_timer(self) -> None:
-        self.abort_expired()
-        if self._table.ongoing:
-            self._abort_timer.arm(min(entry.txn.deadline_ms for entry in self._table.ongoing))
+    def _set_deadline(self, entry: Entry, left_ms: int) -> None:
+        entry.deadline_ms = monotonic_ms(self._clock) + left_ms
+        self._alarm.set(entry.txn.transactional_id, entry.deadline_ms)
 
-    def _on_expiry_timer(self) -> None:
+    def _ring(self, transactional_id: str | None) -> None:
+        if transactional_id is None:
+            self._expire_idle_if_it_can_be()
+            return
+        entry = self._table.find(transactional_id)
+        if entry is None or entry.txn.state is not State.ONGOING:
+            return
+        now_ms = monotonic_ms(self._clock)
+        self._alarm.set(transactional_id, max(entry.deadline_ms, now_ms + RETRY_FIRST_MS))  # the disk may refuse
+        if entry.deadline_ms <= now_ms:
+            task = asyncio.get_running_loop().create_task(self._time_out(entry))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+
+    def _expire_idle_if_it_can_be(self) -> None:
+        self._alarm.set(None, monotonic_ms(self._clock) + EXPIRY_CHECK_MS)
         try:
             self.expire_idle()
         except StorageFailed as error:
             _log.warning("idle transactional ids not forgotten yet: error=%s", error)
-        self._expiry_timer.arm(0)
 
     # -- parts of the above ----------------------------------------------------------------------------------------
 
@@ -425,7 +423,7 @@ class TransactionCoordinator:
             begins = entry.txn.state is not State.ONGOING
             self._table.apply(entry, txn)
             if begins:
-                self._abort_timer.arm(txn.deadline_ms)
+                self._set_deadline(entry, txn.timeout_ms)
         await self._wait_ready(entry, joining)
 
     async def _reopen(self, entry: Entry) -> None:

@@ -27,6 +27,8 @@ class Entry:
     """Counts transactions, so that who waited for the disk knows whether the transaction is still the same."""
     unsaved: bool = False
     """The newest record may not have reached the disk, and never will by itself."""
+    deadline_ms: int = 0
+    """When an open transaction is aborted, by the monotonic clock. Stored is when it began, by the wall clock."""
     finishing: asyncio.Task[Producer] | None = None
     retries: int = 0
 

@@ -154,7 +154,8 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """When an ongoing transaction is aborted by the broker."""
+        """When an ongoing transaction that comes back from the log is aborted, by the wall clock. While the coordinator
+        runs, `Entry.deadline_ms` counts."""
         return self.started_ms + self.timeout_ms
 
     @property

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from waystation.config import BrokerSettings
 
-ABORT_CHECK_MS = 10_000
-"""Longest sleep of the timeout timer while a transaction is open: a wall clock that was set is noticed this soon."""
-
 EXPIRY_CHECK_MS = 3_600_000
 """How often idle transactional ids are looked for. They expire after days, so an hour late is on time."""
 

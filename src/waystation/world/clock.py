@@ -1,4 +1,4 @@
-"""Time, as handed to the core: wall-clock milliseconds for what is stored, a monotonic clock for durations."""
+"""Time, as handed to the core: a wall clock for what is stored, a monotonic clock for what lives in memory only."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)  # asked several times for each request: a call less
+
+
+def monotonic_ms(clock: Clock) -> int:
+    """The monotonic clock in whole milliseconds, as deadlines in memory are kept. Not comparable with `now_ms`."""
+    return int(clock.monotonic() * 1000)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class AmqpDoor:
         self._listener: Listener | None = None
         self._connections: dict[Connection, None] = {}
         self._leaves: dict[Connection, Leave] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         self._buffer: memoryview | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -75,7 +76,7 @@ class AmqpDoor:
         from waystation.doors.amqp.connection import Connection
 
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            self._timer = PatientTimer(TICK_S, self._tick)
             self._unsubscribe = self.broker.pressure.subscribe(self._pressure)
         connection = Connection(self)
         self._leaves[connection] = leave
@@ -97,7 +98,7 @@ class AmqpDoor:
                 session.pressure(reason)
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self._timer = PatientTimer(TICK_S, self._tick)
         now_s = self.now_s()
         for connection in list(self._connections):
             connection.tick(now_s)

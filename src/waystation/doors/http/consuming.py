@@ -20,6 +20,7 @@ from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
 from waystation.queues.feed import Feed, Verdict
+from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
@@ -73,7 +74,7 @@ class Consumer:
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
         found = to_json_object(delivered, self._queue)
         if self._acks and self._holder is not None:
-            now_ms = self._desk.broker.world.clock.now_ms()
+            now_ms = monotonic_ms(self._desk.broker.world.clock)
             found["ack_id"] = self._desk.holds.give(self._holder, delivered, now_ms)
         return found
 
@@ -103,7 +104,7 @@ class Consumer:
             raise Invalid(f"action: {action!r} has no meaning here: this consumer holds nothing")
         if action == "touch":
             touch = convert(value, Touch)
-            now_ms = self._desk.broker.world.clock.now_ms()
+            now_ms = monotonic_ms(self._desk.broker.world.clock)
             outcome = self._desk.holds.touch(touch.ack_ids, touch.hold_ms, now_ms, holder=self._holder)
         else:
             outcome = self._settle(action, value)

@@ -4,7 +4,8 @@ A holder is a feed of the heart with the messages that were given out from it. A
 holder, the message and the very delivery; so an id of a hold that expired, was settled, was given to somebody else
 since or belongs to an earlier life of the broker is told apart, and nothing is done with it.
 
-What a holder remembers is bounded: what was not settled long after its hold must have ended is forgotten.
+What a holder remembers is bounded: what was not settled long after its hold must have ended is forgotten. Times are of
+the monotonic clock, as those of the holds are.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class HttpDoor:
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._leaves: dict[Connection, Leave] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         self._date = (0, "")
 
     async def start(self) -> tuple[str, int]:
@@ -67,7 +68,7 @@ class HttpDoor:
         from waystation.doors.http.connection import Connection
 
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            self._timer = PatientTimer(TICK_S, self._tick)
         connection = Connection(self)
         self._leaves[connection] = leave
         return connection
@@ -94,7 +95,7 @@ class HttpDoor:
         return self._date[1]
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self._timer = PatientTimer(TICK_S, self._tick)
         now_s = self.now_s()
         idle_s = self.broker.settings.integer("connections.max.idle.ms") / 1000
         for connection in list(self._connections):

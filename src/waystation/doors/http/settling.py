@@ -9,6 +9,7 @@ from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.doors.http.holds import Outcome as Settled
 from waystation.doors.http.holds import check_any
 from waystation.queues.feed import Verdict
+from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.doors.http.desk import Desk
@@ -51,7 +52,7 @@ async def release(desk: Desk, call: Call[Nothing, Release]) -> Outcome:
 
 
 async def touch(desk: Desk, call: Call[Nothing, Touch]) -> Outcome:
-    now_ms = desk.broker.world.clock.now_ms()
+    now_ms = monotonic_ms(desk.broker.world.clock)
     settled = desk.holds.touch(call.body.ack_ids, call.body.hold_ms, now_ms, place=_place(call.path))
     return await _answer(desk, settled)
 

@@ -13,6 +13,7 @@ from waystation.doors.http.holds import Holder, Holds, runs_of
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 from waystation.queues.feed import Verdict
+from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -51,7 +52,7 @@ class Takers:
             return [(delivered, to_json_object(delivered, queue)) for delivered in taken]
         if taken and hold_ms is not None:
             getter.touch(runs, hold_ms)
-        now_ms = self._broker.world.clock.now_ms()
+        now_ms = monotonic_ms(self._broker.world.clock)
         shown = []
         for delivered in taken:
             found = to_json_object(delivered, queue)
@@ -84,7 +85,7 @@ class Takers:
 
     def sweep(self) -> None:
         """Closes getters that nobody needs."""
-        empty = set(self._holds.sweep(self._broker.world.clock.now_ms()))
+        empty = set(self._holds.sweep(monotonic_ms(self._broker.world.clock)))
         for queue, (getter, holder) in list(self._by_queue.items()):
             if getter.closed or (holder in empty and not holder.users):
                 self._holds.drop(holder)

@@ -7,10 +7,14 @@ dict; the heap entry is corrected when it comes to the top. Pure: the caller say
 from __future__ import annotations
 
 from collections.abc import Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+STALE = 1_000
+"""Entries of the heap that may be stale, beside one for each deadline."""
 
 
 class Deadlines(Generic[K]):
@@ -40,7 +44,8 @@ class Deadlines(Generic[K]):
             self._push(key, at_ms)
 
     def cancel(self, key: K) -> None:
-        self._at.pop(key, None)
+        if self._at.pop(key, None) is not None:
+            self._sweep_if_stale()
 
     def next_ms(self) -> int | None:
         """The earliest deadline, or None."""
@@ -58,17 +63,31 @@ class Deadlines(Generic[K]):
                 self._push(key, real_ms)
         return None
 
-    def due(self, now_ms: int) -> list[K]:
-        """Takes out every key whose deadline has come, earliest first."""
+    def due(self, now_ms: int, most: int | None = None) -> list[K]:
+        """Takes out the keys whose deadline has come, earliest first; at most so many."""
         keys: list[K] = []
-        while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
+        while len(keys) != most and (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
             _, _, key = heappop(self._heap)
             del self._queued[key]
             del self._at[key]
             keys.append(key)
         return keys
 
+    @property
+    def rows(self) -> int:
+        """What the heap holds, stale entries too: never many more than there are deadlines."""
+        return len(self._heap)
+
     def _push(self, key: K, at_ms: int) -> None:
         self._queued[key] = at_ms
         self._count += 1
         heappush(self._heap, (at_ms, self._count, key))
+        self._sweep_if_stale()
+
+    def _sweep_if_stale(self) -> None:
+        """Throws out what no longer counts: a cancelled deadline may have been a year away."""
+        if len(self._heap) > 2 * len(self._at) + STALE:
+            self._queued = dict(self._at)
+            self._heap = [(at_ms, count, key) for count, (key, at_ms) in enumerate(self._at.items())]
+            self._count = len(self._heap)
+            heapify(self._heap)
