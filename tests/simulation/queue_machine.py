@@ -3,15 +3,19 @@
 `queue_promises.py` has what the clients remember, and the check. A machine is one life of the broker: it starts, is
 checked, works, and ends by itself or because the power goes. In a life with `faults`, the disk refuses now and then;
 then any answer may be an error, and what was asked may have happened or not.
+
+Somebody sets the wall clock now and then, by minutes, also while the broker is down. What is delayed must not be early
+by that clock; what is in flight is not delivered to another one before its visibility timeout has passed by the
+monotonic clock.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from tests.simulation.disk import SimDisk
-from tests.simulation.promises import expect
+from tests.simulation.promises import Broken, expect
 from tests.simulation.queue_promises import (
     LATE_TOPIC,
     QUEUES,
@@ -25,6 +29,7 @@ from tests.simulation.queue_promises import (
     number_of,
 )
 from tests.simulation.queue_trouble import Trouble
+from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
 from waystation.broker.deaths import story_of
 from waystation.broker.view_delayed import cancel_delayed
@@ -32,10 +37,13 @@ from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.world import World
 
 ROOT = "/data"
+JUMPS_MS = (-600_000, 0, 600_000)
+"""Where the wall clock may be: far from any visibility timeout, near to the windows in which ids are remembered."""
 QUIET_S = 3.0
 """In virtual time: by then everything that is dead has been moved."""
 
@@ -52,6 +60,13 @@ class QueueMachine:
         self.rng = clients.rng
         self.trouble = Trouble(disk, clients.rng) if faults else None
         self._counts: dict[Place, int] = {}  # how often each was delivered in this life
+        self._in_flight: dict[Place, tuple[int, float]] = {}  # who has it (its inbox), and until when at least
+        clock = world.clock
+        if not isinstance(clock, SimClock):
+            raise TypeError("not a simulated clock")
+        self.clock = clock
+        clock.jump_ms = clients.jump_ms
+        clients.set_clock(clock, self.rng.choice(JUMPS_MS) if self.rng.random() < 0.3 else clients.jump_ms)
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
 
@@ -96,6 +111,7 @@ class QueueMachine:
             self.alter,
             lambda: self.transfer(0),
             lambda: self.transfer(1),
+            self.set_clock,
         ]
         until = self.world.clock.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
@@ -106,6 +122,7 @@ class QueueMachine:
 
     async def _repeat(self, kind: Callable[[], Awaitable[None]], until: float) -> None:
         while self.world.clock.monotonic() < until:
+            self.clients.complain()
             try:
                 await kind()
             except WaystationError as error:
@@ -223,14 +240,35 @@ class QueueMachine:
             if self.rng.random() < 0.2:
                 feed.retire()
             if self.rng.random() < 0.3:
-                feed.touch([(one.tag, 1) for one in got], self.rng.choice((None, 5, 1_000)))
+                self._touch(feed, got, self.rng.choice((None, 5, 1_000)))
                 await asyncio.sleep(0.2)
             if self.rng.random() < 0.5:
                 await self._settle_one_by_one(feed, got)
             else:
                 await self._settle_together(feed, got)
         finally:
+            self._let_go(feed.queue, got, [one.tag for one in got])
             feed.close()
+
+    def _touch(self, feed: QueueFeed, got: list[Delivered], hold_ms: int | None) -> None:
+        tags = [one.tag for one in got]
+        self._let_go(feed.queue, got, tags)
+        unknown = feed.touch([(tag, 1) for tag in tags], hold_ms)
+        lost = {tag for first, count in unknown for tag in range(first, first + count)}
+        self._has(feed.queue, got, set(tags) - lost, hold_ms)
+
+    def _has(self, queue: Queue, got: list[Delivered], tags: Iterable[int], hold_ms: int | None) -> None:
+        """A consumer has these for so long."""
+        until = self.world.clock.monotonic() + (queue.settings.hold_ms if hold_ms is None else hold_ms) / 1000
+        for tag in tags:
+            self._in_flight[queue.name, queue.id, tag] = id(got), until - 0.002  # milliseconds are cut
+
+    def _let_go(self, queue: Queue, got: list[Delivered], tags: Iterable[int]) -> None:
+        """These may be delivered to others."""
+        for tag in tags:
+            place = (queue.name, queue.id, tag)
+            if self._in_flight.get(place, (0, 0.0))[0] == id(got):
+                del self._in_flight[place]
 
     def _open(self, queue: str, got: list[Delivered], **options: int) -> QueueFeed | None:
         try:
@@ -256,14 +294,14 @@ class QueueMachine:
         for delivered in got:
             verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
             if verdict is not None:
-                await self._settle(feed, verdict, [delivered])
+                await self._settle(feed, verdict, got, [delivered])
 
     async def _settle_together(self, feed: QueueFeed, got: list[Delivered]) -> None:
         """Everything in one go, in runs that may span what is not held."""
         verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL))
-        await self._settle(feed, verdict, got)
+        await self._settle(feed, verdict, got, list(got))
 
-    async def _settle(self, feed: QueueFeed, verdict: Verdict, messages: list[Delivered]) -> None:
+    async def _settle(self, feed: QueueFeed, verdict: Verdict, got: list[Delivered], messages: list[Delivered]) -> None:
         ours = [one for one in messages if self.clients.of(one.message).pair is None]
         sent = {one.tag: self.clients.of(one.message) for one in ours}
         final = verdict is Verdict.ACK or (verdict is Verdict.KILL and not feed.queue.settings.keeps_dead)
@@ -278,6 +316,7 @@ class QueueMachine:
             for tag, one in sent.items():
                 one.may_go = before[tag]
             raise
+        self._let_go(feed.queue, got, sent)
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
             sent[tag].may_go = before[tag]
@@ -306,6 +345,13 @@ class QueueMachine:
         await asyncio.sleep(0.1)
 
     def _note(self, queue: str, messages: list[Delivered], got: list[Delivered]) -> None:
+        try:
+            self._look_at(queue, messages, got)
+        except Broken as broken:
+            self.clients.broken.append(broken)
+            raise
+
+    def _look_at(self, queue: str, messages: list[Delivered], got: list[Delivered]) -> None:
         known = self.broker.queues.get(queue)[1]
         for delivered in messages:
             sent = self.clients.of(delivered.message)
@@ -315,6 +361,8 @@ class QueueMachine:
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")
             place = (queue, known.id, delivered.tag)
+            until = self._in_flight.get(place, (0, 0.0))[1]
+            expect(self.world.clock.monotonic() >= until, f"delivered again while it is in flight: {sent}")
             before = self._counts.get(place, 0)
             expect(delivered.deliveries > before, f"delivery {delivered.deliveries} after {before}: {sent}")
             self._counts[place] = delivered.deliveries
@@ -322,9 +370,14 @@ class QueueMachine:
             failed = delivered.deliveries - self.clients.forgiven[place]
             expect(not most or failed <= most, f"handed out {delivered.deliveries} times: {sent}")
             self.clients.delivered += 1
+        self._has(known, got, [one.tag for one in messages], None)
         got += messages
 
     # -- whoever else comes by ----------------------------------------------------------------------------------------
+
+    async def set_clock(self) -> None:
+        await asyncio.sleep(self.rng.choice((0.05, 0.1, 0.3)))
+        self.clients.set_clock(self.clock, self.rng.choice(JUMPS_MS))
 
     async def cancel(self) -> None:
         candidates = [sent for sent in list(self.clients.sent.values())[-60:] if sent.id and sent.pair is None]

@@ -14,7 +14,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from tests.simulation.promises import expect
+from tests.simulation.promises import Broken, expect
+from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
 from waystation.broker.deaths import story_of
 from waystation.broker.delayed import QUEUE as WAITING
@@ -101,6 +102,8 @@ class QueueClients:
         self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
         self.transfers: list[Transfer] = []
         self.forgiven: Counter[Place] = Counter()  # given back, which is no failure
+        self.broken: list[Broken] = []  # seen by a consumer, whose errors the broker survives
+        self.jump_ms = 0  # how far the wall clock is from the time that has passed
         self.acknowledged = 0
         self.delivered = 0
         self.refused = 0
@@ -122,6 +125,19 @@ class QueueClients:
         self.sent[sent.number] = sent
         return sent
 
+    def set_clock(self, clock: SimClock, jump_ms: int) -> None:
+        """Somebody sets the machine's time. What was due before may be delivered when it is not due any more."""
+        now_ms = clock.now_ms()
+        for sent in self.sent.values():
+            if sent.not_before_ms <= now_ms:
+                sent.not_before_ms = 0
+        self.jump_ms = clock.jump_ms = jump_ms
+
+    def complain(self) -> None:
+        """Raises what consumers saw that was not as promised."""
+        if self.broken:
+            raise self.broken[0]
+
     def of(self, message: Message) -> Sent:
         return self.sent[number_of(message)]
 
@@ -129,6 +145,7 @@ class QueueClients:
 
     def check(self, broker: Broker, *, faults: bool = False) -> None:
         """Of a broker that has come to rest. `faults`: the disk may have refused to delete what should not last."""
+        self.complain()
         expect(faults or not broker.queues.peek("passing", 1), "something survived in a queue that is not durable")
         found = everything(broker, self)
         for number, count in found.items():

@@ -19,7 +19,7 @@ from tests.simulation.promises import Broken, expect
 from tests.simulation.queue_machine import ROOT, QueueMachine
 from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
-from tests.simulation.world import Simulation
+from tests.simulation.world import EPOCH_MS, Simulation
 from waystation.broker import dead_letters
 from waystation.broker.letters import send
 from waystation.broker.queues import Queues
@@ -29,12 +29,15 @@ from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message
-from waystation.queues import checkpoint, snapshot
+from waystation.queues import checkpoint, pump, snapshot, upkeep
+from waystation.queues import shard as shard_module
 from waystation.queues.commands import Bury, Command, Done, Park
 from waystation.queues.queue import Queue
 from waystation.queues.shard import PutResult, Shard
 from waystation.queues.shard_log import ShardLog, Written
 from waystation.queues.stragglers import Stragglers
+from waystation.world.alarm import CalendarAlarm
+from waystation.world.clock import Clock, monotonic_ms
 
 SEEDS = 12
 SOAK_SEEDS = 5_000
@@ -215,3 +218,23 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
 def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Queues, "remove_left_over", lambda self: None)  # the deliberate bug
     assert _caught(5) > ENOUGH
+
+
+def test_visibility_timeouts_that_go_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wall_ms(clock: Clock) -> int:
+        return clock.now_ms()  # the deliberate bug
+
+    for module in (upkeep, pump, shard_module):
+        monkeypatch.setattr(module, "monotonic_ms", wall_ms)
+    monkeypatch.setattr(upkeep, "Alarm", CalendarAlarm)
+    assert _caught(30) > ENOUGH
+
+
+def test_delays_that_do_not_notice_a_clock_that_was_set_back_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_pass = upkeep.Upkeep._let_pass
+
+    def mistaken(self: upkeep.Upkeep, queue: Queue, now_ms: int) -> None:
+        let_pass(self, queue, max(now_ms, EPOCH_MS + monotonic_ms(self.world.clock)))  # the deliberate bug
+
+    monkeypatch.setattr(upkeep.Upkeep, "_let_pass", mistaken)
+    assert _caught(30) > ENOUGH
