@@ -123,6 +123,7 @@ def test_an_amqp_ack_that_was_sent_in_time_counts(server: Server, http: Http) ->
         amqp.channel()
         amqp.say(commands.Basic.Get(queue=queue))
         found, _, _ = amqp.content()
+        assert isinstance(found, commands.Basic.GetOk)
         with stopped(server, 2 * HOLD_MS / 1000):
             amqp.say(commands.Basic.Ack(found.delivery_tag))
         amqp.ask(commands.Queue.Declare(queue=queue, passive=True))  # an answer: the ack before it was read

@@ -86,6 +86,9 @@ class Holds:
             if hold is not None and hold[0] == count and hold[2] is consumer:
                 self._drop(first)
                 ended.append((first, count))
+            elif (part := self._part(consumer, first, count)) is not None:
+                self._cut(*part)
+                ended.append((first, count))
             elif count > 0:
                 self._end_parts(consumer, first, count, ended, unknown)
         if not by_first and self._deadlines is not None and self._deadlines.rows > _FEW_ROWS:
@@ -96,8 +99,7 @@ class Holds:
         """What `end` would end, in the same runs; nothing changes."""
         found: list[Run] = []
         for first, count in runs if len(runs) == 1 else apart(runs):
-            hold = self._by_first.get(first)
-            if hold is not None and hold[0] == count and hold[2] is consumer:
+            if self._part(consumer, first, count) is not None:
                 found.append((first, count))
             elif count > 0:
                 for _, base, _, start, end in self._parts(consumer, first, count, unknown):
@@ -161,6 +163,18 @@ class Holds:
         for chunk, base, head, start, end in self._parts(consumer, first, count, unknown):
             self._cut(chunk, base, head, start, end)
             ended.append((base + start, end - start))
+
+    def _part(self, consumer: Consumer, first: int, count: int) -> Part | None:
+        """The run, if it lies in one hold of this consumer, as most do: acknowledged one by one, as the work goes."""
+        number, start = divmod(first, CHUNK)
+        chunk = self._states.chunks.get(number)
+        if chunk is None or count < 1 or not 0 <= start < len(chunk) or chunk[start] & STATE_MASK != HELD:
+            return None
+        base = number * CHUNK
+        head = _head_of(chunk, start)
+        size, _, owner = self._by_first[base + head]
+        end = start + count
+        return (chunk, base, head, start, end) if owner is consumer and end <= head + size else None
 
     def _parts(self, consumer: Consumer | None, first: int, count: int, unknown: list[Run]) -> list[Part]:
         """The parts of a run that this consumer holds, or anyone."""
