@@ -125,7 +125,7 @@ def test_an_amqp_ack_that_was_sent_in_time_counts(server: Server, http: Http) ->
         found, _, _ = amqp.content()
         assert isinstance(found, commands.Basic.GetOk)
         with stopped(server, 2 * HOLD_MS / 1000):
-            amqp.say(commands.Basic.Ack(found.delivery_tag))
+            amqp.say(commands.Basic.Ack(found.delivery_tag or 0))
         amqp.ask(commands.Queue.Declare(queue=queue, passive=True))  # an answer: the ack before it was read
         _is_done(http, queue)
 
