@@ -300,6 +300,15 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "An AMQP client declared the topic as a stream: for AMQP clients, no queue can have its name.",
             broker_name=None,
         ),
+        Setting(
+            "waystation.validate.records",
+            "string",
+            "full",
+            "How a producer's batch is checked: `full` decompresses it and walks through its records; `crc` looks at"
+            " its header and checksum alone, which is faster and lets in batches that no consumer can read.",
+            choices=("full", "crc"),
+            broker_name=None,
+        ),
     )
 }
 
@@ -326,10 +335,16 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * _DAY_MS
     stream: bool = False
+    validate_records: str = "full"
 
     @property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def opens_batches(self) -> bool:
+        """Whether the records of what producers send are looked at."""
+        return self.validate_records == "full" or self.compacts
 
     @property
     def deletes(self) -> bool:

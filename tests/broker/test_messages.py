@@ -283,7 +283,7 @@ def test_history_looks_past_gaps_markers_and_aborted_transactions(tmp_path: Path
 def test_records_that_do_not_parse_are_passed_over(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
-            await broker.topics.create("t", 1)
+            await broker.topics.create("t", 1, {"waystation.validate.records": "crc"})
             send(broker, "t", b"a")
             header = batches.Header(0, 0, 0, 2, 0, 4, 0, NOW_MS, NOW_MS, -1, -1, -1, 1)
             publish(broker, "t", batches.assemble(header, b"not zstd"))

@@ -246,7 +246,7 @@ def test_what_was_not_stored_may_be_sent_again(tmp_path: Path) -> None:
 def test_batches_from_before_the_window_was_opened_do_not_get_in_the_way(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
-            await broker.topics.create("t", 1)
+            await broker.topics.create("t", 1, {"waystation.validate.records": "crc"})
             publish(broker, "t", with_id(b"a"))
             garbage = batches.assemble(Header(0, 0, 0, 2, 0, 4, 0, NOW_MS, NOW_MS, -1, -1, -1, 1), b"not zstd")
             publish(broker, "t", garbage)

@@ -1,8 +1,9 @@
 """Record batches that a client has built itself, into a topic: what the native door's bulk publishers send.
 
-The client encodes once and the broker does not open what it gets, as with a Kafka producer. But the producer's name on
-a batch (id, epoch, sequence, the transactional bit) is the broker's to write: a client that could write it would have
-to count as the broker does, and could pass for somebody else. Everything is checked before the first batch is appended.
+The client encodes once and the broker stores what it gets as it is, as with a Kafka producer. But the producer's name
+on a batch (id, epoch, sequence, the transactional bit) is the broker's to write: a client that could write it would
+have to count as the broker does, and could pass for somebody else. Everything is checked before the first batch is
+appended.
 
 On the loop's thread; called by transactions and the native door.
 """
@@ -13,9 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.messages import Published, Stamp
+from waystation.broker.partition import Partition
 from waystation.errors import InvalidRecord
 from waystation.log import batch as batches
-from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL
+from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL, Header
 from waystation.queues.feed import Receipt
 
 if TYPE_CHECKING:
@@ -25,22 +27,31 @@ Placed = tuple[int, bytearray]
 """A partition, and one record batch for it."""
 
 
-def publish_batches(broker: Broker, topic: str, placed: Sequence[Placed], stamp: Stamp | None = None) -> Published:
-    """Appends the batches; they are written when this returns, and durable when the receipts are."""
+Checked = tuple[Partition, bytearray, Header]
+
+
+async def check_batches(broker: Broker, topic: str, placed: Sequence[Placed]) -> list[Checked]:
+    """The batches, if all of them can be taken. What is large is opened on a thread."""
     known = broker.topics.get(topic)
-    checked = []
+    checked: list[Checked] = []
     for index, batch in placed:
         partition = known.partition(index)
-        header = broker.publishing.check(partition, batch)
+        header = await broker.publishing.checked(partition, batch)
         if header.producer_id != NO_PRODUCER or header.transactional:
             raise InvalidRecord(
                 "batches: a batch of this command carries no producer id and no transactional bit: those are the "
                 "broker's to write"
             )
         checked.append((partition, batch, header))
+    return checked
+
+
+def append_batches(broker: Broker, checked: Sequence[Checked], stamp: Stamp | None = None) -> Published:
+    """Appends them; they are written when this returns, and durable when the receipts are."""
     places: dict[int, tuple[str, int, int]] = {}
     receipts: dict[int, Receipt] = {}
     for partition, batch, header in checked:
+        topic = partition.topic.name
         if stamp is not None:
             sequence = stamp.sequences.get((topic, partition.index), 0)
             attributes = header.attributes | (TRANSACTIONAL if stamp.transactional else 0)

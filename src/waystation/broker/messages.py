@@ -187,9 +187,9 @@ class Messages:
         for partition, share in shares:
             made = []
             for batch in build_batches(share, now, limit, stamp, (topic.name, partition.index)):
-                made.append((batch, self._publishing.check(partition, batch)))
+                made.append((batch, self._publishing.check_header(partition, batch)))
             if topic.settings.compacts:
-                _check_keys(topic.name, share)  # `append` would refuse it too, but after other partitions were written
+                _check_keys(topic.name, share)
             ready.append((partition, made))
         return ready
 

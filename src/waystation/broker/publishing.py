@@ -1,11 +1,17 @@
 """A publish of record batches into a partition: the rules that every door's publish obeys.
 
-On the plain path a batch is checked (length, CRC, limits, timestamps) and appended as it is. Only topics that ask for
-it are opened up: compacted ones (every record needs a key), ones with a codec of their own, ones that deduplicate.
+A batch is checked and appended as it is. The check is of its length, CRC, limits and timestamps, and then of the
+records in it, so that nothing is stored that consumers would stop at forever; a topic with
+`waystation.validate.records=crc` does without the latter. Only topics that ask for it are opened up further: compacted
+ones (every record needs a key), ones with a codec of their own, ones that deduplicate.
+
+What `check` opens is bounded (`opened_limit`, `MAX_BATCH_RECORDS`), but what is bounded may still be much for a loop
+that serves everybody: `check_here` does what is quick, and says when a thread should do it.
 """
 
 from __future__ import annotations
 
+import struct
 from weakref import WeakKeyDictionary
 
 from waystation.broker.dedup import DedupWindow
@@ -15,10 +21,21 @@ from waystation.config import TopicSettings
 from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import LOG_APPEND_TIME, Header
-from waystation.log.compression import CODEC_MASK, CODEC_NAMES, compress
+from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
 from waystation.log.log import Appended, Log
+from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
 from waystation.observe.tracing import Tracing
 from waystation.world import World
+
+AWAY_BYTES = 64 * 1024
+"""Compressed batches of more than this are checked on a thread."""
+AWAY_OPENED_BYTES = 1024 * 1024
+"""So are those that open to more than this, and are small as they came: up to here it takes a few milliseconds."""
+AWAY_RECORDS = 20_000
+"""So are those with more records than this: 12 ms, if no two of them are alike."""
+
+
+_SEEN = struct.Struct(">21xh34xi")  # attributes, record count
 
 
 class Publishing:
@@ -26,11 +43,43 @@ class Publishing:
 
     def __init__(self, world: World) -> None:
         self._clock = world.clock
+        self._offload = world.offload
         self.tracing: Tracing | None = None
         self._windows: WeakKeyDictionary[Log, DedupWindow] = WeakKeyDictionary()
 
     def check(self, partition: Partition, batch: bytearray | memoryview) -> Header:
-        """Everything that can be known of a batch before it is appended; raises if it will not be taken."""
+        """Everything that can be known of a batch before it is appended; raises if it will not be taken.
+
+        It may take a while for a batch that opens to much, and may be called on a thread.
+        """
+        header = self.check_header(partition, batch)
+        settings = partition.topic.settings
+        if settings.opens_batches:
+            _check_content(settings, _opened(batch, header, opened_limit(settings.max_message_bytes)), header)
+        return header
+
+    def check_here(self, partition: Partition, batch: bytearray | memoryview) -> Header | None:
+        """As `check`, as long as it is quick; None: it is not, a thread should do it."""
+        header = self.check_header(partition, batch)
+        settings = partition.topic.settings
+        if not settings.opens_batches:
+            return header
+        if header.record_count > AWAY_RECORDS or (header.codec != NONE and len(batch) > AWAY_BYTES):
+            return None
+        try:
+            body = _opened(batch, header, AWAY_OPENED_BYTES)
+        except TooLarge:
+            return None
+        _check_content(settings, body, header)
+        return header
+
+    async def checked(self, partition: Partition, batch: bytearray | memoryview) -> Header:
+        """As `check`, here or on a thread. The batch must stay as it is meanwhile."""
+        header = self.check_here(partition, batch)
+        return await self._offload(self.check, partition, batch) if header is None else header
+
+    def check_header(self, partition: Partition, batch: bytearray | memoryview) -> Header:
+        """What `check` does without looking at the records: enough for batches that the broker has made itself."""
         settings = partition.topic.settings
         _check_size(partition, batch)
         header = batches.check_batch(batch)
@@ -59,8 +108,6 @@ class Publishing:
         """Appends a batch that `check` has passed."""
         settings = partition.topic.settings
         window: DedupWindow | None = None
-        if settings.compacts:
-            self._check_keys(batch, header)
         if settings.dedup_window_ms:
             window = self._window(partition.log, settings.dedup_window_ms)
             batch, header = window.filter(batch, header, self._clock.now_ms())
@@ -79,12 +126,6 @@ class Publishing:
         return appended
 
     @staticmethod
-    def _check_keys(batch: bytearray | memoryview, header: Header) -> None:
-        for record in batches.records_of(batch, header):
-            if record.key is None:
-                raise InvalidRecord("a record without a key on a compacted topic")
-
-    @staticmethod
     def _recompress(batch: bytearray | memoryview, header: Header, codec: int) -> bytearray:
         body = batches.records_section(batch, header)
         attributes = (header.attributes & ~CODEC_MASK) | codec
@@ -96,6 +137,29 @@ class Publishing:
             window = self._windows[log] = DedupWindow(log, window_ms, self._clock.now_ms())
         window.window_ms = window_ms
         return window
+
+
+def may_be_slow(batch: bytearray | memoryview) -> bool:
+    """Whether the check of a batch may take long, by a look at its header (which may be wrong)."""
+    codec, count = _SEEN.unpack_from(batch)
+    return bool(codec & CODEC_MASK or count > AWAY_RECORDS)
+
+
+def _check_content(settings: TopicSettings, body: bytes, header: Header) -> None:
+    """The records themselves."""
+    if settings.validate_records == "full":
+        check_records(body, header)
+    if settings.compacts:
+        for record in batches.parse_records(body, header):
+            if record.key is None:
+                raise InvalidRecord("a record without a key on a compacted topic")
+
+
+def _opened(batch: bytearray | memoryview, header: Header, limit: int) -> bytes:
+    """The records of a batch, uncompressed. TooLarge if they are more than a batch may have."""
+    if header.record_count > MAX_BATCH_RECORDS:
+        raise TooLarge(f"{header.record_count} records in one batch; at most {MAX_BATCH_RECORDS} are taken")
+    return decompress(header.codec, memoryview(batch)[batches.HEADER_SIZE :], limit)
 
 
 def _check_size(partition: Partition, batch: bytearray | memoryview) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.batch_publishing import Placed, publish_batches
+from waystation.broker.batch_publishing import Placed, append_batches, check_batches
 from waystation.broker.messages import Stamp
 from waystation.broker.stream_feed import StreamFeed
 from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC
@@ -86,10 +86,11 @@ class Tx:
         """Record batches that the client built, each for its partition."""
         known = self._broker.topics.get(topic)
         places = sorted({(topic, known.partition(index).index) for index, _ in placed})
+        checked = await check_batches(self._broker, topic, placed)
         await self._join(places)
         for place in places:
             self._check_joined(place)
-        return publish_batches(self._broker, topic, placed, self._stamp).places
+        return append_batches(self._broker, checked, self._stamp).places
 
     async def put(self, queue: str, messages: Sequence[Message], *, moved: bool = False) -> PutResult:
         """Messages to a queue, there when the transaction commits. `moved`: by the broker, from where they were."""

@@ -1,8 +1,9 @@
 """The five codecs of Kafka's record batches, with a bound on what a few bytes may swell to.
 
-The stream path never calls this: batches are stored and sent as they came. It serves topics that ask for per-record
-work (compaction, dedup, another codec than the producer's) and lookups by time. `cramjam` brings all of them in one
-wheel; it is imported on first use, since most brokers never need it.
+Batches are stored and sent as they came; what is opened here is what a producer's batch is checked by, what topics
+need that ask for per-record work (compaction, dedup, another codec than the producer's), and what readers other than
+Kafka's get. No codec ever writes more than the limit that it is given. `cramjam` brings all of them in one wheel; it is
+imported on first use, since many brokers never need it.
 
 Snappy comes in two framings: plain blocks, and the chunked one of the Java client (magic "\x82SNAPPY\\0").
 """
@@ -21,6 +22,13 @@ CODEC_NAMES = {"none": NONE, "uncompressed": NONE, "gzip": GZIP, "snappy": SNAPP
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 """A batch is at most some MiB compressed; one that opens to more than this is an attack or a mistake."""
 
+OPENED_FACTOR = 16
+"""How many times a topic's `max.message.bytes` the records of a batch may have when they are decompressed. Logs and
+JSON shrink to a tenth; a batch that shrinks to a thousandth is a bomb."""
+
+_LEAST_OPENED_BYTES = 16 * 1024 * 1024
+"""Also for topics that take small batches only, and for those whose `max.message.bytes` was lowered."""
+
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE = 16
 _CHUNK = struct.Struct(">I")
@@ -28,6 +36,12 @@ _CHUNK = struct.Struct(">I")
 _LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; of 64 KiB; header checksum
 _LZ4_BLOCK = 64 * 1024
 _LZ4_SIZE = struct.Struct("<I")
+
+
+def opened_limit(max_message_bytes: int) -> int:
+    """The most bytes that a batch of a topic may have when it is decompressed."""
+    most = min(OPENED_FACTOR * max_message_bytes, MAX_DECOMPRESSED_BYTES)
+    return max(most, _LEAST_OPENED_BYTES, max_message_bytes)
 
 
 def decompress(codec: int, data: bytes | memoryview, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:

@@ -2,6 +2,9 @@
 
 acks=0: no answer. acks=1: answered when written to the page cache. acks=all: answered when fsynced (one group commit
 serves everybody), unless the broker was told to flush otherwise.
+
+Batches that take long to check (`Publishing.check_here`) are checked on a thread, all of a request before the first of
+it is appended.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.publishing import may_be_slow
 from waystation.doors.kafka import produce_codec
 from waystation.doors.kafka.errors_map import refused
 from waystation.doors.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
 from waystation.errors import InvalidRecord, WaystationError
+from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.log import Log
 from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
 from waystation.transactions.machine import Producer
@@ -42,13 +47,71 @@ def handle(broker: Broker, version: int, data: memoryview, answer: Answer) -> Aw
         results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
         answer([produce_codec.encode(version, results)])
         return None
-    if request.transactional_id is not None and version >= produce_codec.IMPLICIT_TRANSACTION:
+    if not _checked_here(broker, request):
+        return _check_away(broker, _copy(request, data), answer)
+    return _proceed(broker, request, data, answer)
+
+
+def _proceed(
+    broker: Broker, request: ProduceRequest, data: memoryview | None, answer: Answer
+) -> Awaitable[None] | None:
+    """`data`: what the request was read from, and may be written over; None: it is the request's own."""
+    if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
         missing = _outside_transaction(broker, request)
         if missing:
-            copied = produce_codec.decode(memoryview(bytearray(data)), version)
-            return _join_and_append(broker, copied, missing, answer)
+            own = request if data is None else _copy(request, data)
+            return _join_and_append(broker, own, missing, answer)
     _append_all(broker, request, answer)
     return None
+
+
+def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
+    """The request in memory of its own, with what is known of it."""
+    copied = produce_codec.decode(memoryview(bytearray(data)), request.version)
+    for part, known in zip(copied.partitions, request.partitions, strict=True):
+        part.header, part.refusal = known.header, known.refusal
+    return copied
+
+
+# -- checking ahead ----------------------------------------------------------------------------------------------------
+
+
+def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
+    """Checks what is compressed or large; False if some of it takes too long here. The rest is checked when it is
+    appended."""
+    here = True
+    for part in request.partitions:
+        records = part.records
+        if records is None or len(records) < HEADER_SIZE or not may_be_slow(records):
+            continue
+        try:
+            part.header = broker.publishing.check_here(_find(broker, part), records)
+        except WaystationError as error:
+            part.refusal = error
+        else:
+            here = here and part.header is not None
+    return here
+
+
+async def _check_away(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+    for part in request.partitions:
+        if part.records and part.header is None and part.refusal is None:
+            try:
+                part.header = await broker.publishing.checked(_find(broker, part), part.records)
+            except WaystationError as error:
+                part.refusal = error
+    waiting = _proceed(broker, request, None, answer)
+    if waiting is not None:
+        await waiting
+
+
+def _header_of(broker: Broker, partition: Partition, part: PartitionData) -> Header:
+    """Of a batch that can be taken; the check's error otherwise."""
+    if part.refusal is not None:
+        raise part.refusal
+    if part.header is None:
+        part.header = broker.publishing.check(partition, part.records or memoryview(b""))
+    return part.header
 
 
 def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
@@ -57,7 +120,7 @@ def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[
     for part in request.partitions:
         try:
             partition = _find(broker, part)
-            header = broker.publishing.check(partition, part.records or memoryview(b""))
+            header = _header_of(broker, partition, part)
             if header.transactional and not broker.transactions.check_produce(
                 request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
             ):
@@ -113,7 +176,7 @@ def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result
             f"topic {partition.topic.name!r} wants {partition.topic.settings.min_insync_replicas} replicas in sync;"
             " this broker is one"
         )
-    header = broker.publishing.check(partition, part.records)
+    header = _header_of(broker, partition, part)
     if header.transactional and not broker.transactions.check_produce(
         request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
     ):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from waystation.doors.kafka.wire import Reader, write_array, write_nullable_string, write_string
+from waystation.errors import WaystationError
+from waystation.log.batch import Header
 
 MIN_VERSION = 0
 MAX_VERSION = 13
@@ -25,11 +27,16 @@ _I32 = struct.Struct(">i")
 
 @dataclass(slots=True)
 class PartitionData:
-    """One partition's records; `records` is a view into the connection's buffer."""
+    """One partition's records; `records` is a view into the connection's buffer.
+
+    `header`, `refusal`: what the check of the records has found, if they were checked ahead.
+    """
 
     topic: str | UUID
     index: int
     records: memoryview | None
+    header: Header | None = None
+    refusal: WaystationError | None = None
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.batch_publishing import publish_batches as append_batches
+from waystation.broker.batch_publishing import append_batches, check_batches
 from waystation.broker.transacting import OWN_PREFIX, check_not_own
 from waystation.doors.native.keeping import keep_all
 from waystation.doors.native.turns import UNANSWERED
@@ -50,7 +50,8 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
 
     async def alone() -> object:
         await session.broker.messages.ensure(command.topic)
-        published = append_batches(session.broker, command.topic, command.batches)
+        checked = await check_batches(session.broker, command.topic, command.batches)
+        published = append_batches(session.broker, checked)
         answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(command.topic))
         _count(session, command)
         keep_all(session, published.receipts, [(command.id, answer)], timing)
