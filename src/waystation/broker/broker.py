@@ -100,7 +100,7 @@ class Broker:
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
         self.pressure = Pressure(self)
-        self.readers = Readers()
+        self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
         self.pipelines_seen = PipelinesSeen(self)
         self.sampling = Sampling(self)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from waystation.broker import crossing
 from waystation.broker.partition import Partition
 from waystation.broker.publishing import Publishing
-from waystation.broker.reading import by_time, newest, read_chunk, tail_offset
+from waystation.broker.reading import by_time, newest, newest_away, read_away, tail_offset
 from waystation.broker.record_writing import record_parts
 from waystation.broker.topics import Topic, Topics, check_name
 from waystation.config import BrokerSettings
@@ -199,12 +199,18 @@ class Messages:
         """The last `count` messages of a topic, oldest first."""
         return self.latest([self._find(topic)], count)
 
+    async def history_away(self, topic: str, count: int) -> list[Delivered]:
+        """As `history`; what may take long to decode is decoded on a thread."""
+        _check_history(count)
+        partitions = self._find(topic).partitions if count else ()
+        runs = [await newest_away(self._world.offload, partition, count) for partition in partitions]
+        return by_time([run for run in runs if run])[-count:] if runs else []
+
     def latest(
         self, topics: Iterable[Topic], count: int, accept: Callable[[Delivered], bool] | None = None
     ) -> list[Delivered]:
         """The last `count` messages of several topics together that `accept` takes, in the order of their times."""
-        if not 0 <= count <= MAX_HISTORY:
-            raise Invalid(f"history: {count} is not between 0 and {MAX_HISTORY}")
+        _check_history(count)
         if not count:
             return []
         runs = [newest(partition, count, accept) for topic in topics for partition in topic.partitions]
@@ -217,7 +223,7 @@ class Messages:
         """
         place = _PLACE.fullmatch(message_id)
         if place is not None and topic in (None, place[1]):
-            found = self._at(place[1], int(place[2]), int(place[3]))
+            found = await self._at(place[1], int(place[2]), int(place[3]))
             if found is not None:
                 return found
         if topic is None:
@@ -229,14 +235,14 @@ class Messages:
                 latest = delivered
         return None if latest is None else _found(latest)
 
-    def _at(self, topic: str, partition: int, offset: int) -> Found | None:
+    async def _at(self, topic: str, partition: int, offset: int) -> Found | None:
         known = self._topics.find(topic)
         if known is None or known.internal or partition >= len(known.partitions):
             return None
         target = known.partitions[partition]
         if not target.log.start_offset <= offset < target.log.stable_offset:
             return None
-        for delivered in read_chunk(target, offset, 0).messages:
+        for delivered in (await read_away(self._world.offload, target, offset, 0, 1)).messages:
             if delivered.offset == offset:
                 return _found(delivered)
         return None
@@ -251,10 +257,14 @@ class Messages:
             offset = max(offset, log.start_offset)
             data = log.read(offset, _SLICE_BYTES, log.stable_offset)
             following, hits = await self._world.offload(_batches_with, data, wanted)
-            for hit in hits:
-                if hit >= log.start_offset:
-                    for delivered in read_chunk(partition, hit, 0).messages:
+            for hit, end in hits:
+                while log.start_offset <= hit < end:
+                    chunk = await read_away(self._world.offload, partition, hit, 0)
+                    for delivered in chunk.messages:
                         best = delivered if delivered.message.id == message_id else best
+                    if chunk.next == hit:
+                        break
+                    hit = chunk.next
             if following <= offset:
                 break
             offset = following
@@ -334,21 +344,28 @@ def _assemble(
     return batches.assemble(header, b"".join(parts))
 
 
+def _check_history(count: int) -> None:
+    if not 0 <= count <= MAX_HISTORY:
+        raise Invalid(f"history: {count} is not between 0 and {MAX_HISTORY}")
+
+
 def _check_keys(topic: str, messages: Sequence[Message]) -> None:
     if any(message.key is None for message in messages):
         raise Invalid(f"key: topic {topic!r} is compacted; every message needs a key")
 
 
-def _batches_with(data: bytes, wanted: bytes) -> tuple[int, list[int]]:
-    """Where to go on behind `data`, and the first offsets of the batches that may hold `wanted`. Runs on a thread."""
+def _batches_with(data: bytes, wanted: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Where to go on behind `data`, and the offsets (first, behind the last) of the batches that may hold `wanted`.
+
+    Runs on a thread."""
     following = -1
-    hits: list[int] = []
+    hits: list[tuple[int, int]] = []
     for position, header in batches.scan(data):
         following = header.last_offset + 1
         if header.control:
             continue
         if header.codec or data.find(wanted, position, position + header.size) >= 0:
-            hits.append(header.base_offset)
+            hits.append((header.base_offset, following))
     return following, hits
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from waystation.broker.unfinished_batches import UnfinishedBatches
 from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
 from waystation.log import retention
 from waystation.log.batch import Header
@@ -19,12 +20,13 @@ Watcher = Callable[[], None]
 class Partition:
     """Doors append and read through it; nobody polls, since every append tells the watchers."""
 
-    __slots__ = ("index", "log", "topic", "watchers")
+    __slots__ = ("index", "log", "topic", "unfinished", "watchers")
 
-    def __init__(self, topic: Topic, index: int, log: Log) -> None:
+    def __init__(self, topic: Topic, index: int, log: Log, unfinished: UnfinishedBatches) -> None:
         self.topic = topic
         self.index = index
         self.log = log
+        self.unfinished = unfinished
         self.watchers: set[Watcher] = set()
         log.on_readable = self.wake
 

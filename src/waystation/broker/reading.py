@@ -14,24 +14,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 from weakref import ref
 
 from waystation.broker.partition import Partition
-from waystation.broker.record_reading import delivered_of
+from waystation.broker.record_reading import BEGIN, some_of
+from waystation.broker.unfinished_batches import UnfinishedBatch
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
 from waystation.log.batch import HEADER_SIZE, Header
-from waystation.log.compression import decompress
+from waystation.log.compression import decompress, opened_limit
 from waystation.log.log import Log
 from waystation.message import Delivered
+from waystation.world.offload import Offload
 
 logger = logging.getLogger("waystation.reading")
 
 CHUNK_BYTES = 256 * 1024
 """Read and decoded in one go: about 4 ms for messages of 100 bytes, so that others have their turn in between."""
+
+CHUNK_RECORDS = 10_000
+"""The most messages that are decoded in one go: about 11 ms. A batch that has more is decoded in pieces."""
+
+AWAY_BYTES = 4 * 1024
+"""Compressed batches of more than this are decoded on a thread by all who can wait for one."""
 
 HISTORY_BYTES = 16 * 1024 * 1024
 """How far back, in stored bytes of one partition, the newest messages are looked for."""
@@ -56,18 +65,124 @@ class Chunk:
         return bisect_left(self.messages, offset, key=lambda delivered: delivered.offset)
 
 
-def read_chunk(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) -> Chunk:
-    """What there is from `offset` on. `next` is `offset` where there is nothing yet; OffsetOutOfRange outside."""
-    log = partition.log
+class Stored(NamedTuple):
+    """Bytes of a partition's log, and what it takes to decode them. Nothing in it changes."""
+
+    topic: str
+    partition: int
+    offset: int
+    data: bytes
+    aborted: Sequence[Aborted]
+    most: int
+    limit: int
+    unfinished: UnfinishedBatch | None
+
+    @property
+    def heavy(self) -> bool:
+        """Whether a thread should decode it: nobody knows how much is in something compressed."""
+        return any(header.codec and header.size > AWAY_BYTES for _, header in batches.scan(self.data))
+
+
+class Decoded(NamedTuple):
+    chunk: Chunk
+    unfinished: UnfinishedBatch | None
+
+
+def read_stored(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS) -> Stored:
+    """What is stored from `offset` on; OffsetOutOfRange outside of the log."""
+    log, topic = partition.log, partition.topic
     data = log.read(offset, max_bytes, log.stable_offset)
-    aborted = log.aborted_in(offset, data)
+    return Stored(
+        topic.name,
+        partition.index,
+        offset,
+        data,
+        log.aborted_in(offset, data),
+        min(most, CHUNK_RECORDS),
+        opened_limit(topic.settings.max_message_bytes),
+        partition.unfinished.of(partition.topic.id, partition.index),
+    )
+
+
+def decode(stored: Stored) -> Decoded:
+    """Its messages, no more than were asked for. Touches nothing else, so it may run on a thread."""
     messages: list[Delivered] = []
-    following = offset
-    for position, header in batches.scan(data):
+    following, left = stored.offset, stored.most
+    for position, header in batches.scan(stored.data):
+        if not left:
+            break
+        if not (header.control or (header.transactional and stored.aborted and is_aborted(header, stored.aborted))):
+            found, rest = _some_in(stored, position, header, left)
+            messages += found
+            left -= len(found)
+            if rest is not None:
+                return Decoded(Chunk(stored.offset, header.base_offset + rest.stop.delta + 1, messages), rest)
         following = max(following, header.last_offset + 1)
-        if not (header.control or (header.transactional and aborted and is_aborted(header, aborted))):
-            messages += messages_in(partition, data, position, header, offset)
-    return Chunk(offset, following, messages)
+    return Decoded(Chunk(stored.offset, following, messages), None)
+
+
+def _some_in(
+    stored: Stored, position: int, header: Header, most: int
+) -> tuple[list[Delivered], UnfinishedBatch | None]:
+    """Messages of one batch, and the batch if there are more in it. None, and a word in the log, if it is no batch."""
+    opened = stored.unfinished
+    try:
+        if (
+            opened is not None
+            and (opened.base_offset, opened.crc) == (header.base_offset, header.crc)
+            and header.base_offset + opened.stop.delta < stored.offset
+        ):
+            body, begin = opened.body, opened.stop
+        else:
+            records = memoryview(stored.data)[position + HEADER_SIZE : position + header.size]
+            body, begin = decompress(header.codec, records, stored.limit), BEGIN
+        found, stop = some_of(body, header, stored.topic, stored.partition, stored.offset, most, begin)
+    except (InvalidRecord, TooLarge) as error:
+        logger.warning(
+            "passing over a batch at %s-%d@%d: %s", stored.topic, stored.partition, header.base_offset, error
+        )
+        return [], None
+    return found, None if stop is None else UnfinishedBatch(header.base_offset, header.crc, body, stop)
+
+
+def messages_in(partition: Partition, data: bytes, position: int, header: Header, first: int) -> Iterator[Delivered]:
+    """The messages of one batch, from an offset on, decoded as they are asked for; may run on a thread.
+
+    None, and a word in the log, if it does not parse.
+    """
+    limit = opened_limit(partition.topic.settings.max_message_bytes)
+    stored = Stored(partition.topic.name, partition.index, first, data, (), CHUNK_RECORDS, limit, None)
+    rest: UnfinishedBatch | None = None
+    while True:
+        found, rest = _some_in(stored, position, header, CHUNK_RECORDS)
+        yield from found
+        if rest is None:
+            return
+        stored = stored._replace(offset=header.base_offset + rest.stop.delta + 1, unfinished=rest)
+
+
+def read_chunk(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS) -> Chunk:
+    """What there is from `offset` on. `next` is `offset` where there is nothing yet; OffsetOutOfRange outside.
+
+    `most`: messages that are wanted; no more are decoded. The rest of a batch is decoded when it is asked for.
+    """
+    decoded = decode(read_stored(partition, offset, max_bytes, most))
+    _keep(partition, decoded)
+    return decoded.chunk
+
+
+async def read_away(
+    offload: Offload, partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS
+) -> Chunk:
+    """As `read_chunk`; what may take long is decoded on a thread."""
+    stored = read_stored(partition, offset, max_bytes, most)
+    decoded = await offload(decode, stored) if stored.heavy else decode(stored)
+    _keep(partition, decoded)
+    return decoded.chunk
+
+
+def _keep(partition: Partition, decoded: Decoded) -> None:
+    partition.unfinished.keep(partition.topic.id, partition.index, decoded.unfinished)
 
 
 def is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
@@ -76,17 +191,6 @@ def is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
         header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset <= entry.last_offset
         for entry in aborted
     )
-
-
-def messages_in(partition: Partition, data: bytes, position: int, header: Header, first: int) -> list[Delivered]:
-    """The messages of one batch, from an offset on; none, and a word in the log, if it does not parse."""
-    name = partition.topic.name
-    try:
-        body = decompress(header.codec, memoryview(data)[position + HEADER_SIZE : position + header.size])
-        return delivered_of(body, header, name, partition.index, first)
-    except (InvalidRecord, TooLarge) as error:
-        logger.warning("passing over a batch at %s-%d@%d: %s", name, partition.index, header.base_offset, error)
-        return []
 
 
 # -- the newest --------------------------------------------------------------------------------------------------------
@@ -121,8 +225,40 @@ def step_back(log: Log, before: int, max_bytes: int) -> int:
     return max(log.start_offset, min(found, before - 1))
 
 
-def newest(partition: Partition, count: int, accept: Callable[[Delivered], bool] | None = None) -> list[Delivered]:
+Accept = Callable[[Delivered], bool]
+Steps = Generator[Stored, Chunk, list[Delivered]]
+"""A search that says what is to be decoded next, and leaves it to others where that is done."""
+
+
+def newest(partition: Partition, count: int, accept: Accept | None = None) -> list[Delivered]:
     """The last `count` visible messages that `accept` takes, in order, within the last `HISTORY_BYTES`."""
+    steps = _newest(partition, count, accept)
+    try:
+        stored = next(steps)
+        while True:
+            decoded = decode(stored)
+            _keep(partition, decoded)
+            stored = steps.send(decoded.chunk)
+    except StopIteration as done:
+        return list(done.value)
+
+
+async def newest_away(
+    offload: Offload, partition: Partition, count: int, accept: Accept | None = None
+) -> list[Delivered]:
+    """As `newest`; what may take long is decoded on a thread."""
+    steps = _newest(partition, count, accept)
+    try:
+        stored = next(steps)
+        while True:
+            decoded = await offload(decode, stored) if stored.heavy else decode(stored)
+            _keep(partition, decoded)
+            stored = steps.send(decoded.chunk)
+    except StopIteration as done:
+        return list(done.value)
+
+
+def _newest(partition: Partition, count: int, accept: Accept | None) -> Steps:
     log = partition.log
     end = log.stable_offset
     floor = min(tail_offset(log, HISTORY_BYTES), end)
@@ -131,16 +267,17 @@ def newest(partition: Partition, count: int, accept: Callable[[Delivered], bool]
     span = count
     while len(found) < count and begin > floor:
         before, begin = begin, max(floor, begin - span)
-        older = [one for one in _between(partition, begin, before) if accept is None or accept(one)]
-        found = older + found
+        older = yield from _between(partition, begin, before)
+        found = [one for one in older if accept is None or accept(one)] + found
         span *= 2  # compaction, markers and filters leave fewer messages than offsets
     return found[-count:] if count else []
 
 
-def _between(partition: Partition, begin: int, end: int) -> list[Delivered]:
+def _between(partition: Partition, begin: int, end: int) -> Steps:
     messages: list[Delivered] = []
+    begin = max(begin, partition.log.start_offset)  # retention may have come in between
     while begin < end:
-        chunk = read_chunk(partition, begin)
+        chunk = yield read_stored(partition, begin, most=end - begin)
         if chunk.next == begin:
             break
         messages += chunk.messages if chunk.next <= end else [one for one in chunk.messages if one.offset < end]
@@ -168,11 +305,13 @@ def by_time(runs: Sequence[list[Delivered]]) -> list[Delivered]:
 class PartitionReader:
     """One partition, for all who follow it. Made by `Readers`."""
 
-    __slots__ = ("_due", "_idle", "_listeners", "_pinned", "_recent", "partition")
+    __slots__ = ("_due", "_idle", "_listeners", "_offload", "_opening", "_pinned", "_recent", "partition")
 
-    def __init__(self, partition: Partition, idle: Callable[[PartitionReader], None]) -> None:
+    def __init__(self, partition: Partition, offload: Offload, idle: Callable[[PartitionReader], None]) -> None:
         self.partition = partition
+        self._offload = offload
         self._idle = idle
+        self._opening: asyncio.Task[None] | None = None
         self._listeners: dict[Listener, None] = {}
         self._due = False
         self._recent: ref[Chunk] | None = None
@@ -193,14 +332,36 @@ class PartitionReader:
             self._idle(self)
 
     def read(self, offset: int) -> Chunk:
-        """As `read_chunk`; who asks for the same place in the same turn gets the same chunk."""
+        """As `read_chunk`; who asks for the same place in the same turn gets the same chunk.
+
+        What may take long is decoded on a thread: the chunk is empty then, and the listeners are told when it is there.
+        """
         chunk = self._recent() if self._recent is not None else None
         if chunk is None or not chunk.first <= offset < chunk.next:
-            chunk = read_chunk(self.partition, offset)
-            self._recent = ref(chunk)
+            if self._opening is not None:
+                return Chunk(offset, offset, [])
+            stored = read_stored(self.partition, offset)
+            if stored.heavy:
+                self._opening = asyncio.get_running_loop().create_task(self._open(stored))
+                return Chunk(offset, offset, [])
+            chunk = self._take(decode(stored))
         if self._pinned is not None:
             self._pinned.append(chunk)
         return chunk
+
+    async def _open(self, stored: Stored) -> None:
+        try:
+            decoded = await self._offload(decode, stored)
+        finally:
+            self._opening = None
+        chunk = self._take(decoded)  # kept by this name while the listeners are told
+        self._tell()
+        del chunk
+
+    def _take(self, decoded: Decoded) -> Chunk:
+        _keep(self.partition, decoded)
+        self._recent = ref(decoded.chunk)
+        return decoded.chunk
 
     def _grown(self) -> None:
         """Many appends may come in one turn of the loop; listeners look once, when they are over."""
@@ -221,7 +382,8 @@ class PartitionReader:
 class Readers:
     """The partitions that somebody follows. One per broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
         self._readers: dict[Partition, PartitionReader] = {}
 
     def __len__(self) -> int:
@@ -230,7 +392,7 @@ class Readers:
     def of(self, partition: Partition) -> PartitionReader:
         reader = self._readers.get(partition)
         if reader is None:
-            reader = self._readers[partition] = PartitionReader(partition, self._forget)
+            reader = self._readers[partition] = PartitionReader(partition, self._offload, self._forget)
         return reader
 
     def _forget(self, reader: PartitionReader) -> None:

@@ -8,32 +8,61 @@ Pure; for the parts of the broker that read topics, whatever the door.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from waystation.broker.crossing import MAX_TIMESTAMP_MS, TAKEN_AT, HeaderPair, message_of
 from waystation.errors import InvalidRecord
 from waystation.log.batch import LOG_APPEND_TIME, Header, read_varint
 from waystation.message import Delivered, Message
 
+NO_LIMIT = 2**31
 MAX_KEPT_BYTES = 1024
 """The headers of a record that are kept for the next one; longer ones have something of their own in them."""
 
 
-def delivered_of(body: bytes, header: Header, topic: str, partition: int, first: int) -> list[Delivered]:
-    """The messages of one batch (its records uncompressed), from offset `first` on, tagged with their offsets.
+class Stop(NamedTuple):
+    """Where the reading of a batch stopped: the record there is the next."""
 
-    InvalidRecord if the records do not parse. One loop, long because it makes no calls for what records usually are:
-    1.1 µs for a record of 100 bytes, where `batches.records_of` takes 1.8 µs for no more than the records.
+    record: int  # its number in the batch
+    position: int
+    delta: int  # the offset of the one before it, from the batch's first
+
+
+BEGIN = Stop(0, 0, -1)
+
+
+def delivered_of(body: bytes, header: Header, topic: str, partition: int, first: int) -> list[Delivered]:
+    """All messages of one batch (its records uncompressed) from offset `first` on, tagged with their offsets."""
+    return some_of(body, header, topic, partition, first)[0]
+
+
+def some_of(
+    body: bytes,
+    header: Header,
+    topic: str,
+    partition: int,
+    first: int,
+    most: int = NO_LIMIT,
+    begin: Stop = BEGIN,
+) -> tuple[list[Delivered], Stop | None]:
+    """The next `most` messages of a batch at offset `first` or behind, and where to go on; None: that was the last.
+
+    Looks from `begin` on, which `first` must not be before. InvalidRecord if the records that it comes to do not parse.
+    One loop, long because it makes no calls for what records usually are: 1.1 µs for a record of 100 bytes, where
+    `batches.records_of` takes 1.8 µs for no more than the records.
     """
     fixed = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
     out: list[Delivered] = []
     last_block: bytes | None = None  # the headers of the last record that had some
     like = _NOTHING  # and what they say
-    position = 0
+    start, position, before = begin
     room = len(body)
+    left = min(most, header.record_count)
     try:
-        for _ in range(header.record_count):
+        for record in range(start, header.record_count):
+            if not left:
+                return out, Stop(record, position, before)
             number = body[position]
             if number < 0x80:
                 position += 1
@@ -64,8 +93,12 @@ def delivered_of(body: bytes, header: Header, topic: str, partition: int, first:
                 delta = (number >> 1) ^ -(number & 1)
             else:
                 delta, position = read_varint(body, position)
-            if not 0 <= delta <= last_delta:
-                raise InvalidRecord("a record's offset is outside of its batch")
+            if not before < delta <= last_delta:
+                raise InvalidRecord("a record's offset is outside of its batch, or not behind the one before")
+            before = delta
+            if base_offset + delta < first:
+                position = end
+                continue
             timestamp = timestamp + base_timestamp if fixed is None else fixed
             if timestamp >= MAX_TIMESTAMP_MS:
                 raise InvalidRecord("a record's timestamp has more than 63 bits")
@@ -111,13 +144,13 @@ def delivered_of(body: bytes, header: Header, topic: str, partition: int, first:
             if position != end:
                 raise InvalidRecord("a record's length does not match its content")
             offset = base_offset + delta
-            if offset >= first:
-                out.append(Delivered(offset, 1, taken, message, topic, partition, offset))
+            out.append(Delivered(offset, 1, taken, message, topic, partition, offset))
+            left -= 1
     except (IndexError, UnicodeDecodeError) as error:
         raise InvalidRecord("a record ends in the middle or has a header name that is not text") from error
     if position != room:
         raise InvalidRecord("the batch has bytes after its last record")
-    return out
+    return out, None
 
 
 _NOTHING = Message(b"")

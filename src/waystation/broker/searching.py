@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from waystation.broker.paging import Pace
 from waystation.broker.partition import Partition
-from waystation.broker.reading import is_aborted, messages_in, step_back
+from waystation.broker.reading import AWAY_BYTES, is_aborted, messages_in, step_back
 from waystation.broker.search_terms import SearchQuery, Wanted
 from waystation.broker.view_topics import found as topic_of
 from waystation.errors import Invalid
@@ -45,8 +45,6 @@ FIRST_BYTES, MOST_BYTES = 32 * 1024, 256 * 1024
 SIDE_BY_SIDE = 64
 """Partitions that are gone through together: as many as a cursor can remember."""
 ANSWER_BYTES = 8 * 1024 * 1024
-AWAY_BYTES = 32 * 1024
-"""Compressed batches of more than this are opened on a thread: nobody knows how much is in them."""
 
 
 class SearchAnswer(msgspec.Struct):
@@ -317,7 +315,10 @@ def _open(partition: Partition, data: bytes, first: int, end: int, aborted: Sequ
 
 
 def _is_heavy(data: bytes) -> bool:
-    return len(data) > AWAY_BYTES and any(header.codec for _, header in batches.scan(data))
+    return any(
+        header.record_count > MAX_OPENED or (header.codec and header.size > AWAY_BYTES)
+        for _, header in batches.scan(data)
+    )
 
 
 # -- which search it is ------------------------------------------------------------------------------------------------

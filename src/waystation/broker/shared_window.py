@@ -15,13 +15,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from waystation.broker.partition import Partition
-from waystation.broker.record_reading import delivered_of
+from waystation.broker.record_reading import delivered_of, some_of
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.groups.share_partition import Run
 from waystation.log import batch as batches
-from waystation.log.batch import Header, Record
+from waystation.log.batch import HEADER_SIZE, Header, Record
+from waystation.log.compression import decompress, opened_limit
 from waystation.message import Delivered
 from waystation.queues.ledger import Grant
+
+MOST_KEPT = 10_000
+"""A batch with more records than this is not opened as a whole: only what is wanted of it, each time."""
 
 logger = logging.getLogger("waystation.shared")
 
@@ -102,7 +106,7 @@ class SharedWindow:
             at, end = grant.first, grant.first + grant.count
             for batch in self.of((grant,)):
                 try:
-                    messages = self._open(batch)
+                    messages = self._open(batch, at, end)
                 except (InvalidRecord, TooLarge) as error:
                     first, at = max(at, batch.base), min(end, batch.last + 1)
                     opened.broken.append((first, at - first, str(error)))
@@ -128,7 +132,11 @@ class SharedWindow:
             if header.control:
                 continue
             try:
-                found += [one for one in batches.records_of(data, header) if first <= one.offset < first + count]
+                for one in batches.records_of(data, header):
+                    if one.offset >= first + count:
+                        break
+                    if one.offset >= first:
+                        found.append(one)
             except (InvalidRecord, TooLarge) as error:
                 logger.error(
                     "shared.no_records topic=%s offset=%d error=%r",
@@ -165,14 +173,19 @@ class SharedWindow:
             size -= used
         return parts
 
-    def _open(self, batch: Batch) -> list[Delivered]:
+    def _open(self, batch: Batch, first: int, end: int) -> list[Delivered]:
+        """The batch's messages, or of a large one those before `end` from `first` on."""
         key = (self._partition, batch.base)
         messages = self._cache.get(key)
         if messages is None:
+            topic = self._partition.topic
             data = self._partition.log.read(batch.base, batch.size)
             header = batches.read_header(data)
-            body = batches.records_section(data, header)
-            messages = delivered_of(body, header, self._partition.topic.name, self._partition.index, 0)
+            records = memoryview(data)[HEADER_SIZE : header.size]
+            body = decompress(header.codec, records, opened_limit(topic.settings.max_message_bytes))
+            if header.record_count > MOST_KEPT:
+                return some_of(body, header, topic.name, self._partition.index, first, end - first)[0]
+            messages = delivered_of(body, header, topic.name, self._partition.index, 0)
             self._cache.put(key, messages, len(body))
         return messages
 

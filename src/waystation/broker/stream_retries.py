@@ -93,7 +93,7 @@ class Retries:
 def message_at(share: Share, offset: int) -> Delivered | None:
     """One message of the partition; None if retention has taken it."""
     try:
-        chunk = read_chunk(share.partition, offset, 0)
+        chunk = read_chunk(share.partition, offset, 0, 1)
     except OffsetOutOfRange:
         return None
     return next((one for one in chunk.messages if one.offset == offset), None)

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from waystation.broker.partition import Partition
 from waystation.broker.topic_folders import TopicFolders
+from waystation.broker.unfinished_batches import UnfinishedBatches
 from waystation.catalog import Catalog, TopicRow
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
@@ -137,6 +138,7 @@ class Topics:
         self._commit = commit
         self._points = points
         self.folders = TopicFolders(world.disk, root, catalog, points)
+        self._unfinished = UnfinishedBatches()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._turn = asyncio.Lock()
@@ -261,7 +263,7 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
-        return Partition(topic, index, log)
+        return Partition(topic, index, log, self._unfinished)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

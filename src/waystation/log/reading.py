@@ -178,13 +178,10 @@ class SegmentReader:
 
     def _first_not_older(self, data: bytes, header: Header, timestamp: int) -> tuple[int, int] | None:
         try:
-            for record in batches.records_of(data, header):
-                if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                    return record.offset, record.timestamp
+            return batches.first_not_older(batches.records_section(data, header), header, timestamp, self.start_offset)
         except (InvalidRecord, TooLarge):
             # Its checksum is right, so it is what a producer sent; what is inside is between it and its consumers.
             return max(header.base_offset, self.start_offset), header.max_timestamp
-        return None
 
     def find_max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the record with the latest timestamp; None in an empty log."""

@@ -325,6 +325,9 @@ def _read_fields(data: Bytes, starts: Ints, ends: Ints, headers: Sequence[Header
 def _check_deltas(timestamp: Ints, offset: Ints, headers: Sequence[Header], each: Ints) -> None:
     last = np.repeat(np.array([header.last_offset_delta for header in headers]), each)
     wrong = (offset < 0) | (offset > last)
+    falls = offset[1:] <= offset[:-1]
+    falls[np.cumsum(each)[:-1] - 1] = False  # each batch begins again
+    wrong[1:] |= falls
     if not wrong.any():
         base = np.repeat(np.array([header.base_timestamp for header in headers]), each)
         total = base + timestamp

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker.partition import Partition
-from waystation.broker.reading import read_chunk
+from waystation.broker.reading import read_away
 from waystation.broker.view_topics import (
     DeletedRecords,
     DeleteRecords,
@@ -32,6 +32,7 @@ from waystation.message_json import to_json_object
 from waystation.observe.spans import Place as TracedPlace
 
 if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
     from waystation.doors.http.desk import Desk
 
 TAG = "topics"
@@ -176,22 +177,22 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     if asked.time_ms is not None:
         found = log.find_time(asked.time_ms)
         offset = log.stable_offset if found is None else found[0]
-    messages, following = _read(partition, offset, asked.count)
+    messages, following = await _read(desk.broker, partition, offset, asked.count)
     if not messages and asked.wait_ms:
         await _grown(partition, following, asked.wait_ms)
-        messages, following = _read(partition, following, asked.count)
+        messages, following = await _read(desk.broker, partition, following, asked.count)
     if desk.broker.tracing is not None:
         desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
     shown = [to_json_object(delivered) for delivered in messages]
     return {"messages": shown, "next_offset": following, "end_offset": log.stable_offset}
 
 
-def _read(partition: Partition, offset: int, count: int) -> tuple[list[Delivered], int]:
+async def _read(broker: Broker, partition: Partition, offset: int, count: int) -> tuple[list[Delivered], int]:
     """Up to `count` messages from `offset` on, and where to read on."""
     messages: list[Delivered] = []
     size = 0
     while len(messages) < count and size < ANSWER_BYTES:
-        chunk = read_chunk(partition, offset)
+        chunk = await read_away(broker.world.offload, partition, offset, most=count - len(messages))
         if chunk.next == offset:
             break
         offset = chunk.next
@@ -219,7 +220,7 @@ async def _grown(partition: Partition, beyond: int, wait_ms: int) -> None:
 
 
 async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:
-    latest = desk.broker.messages.history(call.path["topic"], call.query.count)
+    latest = await desk.broker.messages.history_away(call.path["topic"], call.query.count)
     return {"messages": [to_json_object(delivered) for delivered in latest]}
 
 
