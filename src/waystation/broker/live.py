@@ -21,7 +21,7 @@ from uuid import UUID
 
 from waystation.broker.expiry import expired, unexpired
 from waystation.broker.following import StatelessFollower
-from waystation.broker.messages import Messages
+from waystation.broker.messages import Messages, check_history
 from waystation.broker.reading import PartitionReader, Place, Readers
 from waystation.broker.selection import Selection
 from waystation.broker.topics import Topic, Topics
@@ -172,7 +172,7 @@ class LiveFeeds:
         self.version = 0  # counts who came and went
         topics.subscribe_changes(self._changed)
 
-    def open(
+    async def open(
         self,
         selection: Selection,
         deliver: Deliver,
@@ -183,6 +183,7 @@ class LiveFeeds:
         slow: Slow = "block",
     ) -> LiveFeed:
         """A subscriber that gets the last `history` messages that concern it, and then everything from now on."""
+        check_history(history)
         self._look()
         feed = LiveFeed(self, self._topics, selection, filter, slow, deliver, on_end)
         chosen = selection.matching(self._topics)
@@ -191,7 +192,8 @@ class LiveFeeds:
         def accept(one: Delivered) -> bool:
             return not expired(one, now_ms) and (filter is None or filter.matches(one.message, topic=one.source))
 
-        feed.begin_with(self._messages.latest(chosen, history, accept))
+        # It follows before its history is read: what is appended meanwhile comes behind that, and once.
+        ends = [(partition, partition.log.stable_offset) for topic in chosen for partition in topic.partitions]
         for topic in chosen:
             feed.follow(topic, self._readers, from_start=False)
         for name in selection.names:
@@ -199,6 +201,11 @@ class LiveFeeds:
         if selection.patterns:
             self._by_pattern[feed] = None
         self.version += 1
+        try:
+            feed.begin_with(await self._messages.latest_away(ends, history, accept))
+        except BaseException:
+            feed.close()
+            raise
         return feed
 
     def closed(self, feed: LiveFeed) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from waystation.broker import crossing
 from waystation.broker.partition import Partition
 from waystation.broker.publishing import Publishing
-from waystation.broker.reading import by_time, newest, newest_away, read_away, tail_offset
+from waystation.broker.reading import Accept, by_time, newest, newest_away, read_away, tail_offset
 from waystation.broker.record_writing import record_parts
 from waystation.broker.topics import Topic, Topics, check_name
 from waystation.config import BrokerSettings
@@ -197,23 +197,25 @@ class Messages:
 
     def history(self, topic: str, count: int) -> list[Delivered]:
         """The last `count` messages of a topic, oldest first."""
-        return self.latest([self._find(topic)], count)
+        check_history(count)
+        found = self._find(topic)
+        runs = [newest(partition, count) for partition in found.partitions] if count else []
+        return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def history_away(self, topic: str, count: int) -> list[Delivered]:
         """As `history`; what may take long to decode is decoded on a thread."""
-        _check_history(count)
-        partitions = self._find(topic).partitions if count else ()
-        runs = [await newest_away(self._world.offload, partition, count) for partition in partitions]
-        return by_time([run for run in runs if run])[-count:] if runs else []
+        ends = [(partition, partition.log.stable_offset) for partition in self._find(topic).partitions]
+        return await self.latest_away(ends, count)
 
-    def latest(
-        self, topics: Iterable[Topic], count: int, accept: Callable[[Delivered], bool] | None = None
+    async def latest_away(
+        self, ends: Sequence[tuple[Partition, int]], count: int, accept: Accept | None = None
     ) -> list[Delivered]:
-        """The last `count` messages of several topics together that `accept` takes, in the order of their times."""
-        _check_history(count)
+        """The last `count` messages of these partitions together, each before an offset, that `accept` takes."""
+        check_history(count)
         if not count:
             return []
-        runs = [newest(partition, count, accept) for topic in topics for partition in topic.partitions]
+        offload = self._world.offload
+        runs = [await newest_away(offload, partition, count, accept, end=end) for partition, end in ends]
         return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def find(self, message_id: str, topic: str | None = None) -> Found | None:
@@ -344,7 +346,7 @@ def _assemble(
     return batches.assemble(header, b"".join(parts))
 
 
-def _check_history(count: int) -> None:
+def check_history(count: int) -> None:
     if not 0 <= count <= MAX_HISTORY:
         raise Invalid(f"history: {count} is not between 0 and {MAX_HISTORY}")
 

@@ -232,7 +232,7 @@ Steps = Generator[Stored, Chunk, list[Delivered]]
 
 def newest(partition: Partition, count: int, accept: Accept | None = None) -> list[Delivered]:
     """The last `count` visible messages that `accept` takes, in order, within the last `HISTORY_BYTES`."""
-    steps = _newest(partition, count, accept)
+    steps = _newest(partition, count, accept, partition.log.stable_offset)
     try:
         stored = next(steps)
         while True:
@@ -244,10 +244,10 @@ def newest(partition: Partition, count: int, accept: Accept | None = None) -> li
 
 
 async def newest_away(
-    offload: Offload, partition: Partition, count: int, accept: Accept | None = None
+    offload: Offload, partition: Partition, count: int, accept: Accept | None = None, *, end: int
 ) -> list[Delivered]:
-    """As `newest`; what may take long is decoded on a thread."""
-    steps = _newest(partition, count, accept)
+    """As `newest`, before offset `end`; what may take long is decoded on a thread."""
+    steps = _newest(partition, count, accept, end)
     try:
         stored = next(steps)
         while True:
@@ -258,9 +258,8 @@ async def newest_away(
         return list(done.value)
 
 
-def _newest(partition: Partition, count: int, accept: Accept | None) -> Steps:
+def _newest(partition: Partition, count: int, accept: Accept | None, end: int) -> Steps:
     log = partition.log
-    end = log.stable_offset
     floor = min(tail_offset(log, HISTORY_BYTES), end)
     begin = end
     found: list[Delivered] = []

@@ -93,7 +93,7 @@ class Subscriptions:
         if command.mode == "live":
             if self._tracing is not None:
                 deliver = self._tracing.watching(deliver, "topic", "", consumer_name)
-            return self._live.open(
+            return await self._live.open(
                 selection, deliver, on_end, filter=wanted, history=command.history, slow=command.slow
             )
         group = command.group or ""
