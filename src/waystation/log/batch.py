@@ -185,9 +185,9 @@ def records_of(data: Buffer, header: Header | None = None) -> Iterator[Record]:
     yield from parse_records(body, header)
 
 
-def records_section(data: Buffer, header: Header) -> bytes:
-    """The records of a batch as uncompressed bytes."""
-    return decompress(header.codec, memoryview(data)[HEADER_SIZE : header.size])
+def records_section(data: Buffer, header: Header, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """The records of a batch as uncompressed bytes; TooLarge if they are more than `limit`."""
+    return decompress(header.codec, memoryview(data)[HEADER_SIZE : header.size], limit)
 
 
 def parse_records(body: bytes, header: Header) -> Iterator[Record]:

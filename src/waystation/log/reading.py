@@ -12,10 +12,12 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageFailed, TooLarge
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
+from waystation.log.compression import opened_limit
 from waystation.log.segment import Segment
 
 logger = logging.getLogger("waystation.log")
@@ -23,6 +25,8 @@ logger = logging.getLogger("waystation.log")
 
 class SegmentReader:
     """Segments in order, and what may be seen of them."""
+
+    settings: TopicSettings
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -178,7 +182,8 @@ class SegmentReader:
 
     def _first_not_older(self, data: bytes, header: Header, timestamp: int) -> tuple[int, int] | None:
         try:
-            return batches.first_not_older(batches.records_section(data, header), header, timestamp, self.start_offset)
+            body = batches.records_section(data, header, opened_limit(self.settings.max_message_bytes))
+            return batches.first_not_older(body, header, timestamp, self.start_offset)
         except (InvalidRecord, TooLarge):
             # Its checksum is right, so it is what a producer sent; what is inside is between it and its consumers.
             return max(header.base_offset, self.start_offset), header.max_timestamp
