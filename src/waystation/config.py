@@ -5,7 +5,9 @@ come from them. Names are Kafka's where Kafka has the setting, so that existing 
 with `waystation.`. A topic's setting falls back to the broker's default for it (`log.*` names), as in Kafka.
 
 `BrokerSettings` is mutable on purpose: a setting marked `dynamic` may change while the broker runs, and everything
-reads it at the moment of use. `TopicSettings` is an immutable snapshot, made anew when a topic is altered.
+reads it at the moment of use. A setting that `protects` something, a promise to other clients or a bound on what one
+client may take, is for whoever starts the broker alone: no protocol can change it. `TopicSettings` is an immutable
+snapshot, made anew when a topic is altered.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     broker_name: str | None = None  # topics: the broker setting that is this one's default
     dynamic: bool = True  # broker: may change while it runs
+    protects: str = ""  # broker: what a client would break for others if it could change this; then not dynamic
     secret: bool = False  # never shown
 
     @property
@@ -390,8 +393,24 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting(
             "num.partitions", "int", 1, "Partitions of a topic that is created without a number.", low=1, high=100_000
         ),
-        Setting("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
-        Setting("fetch.max.bytes", "int", 55 * _MIB, "Largest answer to one fetch.", low=1024, high=2**31 - 1),
+        Setting(
+            "delete.topic.enable",
+            "bool",
+            True,
+            "Whether topics can be deleted.",
+            dynamic=False,
+            protects="`false` protects topics from deletion",
+        ),
+        Setting(
+            "fetch.max.bytes",
+            "int",
+            55 * _MIB,
+            "Largest answer to one fetch.",
+            low=1024,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="a bound on the memory that one client can take",
+        ),
         Setting(
             "max.connections",
             "int",
@@ -400,8 +419,18 @@ BROKER_SETTINGS: dict[str, Setting] = {
             " the process may have (`ulimit -n`), and three quarters of it at one of several ports.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a small value shuts other clients out, a large one uses up file handles",
         ),
-        Setting("connections.max.idle.ms", "int", 600_000, "A connection silent for this long is closed.", low=1),
+        Setting(
+            "connections.max.idle.ms",
+            "int",
+            600_000,
+            "A connection silent for this long is closed.",
+            low=1,
+            dynamic=False,
+            protects="a small value closes other clients' connections",
+        ),
         Setting(
             "socket.request.max.bytes",
             "int",
@@ -409,6 +438,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Largest request; a larger one ends the connection.",
             low=1024,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a bound on the memory that one client can take",
         ),
         Setting(
             "group.initial.rebalance.delay.ms",
@@ -425,6 +456,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Smallest session timeout a member may ask for.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="what other groups' members may ask for",
         ),
         Setting(
             "group.max.session.timeout.ms",
@@ -433,8 +466,19 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Largest session timeout a member may ask for.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="how long a dead member may keep partitions from the others",
         ),
-        Setting("group.max.size", "int", 10_000, "Members in one group.", low=1, high=2**31 - 1),
+        Setting(
+            "group.max.size",
+            "int",
+            10_000,
+            "Members in one group.",
+            low=1,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="a bound on a group's members; a small value shuts members out",
+        ),
         Setting(
             "group.consumer.session.timeout.ms",
             "int",
@@ -442,6 +486,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Session timeout of the new (KIP-848) protocol.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a small value removes the members of every group",
         ),
         Setting(
             "group.consumer.heartbeat.interval.ms",
@@ -450,6 +496,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Heartbeat interval of the new (KIP-848) protocol.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="members would heartbeat too late for their session, or flood the broker",
         ),
         Setting(
             "group.share.delivery.count.limit",
@@ -458,6 +506,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Share groups: a record that was handed out so often and came back is dead.",
             low=1,
             high=32_766,
+            dynamic=False,
+            protects="a small value archives or dead-letters other groups' records after fewer deliveries",
         ),
         Setting(
             "group.share.record.lock.duration.ms",
@@ -466,6 +516,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Share groups: how long a member may hold a record before it is given to another.",
             low=1,
             high=86_400_000,
+            dynamic=False,
+            protects="a small value hands out records twice that other groups' members are working on",
         ),
         Setting(
             "group.share.partition.max.record.locks",
@@ -474,6 +526,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Share groups: records of a partition that are not done, above which no further ones are handed out.",
             low=1,
             high=100_000,
+            dynamic=False,
+            protects="a bound on the memory of each share group's partition",
         ),
         Setting(
             "group.share.session.timeout.ms",
@@ -482,6 +536,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Share groups: a member silent for this long is removed.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a small value removes the members of every share group",
         ),
         Setting(
             "group.share.heartbeat.interval.ms",
@@ -490,8 +546,19 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Share groups: how often members of a group at rest heartbeat.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="members would heartbeat too late for their session, or flood the broker",
         ),
-        Setting("group.share.max.size", "int", 1_000, "Members in one share group.", low=1, high=100_000),
+        Setting(
+            "group.share.max.size",
+            "int",
+            1_000,
+            "Members in one share group.",
+            low=1,
+            high=100_000,
+            dynamic=False,
+            protects="a bound on a share group's members; a small value shuts members out",
+        ),
         Setting(
             "group.share.max.share.sessions",
             "int",
@@ -499,6 +566,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Kafka share consumers that may fetch at the same time.",
             low=1,
             high=1_000_000,
+            dynamic=False,
+            protects="a bound on memory; a small value shuts consumers out",
         ),
         Setting(
             "share.coordinator.state.topic.num.partitions",
@@ -516,6 +585,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Largest metadata string kept with an offset.",
             low=0,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a bound on what is stored with each committed offset",
         ),
         Setting(
             "offsets.retention.minutes",
@@ -524,6 +595,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Offsets of a group without members are kept this long.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a small value deletes other groups' committed offsets",
         ),
         Setting(
             "offsets.topic.num.partitions",
@@ -550,6 +623,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "Largest transaction timeout a producer may ask for.",
             low=1,
             high=2**31 - 1,
+            dynamic=False,
+            protects="a large value lets one producer hold back readers of committed records",
         ),
         Setting(
             "transactional.id.expiration.ms",
@@ -557,6 +632,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             7 * _DAY_MS,
             "An idle transactional id is forgotten after this long.",
             low=1,
+            dynamic=False,
+            protects="a small value forgets the transactions that fence off other producers' zombies",
         ),
         Setting(
             "producer.id.expiration.ms",
@@ -564,6 +641,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             _DAY_MS,
             "An idle producer's sequence numbers are forgotten after this long.",
             low=1,
+            dynamic=False,
+            protects="a small value stores other producers' retries twice",
         ),
         Setting(
             "log.retention.check.interval.ms", "int", 300_000, "How often retention looks for old segments.", low=1
@@ -574,6 +653,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "list",
             "",
             "Host names, besides IP addresses and localhost, by which the HTTP door may be asked.",
+            dynamic=False,
+            protects="the protection against DNS rebinding",
         ),
         Setting(
             "waystation.http.token",
@@ -583,6 +664,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
             " doors ask for nothing.",
             dynamic=False,
             secret=True,
+            protects="the protection of the HTTP port",
         ),
         Setting(
             "waystation.queue.shards",
@@ -608,6 +690,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "The largest payload of a message that is put to a queue. Topics have `max.message.bytes`.",
             low=1,
             high=512 * 1024 * 1024,
+            dynamic=False,
+            protects="a bound on the memory that one message can take",
         ),
         Setting(
             "waystation.queue.segment.bytes",
@@ -624,9 +708,18 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "`commit`: acks=all waits for fsync; `interval`: fsync every interval; `os`: the kernel decides. Committed"
             " offsets and transactions wait for it in every mode.",
             choices=("commit", "interval", "os"),
+            dynamic=False,
+            protects="whether an acknowledged message survives a power cut",
         ),
         Setting(
-            "waystation.flush.interval.ms", "int", 1_000, "For `waystation.flush=interval`.", low=1, high=3_600_000
+            "waystation.flush.interval.ms",
+            "int",
+            1_000,
+            "For `waystation.flush=interval`.",
+            low=1,
+            high=3_600_000,
+            dynamic=False,
+            protects="how much a power cut can take",
         ),
         Setting(
             "waystation.tracing",
@@ -642,6 +735,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             64 * _MIB,
             "With less room on the disk, publishers of the namespaces that store most are held back; 0: never.",
             low=0,
+            dynamic=False,
+            protects="a small value lets the disk fill up, a large one holds all publishers back",
         ),
         Setting(
             "waystation.memory.max.bytes",
@@ -649,6 +744,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             0,
             "With more memory in use, publishers of the namespaces that store most are held back; 0: never.",
             low=0,
+            dynamic=False,
+            protects="a large value lets memory run out, a small one holds all publishers back",
         ),
         Setting(
             "waystation.checkpoint.interval.ms",
@@ -675,6 +772,23 @@ BROKER_SETTINGS: dict[str, Setting] = {
 }
 
 
+def check_dynamic(name: str) -> None:
+    """Raises InvalidSetting if the setting cannot change while the broker runs; an unknown name is not looked at."""
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None or setting.dynamic:
+        return
+    why = f" ({setting.protects})" if setting.protects else ""
+    raise InvalidSetting(
+        f"{name} can only be set before the broker starts{why}: put it into the config file, set the variable"
+        f" {variable_of(name)}, or start with --set {name}=…"
+    )
+
+
+def variable_of(name: str) -> str:
+    """The variable of the environment that sets a setting at the start."""
+    return "WAYSTATION_SET_" + name.upper().replace(".", "_")
+
+
 Source = Literal["file", "environment", "flag"]
 """Where a given value comes from."""
 
@@ -690,6 +804,7 @@ class BrokerSettings:
         self.given: dict[str, str] = {}  # from the file, the environment and the flags
         self._sources = dict(sources or {})
         self.changed: dict[str, str] = {}  # at run time, kept in the catalog
+        self.ignored: dict[str, str] = {}  # in the catalog from a version that let clients change them; without effect
         for name, text in (overrides or {}).items():
             self._values[name] = self.check(name, text)
             self.given[name] = text
@@ -703,16 +818,30 @@ class BrokerSettings:
         return setting.parse(text)
 
     def change(self, name: str, text: str | None) -> None:
-        """Sets (or with None takes back) a dynamic setting at run time."""
-        setting = BROKER_SETTINGS.get(name)
-        if setting is not None and not setting.dynamic:
-            raise InvalidSetting(f"{name} can only be set before the broker starts")
+        """Sets (or with None takes back) a dynamic setting at run time. Taking back what is ignored only forgets it."""
+        if text is None and name in self.ignored:
+            del self.ignored[name]
+            return
+        check_dynamic(name)
         if text is None:
             self.changed.pop(name, None)
             self._values[name] = self.check(name, self.given.get(name, render(BROKER_SETTINGS[name].default)))
             return
         self._values[name] = self.check(name, text)
         self.changed[name] = text
+
+    def load(self, stored: Mapping[str, str]) -> None:
+        """Takes over what earlier runs kept in the catalog, but not what clients may not change: see `ignored`."""
+        for name, text in stored.items():
+            setting = BROKER_SETTINGS.get(name)
+            if setting is not None and not setting.dynamic:
+                self.ignored[name] = text
+            else:
+                self.change(name, text)
+
+    def kept(self) -> dict[str, str]:
+        """What the catalog has to keep."""
+        return {**self.ignored, **self.changed}
 
     def source(self, name: str) -> Literal["default", "file", "environment", "flag", "changed"]:
         """Where the value that holds comes from."""

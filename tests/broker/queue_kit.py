@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -64,8 +64,10 @@ class Machine:
         self.disk.remove_tree(ROOT)
         return await self.start()
 
-    async def again(self) -> Broker:
+    async def again(self, given: Mapping[str, str] | None = None) -> Broker:
+        """Stops the broker and starts it on the same disk, with these broker settings besides."""
         await self.broker.stop()
+        self.settings |= given or {}
         return await self.start()
 
     @property

@@ -29,6 +29,29 @@ Where a setting comes from, the first that has it:
 A change takes effect at once, also for logs that are open, except where the table says *at start*.
 """
 
+AT_START = """\
+## What no client can change
+
+Any client that reaches a port may change settings at run time. So the settings that hold up a promise to other clients,
+or a bound on what one client may take, are read at the start only: from the config file, the environment and the flags
+of `waystation serve`. A change is refused on every protocol (Kafka: `INVALID_CONFIG`, and `DescribeConfigs` says that
+they are read-only; HTTP: 400), with a sentence that says where to set it. They are these, and why:
+
+| setting | why |
+| --- | --- |
+"""
+
+AFTER = """\
+What the other settings do, a client could do anyway (the defaults for topics, which any client may override or whose
+topics it may delete), or it costs others no message and no memory: `auto.create.topics.enable`, `num.partitions`,
+`group.initial.rebalance.delay.ms`, `log.retention.check.interval.ms`, `log.cleaner.backoff.ms`,
+`waystation.checkpoint.interval.ms`.
+
+Earlier versions let clients change some of these and stored the value in the catalog. It is **not honoured any more**:
+the start warns of each such value with its name, the value of the config file (or the default) holds, and
+`waystation config set --unset NAME` removes the stored one.
+"""
+
 LIMITS = f"""\
 ## Limits
 
@@ -37,6 +60,7 @@ LIMITS = f"""\
 - `segment.bytes` and `max.message.bytes` end at 2 GiB − 1, since positions and lengths have 32 bits in the file format.
 - With one broker there is one replica: a topic with `min.insync.replicas` above 1 refuses publishes with `acks=all`.
 - Settings are per topic or per broker; there are none per client yet.
+- There is no role of an administrator: who may change a setting at run time is everybody or nobody.
 """
 
 
@@ -63,6 +87,10 @@ def page() -> str:
                 for row in _by_name(BROKER_SETTINGS)
             ),
             "",
+            AT_START
+            + "\n".join(f"| `{row.name}` | {row.protects} |" for row in _by_name(BROKER_SETTINGS) if row.protects),
+            "",
+            AFTER,
             LIMITS,
         )
     )

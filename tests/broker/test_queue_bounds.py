@@ -71,9 +71,8 @@ async def test_retention_never_touches_queues(machine: Machine) -> None:
 
 @on_a_machine
 async def test_the_largest_message_is_what_the_broker_says(machine: Machine) -> None:
-    broker = machine.broker
+    broker = await machine.again({"waystation.queue.message.max.bytes": "1000"})
     await broker.queues.declare("jobs")
-    await broker.alter_settings({"waystation.queue.message.max.bytes": "1000"})
     await put(broker, "jobs", bytes(1000))
     with pytest.raises(TooLarge, match="1000"):
         await put(broker, "jobs", bytes(1001))

@@ -97,19 +97,19 @@ def test_a_wrong_change_is_refused_before_anything_is_asked(words: tuple[str, ..
 
 
 def test_a_running_broker_is_changed_and_shown(quick: QuickCli) -> None:
-    done = quick("config", "set", "offset.metadata.max.bytes=5000", "transaction.max.timeout.ms=800000")
+    done = quick("config", "set", "log.cleaner.backoff.ms=5000", "log.retention.check.interval.ms=800000")
     assert done.lines == [
-        "offset.metadata.max.bytes is 5000 now (changed)",
-        "transaction.max.timeout.ms is 800000 now (changed)",
+        "log.cleaner.backoff.ms is 5000 now (changed)",
+        "log.retention.check.interval.ms is 800000 now (changed)",
     ]
     shown = quick("config", "show", "--server", quick.server, "--changed", "--json").json["settings"]
     sources = {one["name"]: one["source"] for one in shown}
-    assert sources["offset.metadata.max.bytes"] == "changed"
+    assert sources["log.cleaner.backoff.ms"] == "changed"
     assert sources["group.consumer.heartbeat.interval.ms"] == "flag"
-    names = ("offset.metadata.max.bytes", "transaction.max.timeout.ms")
+    names = ("log.cleaner.backoff.ms", "log.retention.check.interval.ms")
     after = quick("config", "set", "--unset", names[0], "--unset", names[1], "--json").json
     assert [one["source"] for one in after["settings"]] == ["default", "default"]
-    assert "offset.metadata.max.bytes" in quick("config", "show", "--server", quick.server).text
+    assert "log.cleaner.backoff.ms" in quick("config", "show", "--server", quick.server).text
 
 
 def test_the_page_has_every_option() -> None:

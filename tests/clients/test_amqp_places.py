@@ -8,24 +8,22 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pika.exceptions import ProbableAccessDeniedError
 
 from tests.clients.amqp_kit import ours_only, target_of
 from tests.clients.pika_kit import Inbox, Pikas, bound_queue, cut_off, drain, gone, new_queue, put, until
 from tests.support.names import unique
 from tests.support.server import Server
+from tests.support.short_disk import ShortDiskServer
 from tests.support.waiting import DEADLINE_S, wait_for
 
 pytestmark = ours_only
 
-NEVER_ENOUGH = 2**60
-SETTING = "waystation.disk.free.min.bytes"
-
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("amqp-places")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShortDiskServer]:
+    running = ShortDiskServer(tmp_path_factory.mktemp("amqp-places"))
+    with running:
         yield running
 
 
@@ -97,16 +95,9 @@ def test_deleted_virtual_host_takes_its_queues_along_and_is_unknown_then(server:
     assert gone(clients, name)
 
 
-def set_least_room(server: Server, bytes_free: int) -> None:
-    """From now on the broker counts as short of disk with less than this."""
-    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    entry = ConfigEntry(SETTING, str(bytes_free), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE_S)
-
-
-def test_publisher_is_blocked_while_the_disk_is_short_and_consumers_go_on(server: Server, clients: Pikas) -> None:
+def test_publisher_is_blocked_while_the_disk_is_short_and_consumers_go_on(
+    server: ShortDiskServer, clients: Pikas
+) -> None:
     publisher, consumer = clients.channel(confirm=False), clients.channel()
     queue = new_queue(consumer, exclusive=False)
     told: list[str] = []
@@ -115,14 +106,14 @@ def test_publisher_is_blocked_while_the_disk_is_short_and_consumers_go_on(server
     put(publisher, queue, [b"before"])
     inbox = Inbox(consumer, queue)
     assert inbox.take(1)[0].body == b"before"
-    set_least_room(server, NEVER_ENOUGH)
+    server.set_free_bytes(1000)
     try:
         until(publisher.connection, lambda: told, "the publisher is told to wait")
         assert "disk" in told[0]
         put(publisher, queue, [b"waits"])
         assert inbox.settled() == []
     finally:
-        set_least_room(server, 0)
+        server.set_free_bytes(None)
     until(publisher.connection, lambda: len(told) == 2, "the publisher is told to go on")
     assert told[1] == "unblocked"
     assert inbox.take(1)[0].body == b"waits"

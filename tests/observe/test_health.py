@@ -67,14 +67,13 @@ async def test_a_log_whose_disk_fails_is_failing_and_named(machine: Machine) -> 
 
 @on_a_machine
 async def test_a_disk_that_is_nearly_full_and_one_that_is(machine: Machine) -> None:
-    broker = machine.broker
-    await broker.alter_settings({"waystation.disk.free.min.bytes": str(100 * MIB)})
+    broker = await machine.again({"waystation.disk.free.min.bytes": str(100 * MIB)})
     machine.disk.capacity = 1024 * MIB
     assert health_of(broker).status == "ok"
-    await broker.alter_settings({"waystation.disk.free.min.bytes": str(600 * MIB)})
+    broker = await machine.again({"waystation.disk.free.min.bytes": str(600 * MIB)})
     assert the_one(broker).severity == "warning"
     assert "nearly full" in the_one(broker).what
-    await broker.alter_settings({"waystation.disk.free.min.bytes": str(2000 * MIB)})
+    broker = await machine.again({"waystation.disk.free.min.bytes": str(2000 * MIB)})
     reasons = health_of(broker).reasons
     assert reasons[0].severity == "failing"
     assert "waystation.disk.free.min.bytes" in reasons[0].advice
@@ -84,8 +83,7 @@ async def test_a_disk_that_is_nearly_full_and_one_that_is(machine: Machine) -> N
 async def test_memory_near_its_limit_and_above_it(machine: Machine) -> None:
     used = Used()
     machine.simulation.world = replace(machine.simulation.world, memory=used)
-    broker = await machine.again()
-    await broker.alter_settings({"waystation.memory.max.bytes": str(100 * MIB)})
+    broker = await machine.again({"waystation.memory.max.bytes": str(100 * MIB)})
     used.used = 95 * MIB
     assert the_one(broker).severity == "warning"
     used.used = 101 * MIB

@@ -29,6 +29,9 @@ class ServerDied(AssertionError):
 class Server:
     """One `waystation serve` process and its data folder."""
 
+    module = "waystation.cli.main"
+    """The module that is run."""
+
     def __init__(
         self,
         folder: Path,
@@ -105,7 +108,7 @@ class Server:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _command(self, ready: Path) -> list[str]:
-        command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(self.data)]
+        command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
         for door in ("kafka", "amqp", "http"):
             command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
         command += ["--ready-file", str(ready), *self.arguments]

@@ -129,8 +129,15 @@ class Broker:
 
     async def start(self) -> None:
         """Recovers everything; when it returns, doors may open."""
-        for name, text in self.catalog.settings().items():
-            self.settings.change(name, text)
+        self.settings.load(self.catalog.settings())
+        for name, text in self.settings.ignored.items():
+            logger.warning(
+                "the setting %s was changed to %r by a client of an earlier version, which is not honoured any more:"
+                " put it into the config file if you want it; `waystation config set --unset %s` ends this warning",
+                name,
+                text,
+                name,
+            )
         self._apply_flush()
         self._points.load()
         self.topics.open_all()
@@ -296,14 +303,15 @@ class Broker:
 
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes broker settings at run time; all of them or none. They survive a restart."""
-        before = dict(self.settings.changed)
+        before, ignored = dict(self.settings.changed), dict(self.settings.ignored)
         try:
             for name, text in changes.items():
                 self.settings.change(name, text)
-            await self.world.offload(self.catalog.save_settings, dict(self.settings.changed))
+            await self.world.offload(self.catalog.save_settings, self.settings.kept())
         except BaseException:
+            self.settings.ignored = ignored
             for name in changes:
-                if name in before or name in self.settings.changed:
+                if name not in ignored and (name in before or name in self.settings.changed):
                     self.settings.change(name, before.get(name))
             raise
         self._apply_flush()

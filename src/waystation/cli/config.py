@@ -174,7 +174,7 @@ def _set(arguments: argparse.Namespace) -> int:
 def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
     """What to change; checked here, so that a slip costs no connection and its sentence has the nearest name."""
     from waystation.cli.config_file import unknown
-    from waystation.config import BROKER_SETTINGS, BrokerSettings
+    from waystation.config import BROKER_SETTINGS, BrokerSettings, check_dynamic
 
     changes: dict[str, str | None] = {}
     for name, text in parse_pairs(arguments.pair, "config set"):
@@ -189,9 +189,8 @@ def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             raise Invalid(unknown(name))
-        if not setting.dynamic:
-            raise Invalid(f"{name} can only be set before the broker starts: put it into the config file")
         if value is not None:
+            check_dynamic(name)
             BrokerSettings.check(name, value)
     return changes
 

@@ -8,22 +8,21 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pamqp import commands
 
 from tests.doors.amqp.kit import Amqp, connected, publish
 from tests.support.names import unique
 from tests.support.server import Server
+from tests.support.short_disk import ShortDiskServer
 from tests.support.waiting import DEADLINE_S, wait_for
 
 MiB = 1024 * 1024
-LOW_DISK = "waystation.disk.free.min.bytes"
-MORE_THAN_ANY_DISK_HAS = 2**60
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("flow")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShortDiskServer]:
+    server = ShortDiskServer(tmp_path_factory.mktemp("flow"))
+    with server:
         yield server
 
 
@@ -82,23 +81,14 @@ def test_a_publisher_that_does_not_read_its_confirms_is_served_for_long_and_then
         assert declare(amqp, queue) == count
 
 
-def set_free_disk(server: Server, wanted: int) -> None:
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    node = str(next(iter(admin.list_topics(timeout=DEADLINE_S).brokers)))
-    entry = ConfigEntry(LOW_DISK, str(wanted), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.BROKER, node, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE_S)
-
-
-def test_a_publisher_is_told_when_the_disk_is_short_and_when_it_is_not_any_more(server: Server) -> None:
+def test_a_publisher_is_told_when_the_disk_is_short_and_when_it_is_not_any_more(server: ShortDiskServer) -> None:
     queue = unique("short")
     fill(server, queue, 10, 1000)
     with connected(server) as publisher, connected(server) as consumer:
         publisher.ask(commands.Confirm.Select())
         publisher.send(publish(1, b"before", queue))
         publisher.expect(commands.Basic.Ack)
-        set_free_disk(server, MORE_THAN_ANY_DISK_HAS)
+        server.set_free_bytes(1000)
         try:
             told = publisher.expect(commands.Connection.Blocked)
             assert "disk" in told.reason
@@ -107,13 +97,13 @@ def test_a_publisher_is_told_when_the_disk_is_short_and_when_it_is_not_any_more(
             for _ in range(11):
                 consumer.content()  # whoever only consumes goes on
         finally:
-            set_free_disk(server, 0)
+            server.set_free_bytes(None)
         publisher.expect(commands.Connection.Unblocked)
         publisher.expect(commands.Basic.Ack)
         assert consumer.content()[2] == b"later"
 
 
-def test_a_namespace_that_stores_little_goes_on_publishing(server: Server) -> None:
+def test_a_namespace_that_stores_little_goes_on_publishing(server: ShortDiskServer) -> None:
     queue = unique("many")
     fill(server, queue, 50, 10_000)
     web = http.client.HTTPConnection(server.addresses["http"], timeout=DEADLINE_S)
@@ -125,14 +115,14 @@ def test_a_namespace_that_stores_little_goes_on_publishing(server: Server) -> No
             amqp.ask(commands.Confirm.Select())
         large.send(publish(1, b"x", queue))
         large.expect(commands.Basic.Ack)
-        set_free_disk(server, MORE_THAN_ANY_DISK_HAS)
+        server.set_free_bytes(1000)
         try:
             large.expect(commands.Connection.Blocked)
             for _ in range(3):
                 small.send(publish(1, b"x", "few"))
                 small.expect(commands.Basic.Ack)
         finally:
-            set_free_disk(server, 0)
+            server.set_free_bytes(None)
         large.expect(commands.Connection.Unblocked)
 
 

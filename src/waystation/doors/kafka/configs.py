@@ -15,7 +15,15 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.shared_checks import check_group_id, check_own
 from waystation.broker.topics import check_name
-from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render, resolve_topic
+from waystation.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerSettings,
+    Setting,
+    check_dynamic,
+    render,
+    resolve_topic,
+)
 from waystation.doors.kafka import loggers
 from waystation.doors.kafka.config_entries import (
     Entry,
@@ -264,8 +272,7 @@ async def _apply_to_group(call: Call, name: str, change: Change) -> None:
 
 def _check_broker_setting(name: str, text: str) -> None:
     BrokerSettings.check(name, text)
-    if not BROKER_SETTINGS[name].dynamic:
-        raise InvalidSetting(f"{name} can only be set before the broker starts")
+    check_dynamic(name)
 
 
 def _changed(
