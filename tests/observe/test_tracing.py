@@ -264,7 +264,7 @@ def test_http_takes_the_requests_own_header_for_messages_that_have_none(collecto
     http("PUT", f"/v1/queues/{name}", {})
     body = [{"payload": "a"}, {"payload": "b", "headers": {"traceparent": other.header}}]
     http("POST", f"/v1/queues/{name}/messages", body, headers={"traceparent": mine.header, "tracestate": "v=2"})
-    taken = http("GET", f"/v1/queues/{name}/messages", count=2).json["messages"]
+    taken = http("POST", f"/v1/queues/{name}/take", count=2).json["messages"]
     assert taken[0]["headers"] == {"traceparent": mine.header, "tracestate": "v=2"}
     assert taken[1]["headers"] == {"traceparent": other.header}
     http("POST", "/v1/ack", {"ack_ids": [one["ack_id"] for one in taken]})

@@ -84,9 +84,10 @@ class Http:
     def socket(self, path: str, **query: Any) -> Socket:
         return Socket(f"ws://{self.address}{path}{ask(query)}")
 
-    def events(self, path: str, **query: Any) -> Events:
+    def events(self, path: str, method: str = "GET", **query: Any) -> Events:
         connection = self.connect()
-        connection.request("GET", path + ask(query), headers={"accept": "text/event-stream"})
+        sent = {"accept": "text/event-stream", "x-requested-with": "a test"}
+        connection.request(method, path + ask(query), headers=sent if method == "GET" else {})
         response = connection.getresponse()
         assert response.status == 200, response.read()
         assert response.headers["content-type"] == "text/event-stream"
@@ -100,7 +101,7 @@ class Http:
         return list(self("POST", f"/v1/queues/{name(queue)}/messages", objects).json["ids"])
 
     def take(self, queue: str, count: int = 1, wait_ms: int = 0, **query: Any) -> list[dict[str, Any]]:
-        answer = self("GET", f"/v1/queues/{name(queue)}/messages", count=count, wait_ms=wait_ms, **query)
+        answer = self("POST", f"/v1/queues/{name(queue)}/take", count=count, wait_ms=wait_ms, **query)
         return list(answer.json["messages"])
 
     def one(self, queue: str, **query: Any) -> dict[str, Any]:

@@ -211,6 +211,9 @@ def test_a_page_of_another_origin_changes_nothing(http: Http, queue: str, header
     http.put(queue, "x")
     for method, path in (
         ("POST", f"/v1/queues/{queue}/messages"),
+        ("POST", f"/v1/queues/{queue}/take"),
+        ("POST", f"/queue/dequeue?queue={queue}"),
+        ("POST", f"/v1/queues/{queue}/stream"),
         ("GET", f"/v1/queues/{queue}/messages"),
         ("DELETE", f"/v1/queues/{queue}"),
         ("GET", f"/queue/dequeue?queue={queue}"),

@@ -19,6 +19,8 @@ from waystation.doors.http.bodies import MessageIn, MessageOut
 from waystation.doors.http.routes import ROUTES
 from waystation.message_json import FIELDS
 
+VOUCHED = {"x-requested-with": "a test"}
+
 
 @pytest.fixture(scope="module")
 def document(http: Http) -> dict[str, Any]:
@@ -68,12 +70,14 @@ class Tour:
         yield "GET", "/v1/queues/{queue}/messages/{id}", lambda: http("GET", f"{q}/messages/one")
         yield "GET", "/v1/messages/{id}", lambda: http("GET", "/v1/messages/one")
         yield "DELETE", "/v1/queues/{queue}/messages/{id}", lambda: http("DELETE", f"{q}/messages/one")
-        yield "GET", "/v1/queues/{queue}/messages", lambda: http("GET", f"{q}/messages", count=5)
+        yield "POST", "/v1/queues/{queue}/take", lambda: http("POST", f"{q}/take", count=1)
+        yield "GET", "/v1/queues/{queue}/messages", lambda: http("GET", f"{q}/messages", count=5, headers=VOUCHED)
         for prefix, path in (("/v1/queues/{queue}", q), ("/v1", "/v1")):
             for verb in ("touch", "ack", "reject", "release"):
                 yield "POST", f"{prefix}/{verb}", partial(self.settle, f"{path}/{verb}")
         yield "DELETE", "/v1/queues/{queue}/messages", lambda: http("DELETE", f"{q}/messages")
         yield "GET", "/v1/queues/{queue}/stream", lambda: self.stream(f"{q}/stream")
+        yield "POST", "/v1/queues/{queue}/stream", lambda: self.events(f"{q}/stream")
         yield "GET", "/v1/dead-letters", lambda: http("GET", "/v1/dead-letters")
         self.http("POST", f"{q}/reject", {"ack_ids": [self.taken()["ack_id"]], "dead": True})
         http("POST", "/v1/release", {"ack_ids": [http.one(self.dead)["ack_id"]]})
@@ -103,6 +107,7 @@ class Tour:
         yield "POST", "/v1/topics/{topic}/delete-records", lambda: http("POST", f"{t}/delete-records", all_of_it)
         yield "GET", "/v1/subscriptions", lambda: http("GET", "/v1/subscriptions")
         yield "GET", "/v1/subscriptions/stream", lambda: self.stream("/v1/subscriptions/stream", topic=topic)
+        yield "POST", "/v1/subscriptions/stream", lambda: self.events("/v1/subscriptions/stream", topic=topic)
         yield "PUT", "/v1/exchanges/{exchange}", lambda: http("PUT", e, {"kind": "direct"})
         yield "GET", "/v1/exchanges", lambda: http("GET", "/v1/exchanges")
         yield "GET", "/v1/exchanges/{exchange}", lambda: http("GET", e)
@@ -139,6 +144,7 @@ class Tour:
         enqueue = {"queue": queue, "message": [1], "priority": 9, "ttl": 60, "delay": 0}
         yield "POST", "/queue/enqueue", lambda: http("POST", "/queue/enqueue", enqueue)
         yield "GET", "/queue/dequeue", lambda: self.remember(http("GET", "/queue/dequeue", queue=queue))
+        yield "POST", "/queue/dequeue", lambda: http("POST", "/queue/dequeue", queue=queue)
         yield "POST", "/queue/ack", lambda: http("POST", "/queue/ack", {"ack_id": self.remembered["ack_id"]})
         yield "GET", "/queue/{queue}/stats", lambda: http("GET", f"/queue/{queue}/stats")
         yield "POST", "/pubsub/publish", lambda: http("POST", "/pubsub/publish", {"channel": topic, "message": 1})
@@ -171,6 +177,10 @@ class Tour:
         """Both ways to read a stream."""
         self.socket(path, **query)
         self.http.events(path, **query).close()
+        return Answer(200, {"content-type": "text/event-stream"}, b"")
+
+    def events(self, path: str, **query: Any) -> Answer:
+        self.http.events(path, "POST", **query).close()
         return Answer(200, {"content-type": "text/event-stream"}, b"")
 
     def socket(self, path: str, **query: Any) -> Answer:

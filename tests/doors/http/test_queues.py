@@ -169,7 +169,7 @@ def test_a_long_poll_without_a_message_ends_empty(http: Http, queue: str) -> Non
 
 def test_a_client_that_leaves_a_long_poll_takes_nothing_with_it(http: Http, queue: str) -> None:
     connection = http.connect()
-    connection.request("GET", f"/v1/queues/{queue}/messages?wait_ms=60000")
+    connection.request("POST", f"/v1/queues/{queue}/take?wait_ms=60000")
     wait_for(lambda: http.queue(queue)["consumers"], "somebody waits")
     connection.close()
 
@@ -315,7 +315,7 @@ def test_a_queue_that_is_not_there_is_named_with_its_neighbours(http: Http, queu
     answer = http("GET", f"/v1/queues/{queue}x", ok=False)
     assert (answer.status, answer.error) == (404, "NotFound")
     assert queue in answer.json["detail"]
-    for method, path in (("GET", "messages"), ("DELETE", "messages"), ("GET", "peek"), ("GET", "stream")):
+    for method, path in (("POST", "take"), ("DELETE", "messages"), ("GET", "peek"), ("POST", "stream")):
         assert http.refused(method, f"/v1/queues/{queue}x/{path}") == (404, "NotFound")
     assert http.refused("POST", f"/v1/queues/{queue}x/messages", {"payload": ""}) == (404, "NotFound")
 
@@ -374,9 +374,9 @@ def test_a_message_that_makes_no_sense_is_refused_by_field(
         ("PUT", "/v1/queues/x", {"hold_ms": 0}, "hold_ms"),
         ("PUT", "/v1/queues/x", {"exclusive": True}, "exclusive"),
         ("PUT", "/v1/queues/x?alters=true", None, "alters"),
-        ("GET", "/v1/queues/x/messages?count=0", None, "count"),
-        ("GET", "/v1/queues/x/messages?count=many", None, "count"),
-        ("GET", "/v1/queues/x/messages?wait_ms=-1", None, "wait_ms"),
+        ("POST", "/v1/queues/x/take?count=0", None, "count"),
+        ("POST", "/v1/queues/x/take?count=many", None, "count"),
+        ("POST", "/v1/queues/x/take?wait_ms=-1", None, "wait_ms"),
         ("GET", "/v1/queues/x/peek?state=gone", None, "state"),
         ("POST", "/v1/queues/x/ack", {}, "ack_ids"),
         ("POST", "/v1/queues/x/ack", {"ack_ids": []}, "ack_ids"),

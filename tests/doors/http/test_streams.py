@@ -235,7 +235,7 @@ def test_a_group_goes_on_where_it_was(http: Http, topic: str, mode: str) -> None
     ],
 )
 def test_a_subscription_that_makes_no_sense_is_refused(http: Http, query: dict[str, Any], field: str | None) -> None:
-    answer = http("GET", SUBSCRIBE, ok=False, **query)
+    answer = http("POST", SUBSCRIBE, ok=False, **query)
     assert answer.status == 400, answer
     assert answer.json["detail"]
     assert field is None or answer.json["field"] == field
@@ -291,7 +291,7 @@ def test_a_broker_that_stops_tells_its_clients_and_ends(tmp_path_factory: pytest
         http.put("q", "held", "kept")
         held = http.one("q")
         waiting = http.connect()
-        waiting.request("GET", "/v1/queues/empty/messages?wait_ms=100000")
+        waiting.request("POST", "/v1/queues/empty/take?wait_ms=100000")
         wait_for(lambda: http.queue("empty")["consumers"], "somebody waits")
         idle = sockets.create_connection(split_address(http.address))
         with http.socket(stream("q"), credit=0) as socket, http.events(stream("q"), credit=0) as events:

@@ -98,7 +98,9 @@ class Route(Generic[Q, B]):
     empty: str = ""  # why it may answer 204 as well
     later: Any = None  # what it answers with 202, as a type, where it goes on in the background
     description: str = ""
-    changes: bool | None = None  # None: unless it is a GET
+    changes: bool | Callable[[Q], bool] | None = None  # None: unless it is a GET; or: for such a query
+    instead: str = ""  # the POST that does what this GET does and changes something
+    lenient: bool = False  # a GET that changes something and that programs send as it is, by others' contract
     streams: bool = False  # a WebSocket, or server-sent events
     waits: bool = False  # ended when its client goes away; all others run to their end
     optional_body: bool = False
@@ -106,10 +108,19 @@ class Route(Generic[Q, B]):
 
     @property
     def changing(self) -> bool:
-        return self.method != "GET" if self.changes is None else self.changes
+        return self.method != "GET" if self.changes is None else bool(self.changes)
+
+    def is_changed_by(self, query: Q) -> bool:
+        """Whether a call with this query changes something."""
+        return self.changes(query) if callable(self.changes) else self.changing
 
 
 AnyRoute = Route[Any, Any]
+
+NEEDS_VOUCHER = (
+    "A GET that changes something: needs the header `X-Requested-With`, with any value, unless it is a WebSocket or a"
+    " page of the broker's own origin."
+)
 
 
 def split_target(target: bytes) -> tuple[list[str], str]:

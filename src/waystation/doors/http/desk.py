@@ -97,15 +97,22 @@ class Desk:
             route, names = self._router.find(request.method, parts)
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
+        if route.method == "POST":
+            self._guard.check_post(request.headers)
         if request.websocket and not route.streams:
             raise Invalid(f"{route.path} is no WebSocket")
+        call = self._call(route, names, query, request, connection)
+        if route.method == "GET" and not request.websocket and route.is_changed_by(call.query):
+            # A browser's WebSocket says its origin always, which was compared above.
+            what = f"GET {route.path}"
+            self._guard.check_read(request.headers, what, route.instead, lenient=route.lenient)
         connection.serving(route)
         if self.broker.tracing is not None:
             self.broker.tracing.arrived("http")
         now_s = self.broker.world.clock.monotonic
         began = now_s()
         try:
-            outcome = await route.handler(self, self._call(route, names, query, request, connection))
+            outcome = await route.handler(self, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         if outcome is None:

@@ -6,13 +6,19 @@ tell such a request from an honest one:
 - **Host.** A page that points its own name at 127.0.0.1 (DNS rebinding) sends that name. So the host has to be an IP
   address, `localhost`, a name without a dot (no public name is one), the name that the door listens on, or one of
   `waystation.http.hosts`.
-- **Origin.** Browsers send it with every request of a page that is not a plain read. Where it is sent, it has to be
-  the door's own.
-- **Sec-Fetch-Site.** Browsers send it with plain reads too. A read that changes something (taking a message) is refused
-  when it comes from another site; one that changes nothing tells another site's page nothing, since we send no CORS
-  header that would let it see the answer.
+- **Origin.** Browsers send it with every POST, PUT, PATCH and DELETE of a page and with every WebSocket. Where it is
+  sent, it has to be the door's own.
+- **Sec-Fetch-Site.** Browsers send it with plain reads too, but only to origins that they trust: HTTPS, or loopback. So
+  its absence says nothing. Where it is sent and names another site, nothing can be changed.
 
-Programs that are not browsers send neither of the last two.
+What remains is a plain read that changes something (taking a message), sent to a plain HTTP address of another machine:
+an `<img>` can cause it, and nothing in it is certain. So such a read has to be vouched for by what a page of another
+origin cannot produce without asking first (a CORS preflight, which we never allow): the header `X-Requested-With`, with
+any value, or a browser's word that the page is our own. A read that changes nothing tells another site's page nothing,
+since we send no CORS header that would let it see the answer.
+
+Two old routes are reads that change something by the contract of others (`lenient`): there, a program that shows no
+sign of a browser passes without the header. The same holds for a POST that a plain form could send.
 """
 
 from __future__ import annotations
@@ -24,6 +30,11 @@ from waystation.doors.http.problems import Foreign
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:,/@\[\]]+))(?::\d+)?")
 _OWN_SITE = ("same-origin", "none")
+VOUCHER = "x-requested-with"
+"""No page can send this header to another origin without a preflight, whatever its value."""
+
+_FORM_TYPES = ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+"""Content types that a page may send to another origin without a preflight."""
 
 
 class Guard:
@@ -47,6 +58,26 @@ class Guard:
         if changes and headers.get("sec-fetch-site", "none") not in _OWN_SITE:
             raise Foreign("a page of another site may not change anything here")
 
+    @staticmethod
+    def check_read(headers: dict[str, str], what: str, instead: str, *, lenient: bool) -> None:
+        """A GET that changes something: raises Foreign if a page of another origin could have caused it."""
+        if _is_vouched(headers) or (lenient and not _is_a_browsers(headers)):
+            return
+        raise Foreign(
+            f"{what} changes something, and any web page can make a browser send a GET: use {instead}, or send the"
+            " header X-Requested-With (with any value)"
+        )
+
+    @staticmethod
+    def check_post(headers: dict[str, str]) -> None:
+        """A POST: raises Foreign if it came from a browser that hides where from, and a form could have sent it."""
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in _FORM_TYPES and _is_a_browsers(headers) and not _is_vouched(headers):
+            raise Foreign(
+                "a browser sent this without an Origin, as a form of any page could: send it as application/json, or"
+                " with the header X-Requested-With (with any value)"
+            )
+
     def _host_allowed(self, host: str, allowed: str) -> bool:
         known = self._known.get((host, allowed))
         if known is None:
@@ -55,6 +86,18 @@ class Guard:
                 self._known.clear()  # a client that sends ever other hosts shall not fill the memory
             self._known[host, allowed] = known
         return known
+
+
+def _is_vouched(headers: dict[str, str]) -> bool:
+    """Whether no page of another origin can have sent this. An `Origin` was compared before."""
+    return VOUCHER in headers or "origin" in headers or headers.get("sec-fetch-site") in _OWN_SITE
+
+
+def _is_a_browsers(headers: dict[str, str]) -> bool:
+    """Whether there is a sign of a browser. Every browser says that it is Mozilla; a page cannot make it say less."""
+    if headers.get("user-agent", "").lower().startswith("mozilla/"):
+        return True
+    return "referer" in headers or "sec-fetch-site" in headers or "cookie" in headers
 
 
 def _is_allowed(name: str, own: str, allowed: str) -> bool:

@@ -44,7 +44,7 @@ class MethodNotAllowed(WaystationError):
 
 
 class Foreign(errors.NotAllowed):
-    """A web page of another origin made a browser send this."""
+    """A web page of another origin made a browser send this, or could have."""
 
 
 class Unauthorized(WaystationError):

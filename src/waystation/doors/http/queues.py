@@ -18,7 +18,7 @@ from waystation.broker.view_queues import (
     queues_page,
 )
 from waystation.doors.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
-from waystation.doors.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
+from waystation.doors.http.calls import NEEDS_VOUCHER, AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
 from waystation.doors.http.consuming import Consumer
 from waystation.doors.http.replies import json_reply
 from waystation.errors import Conflict, Invalid, NotFound
@@ -271,15 +271,27 @@ ROUTES: tuple[AnyRoute, ...] = (
         status=201,
     ),
     Route(
-        "GET",
-        "/v1/queues/{queue}/messages",
+        "POST",
+        "/v1/queues/{queue}/take",
         take,
         "Take messages from a queue",
         tag=TAG,
         description="They are held until they are settled by their `ack_id`, or until the hold ends.",
         query=TakeQuery,
         answer=MessageList,
+        waits=True,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/messages",
+        take,
+        "Take messages from a queue: the older form of POST /v1/queues/{queue}/take",
+        tag=TAG,
+        description=NEEDS_VOUCHER,
+        query=TakeQuery,
+        answer=MessageList,
         changes=True,
+        instead="POST /v1/queues/{queue}/take",
         waits=True,
     ),
     Route(
@@ -320,6 +332,18 @@ ROUTES: tuple[AnyRoute, ...] = (
         "/v1/queues/{queue}/stream",
         stream,
         "Consume a queue by WebSocket or server-sent events",
+        tag=TAG,
+        description=NEEDS_VOUCHER,
+        query=StreamQuery,
+        streams=True,
+        changes=True,
+        instead="POST /v1/queues/{queue}/stream",
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/stream",
+        stream,
+        "Consume a queue by server-sent events",
         tag=TAG,
         query=StreamQuery,
         streams=True,

@@ -98,7 +98,17 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
             return answer
         return json_reply(answer)
 
-    return Route(method, f"{PREFIX}{path}", guarded, summary, tag=TAG, query=AnyQuery, changes=changes)
+    return Route(
+        method,
+        f"{PREFIX}{path}",
+        guarded,
+        summary,
+        tag=TAG,
+        query=AnyQuery,
+        changes=changes,
+        instead="a program that is no browser",
+        lenient=True,  # RabbitMQ's tools send no header of ours
+    )
 
 
 def check_user(headers: dict[str, str], token: str = "") -> None:

@@ -343,7 +343,13 @@ ROUTES: tuple[AnyRoute, ...] = (
         )
     ),
     route("GET", "/healthchecks/node", node_health, "Whether the node works"),
-    route("GET", "/aliveness-test/{vhost}", aliveness, "Put a message into a queue and take it out", changes=True),
+    route(
+        "GET",
+        "/aliveness-test/{vhost}",
+        aliveness,
+        "Put a message into a queue and take it out",
+        changes=True,
+    ),
     route("GET", "/health/checks/alarms", alarms, "Whether publishers are held back"),
     route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are held back"),
     route("GET", "/health/checks/virtual-hosts", healthy, "Whether all virtual hosts run"),

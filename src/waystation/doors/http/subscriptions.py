@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.doors.http.calls import AnyRoute, Call, Nothing, Outcome, Route, Stream
+from waystation.doors.http.calls import NEEDS_VOUCHER, AnyRoute, Call, Nothing, Outcome, Route, Stream
 from waystation.doors.http.consuming import Consumer
 from waystation.errors import Invalid
 from waystation.protocol import Subscribe
@@ -86,7 +86,18 @@ ROUTES: tuple[AnyRoute, ...] = (
         "Consume topics by WebSocket or server-sent events",
         tag=TAG,
         description="Patterns: `*` is one word, `#` any number of them, words between dots. Topics that are created"
-        " later are picked up.",
+        " later are picked up. Modes other than `live`: " + NEEDS_VOUCHER,
+        query=SubscribeQuery,
+        streams=True,
+        changes=lambda query: query.mode != "live",
+        instead="POST /v1/subscriptions/stream",
+    ),
+    Route(
+        "POST",
+        "/v1/subscriptions/stream",
+        subscribe,
+        "Consume topics by server-sent events",
+        tag=TAG,
         query=SubscribeQuery,
         streams=True,
     ),
