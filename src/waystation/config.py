@@ -748,6 +748,16 @@ BROKER_SETTINGS: dict[str, Setting] = {
             protects="a large value lets memory run out, a small one holds all publishers back",
         ),
         Setting(
+            "waystation.amqp.uncommitted.max.bytes",
+            "int",
+            256 * _MIB,
+            "Memory for publishes of open AMQP transactions and for messages whose body has not come as a whole, of all"
+            " connections together; one connection may take a quarter. Who wants more loses the channel (406).",
+            low=_MIB,
+            dynamic=False,
+            protects="a bound on the memory that clients can take",
+        ),
+        Setting(
             "waystation.checkpoint.interval.ms",
             "int",
             5_000,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.support.waiting import DEADLINE_S
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.config import BROKER_SETTINGS, Setting, render
 from waystation.errors import InvalidSetting
+from waystation.world.random import SystemRandom
 
 GUARDED = [name for name, row in BROKER_SETTINGS.items() if row.protects]
 NAMED_BY_THE_PROMISE = {"waystation.flush", "waystation.flush.interval.ms", "waystation.http.hosts"}
@@ -99,7 +99,7 @@ def test_what_a_client_of_an_earlier_version_changed_is_warned_of_and_not_honour
     server = Server(tmp_path, settings={"waystation.flush.interval.ms": 777})
     with server:
         server.stop()
-        catalog = SqliteCatalog(str(server.data), random.Random(1))
+        catalog = SqliteCatalog(str(server.data), SystemRandom())
         catalog.save_settings({"waystation.flush": "os", "waystation.flush.interval.ms": "5", "num.partitions": "3"})
         catalog.close()
         server.restart()

@@ -232,7 +232,9 @@ class Channel:
         if self.inbox is not None:
             self.session.broker.inboxes.close(self.inbox)
             self.inbox = None
-        self.tx = None
+        if self.tx is not None:
+            self.session.room.give(self.tx.size)
+            self.tx = None
 
     def _settle_last(self) -> None:
         """What was acknowledged before whatever ends the channel came."""

@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door.add(self)
         self._transport.set_write_buffer_limits(WRITE_BUFFER)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
-        self.session = Session(self._door.broker, self, name, self._door.tx_ids)
+        self.session = Session(self._door.broker, self, name, self._door.tx_ids, self._door.room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -60,6 +60,7 @@ from waystation.doors.amqp.frames import (
     frame_head,
 )
 from waystation.doors.amqp.properties import Template, template_of
+from waystation.doors.amqp.room import Share
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants."""
@@ -72,16 +73,17 @@ _method_id = Struct(">I")
 
 
 class Engine:
-    """One connection's. `max_body` says how large a message may be."""
+    """One connection's. `max_body` says how large a message may be, and unfinished ones take of `room`."""
 
-    __slots__ = ("_limit", "_max_body", "_rest", "_targets", "channel_max", "channels", "frame_max", "phase")
+    __slots__ = ("_limit", "_max_body", "_rest", "_room", "_targets", "channel_max", "channels", "frame_max", "phase")
 
-    def __init__(self, max_body: Callable[[], int]) -> None:
+    def __init__(self, max_body: Callable[[], int], room: Share) -> None:
         self.phase = Phase.HEADER
         self.frame_max = FRAME_MAX
         self.channel_max = MAX_CHANNELS
         self.channels: dict[int, ChannelState] = {}
         self._max_body = max_body
+        self._room = room
         self._limit = 0  # as it was when the present bytes came
         self._targets: dict[bytes, Target] = {}
         self._rest = b""
@@ -293,10 +295,18 @@ class Engine:
         else:
             if len(payload) > content.left:
                 raise AmqpError(FRAME_ERROR, f"{len(payload) - content.left} bytes more of a body than its header said")
-            content.left -= len(payload)
             if payload:  # empty ones are legal, and may be any number
+                try:
+                    self._room.take(len(payload))
+                except AmqpError as error:
+                    events.append(Broken(channel, error))
+                    self.closing(channel)
+                    return
+                content.left -= len(payload)
+                content.size += len(payload)
                 content.bodies.append(payload)
         if not content.left and content.template is not None:
+            self._room.give(content.size)
             channel.phase, channel.content = ChannelPhase.METHOD, None
             events.append(Published(channel, content.target, content.template, b"".join(content.bodies)))
 
@@ -320,11 +330,18 @@ class Engine:
 
     def closing(self, channel: ChannelState) -> None:
         """We have closed the channel: what comes on it is passed over until the peer agrees."""
-        channel.phase, channel.content = ChannelPhase.CLOSING, None
+        self._drop_content(channel)
+        channel.phase = ChannelPhase.CLOSING
 
     def closed(self, channel: ChannelState) -> None:
         """The peer has closed it."""
+        self._drop_content(channel)
         self.channels.pop(channel.number, None)
+
+    def _drop_content(self, channel: ChannelState) -> None:
+        if channel.content is not None:
+            self._room.give(channel.content.size)
+            channel.content = None
 
     def tuned(self, frame_max: int, channel_max: int) -> None:
         self.frame_max, self.channel_max = frame_max, channel_max

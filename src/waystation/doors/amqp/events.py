@@ -86,13 +86,14 @@ class Target:
 class Content:
     """A message that is coming, frame by frame."""
 
-    __slots__ = ("bodies", "left", "target", "template")
+    __slots__ = ("bodies", "left", "size", "target", "template")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None
         self.bodies: list[bytes] = []
         self.left = 0
+        self.size = 0  # of the bodies that have come
 
 
 class ChannelState:

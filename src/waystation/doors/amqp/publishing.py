@@ -25,6 +25,7 @@ from waystation.doors.amqp.errors import (
 from waystation.doors.amqp.frames import add_content, nack_frame, return_head
 from waystation.doors.amqp.properties import encode
 from waystation.errors import NotAllowed, NotFound, WaystationError
+from waystation.message import size_of
 
 if TYPE_CHECKING:
     from waystation.doors.amqp.channel import Channel
@@ -56,7 +57,9 @@ def publish(session: Session, channel: Channel, event: Published) -> None:
     if target.reads or template.keys:
         queues, topics = session.routes.route_all(target, template.keys, message)
     if channel.tx is not None:
-        channel.tx.publish(message, target, queues, topics)
+        size = size_of(message) + OVERHEAD_BYTES * (1 + len(queues) + len(topics))
+        session.room.take(size)
+        channel.tx.publish(message, target, queues, topics, size)
         return
     if target.inbox:
         if session.broker.inboxes.reply(target.key, message):

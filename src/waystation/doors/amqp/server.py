@@ -16,6 +16,7 @@ from waystation.world.listener import Leave, Listener
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.amqp.connection import Connection
+    from waystation.doors.amqp.room import Room
 
 TICK_S = 1.0
 READ_BYTES = 256 * 1024
@@ -36,6 +37,7 @@ class AmqpDoor:
         self._leaves: dict[Connection, Leave] = {}
         self._timer: PatientTimer | None = None
         self._buffer: memoryview | None = None
+        self._room: Room | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> tuple[str, int]:
@@ -71,6 +73,16 @@ class AmqpDoor:
         if self._buffer is None:
             self._buffer = memoryview(bytearray(READ_BYTES))
         return self._buffer
+
+    @property
+    def room(self) -> Room:
+        """Memory for what clients have sent and what cannot be stored yet."""
+        if self._room is None:
+            from waystation.doors.amqp.room import SETTING, Room
+
+            broker = self.broker
+            self._room = Room(lambda: broker.settings.integer(SETTING), broker.max_queue_message_bytes)
+        return self._room
 
     def _connect(self, leave: Leave) -> Connection:
         from waystation.doors.amqp.connection import Connection

@@ -47,6 +47,7 @@ from waystation.doors.amqp.events import (
 from waystation.doors.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.doors.amqp.methods import HANDLERS
 from waystation.doors.amqp.names import DEFAULT, Names
+from waystation.doors.amqp.room import Room, Share
 from waystation.doors.amqp.routes import Routes
 from waystation.doors.amqp.sources import Sources
 from waystation.errors import NotAllowed, WaystationError
@@ -90,10 +91,10 @@ class Session:
     __slots__ = (
         "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "broker", "channels",
         "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
-        "outside", "publish_times", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
+        "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str]) -> None:
+    def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
         self.broker = broker
         self.routing = broker.routing
         self.meter = broker.meters.amqp
@@ -101,7 +102,8 @@ class Session:
         self.outside = outside
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
-        self.engine = Engine(broker.max_queue_message_bytes)
+        self.room = Share(room)
+        self.engine = Engine(broker.max_queue_message_bytes, self.room)
         self.names = Names(DEFAULT)
         self.sources = Sources(broker, self.names)
         self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
@@ -443,6 +445,7 @@ class Session:
         for channel in list(self.channels.values()):
             channel.gone(politely=politely)
         self.channels.clear()
+        self.room.end()
         self.broker.presence.discard(self)
         self.broker.queues.release_owner(self.name)
 

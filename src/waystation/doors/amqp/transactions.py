@@ -1,8 +1,9 @@
 """tx.select, commit and rollback: publishes and verdicts of a channel that happen together, or not at all.
 
-They are collected in memory, and on commit become one transaction of the broker's (`broker/transacting.py`), over as
-many queues and topics as it takes. Verdicts other than acks (nack, reject) follow the commit: a transaction can take a
-message out of a queue, but what becomes of a rejected one is the queue's own affair.
+They are collected in memory, of which there is only so much (`room.py`), and on commit become one transaction of the
+broker's (`broker/transacting.py`), over as many queues and topics as it takes. Verdicts other than acks (nack, reject)
+follow the commit: a transaction can take a message out of a queue, but what becomes of a rejected one is the queue's
+own affair.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TX_PREFIX = f"{OWN_PREFIX}amqp-"
 class Transaction:
     """What waits for the commit, on one channel."""
 
-    __slots__ = ("queues", "replies", "returned", "settled", "topics")
+    __slots__ = ("queues", "replies", "returned", "settled", "size", "topics")
 
     def __init__(self) -> None:
         self.queues: dict[str, list[Message]] = {}
@@ -40,8 +41,13 @@ class Transaction:
         self.replies: list[tuple[Target, Message]] = []
         self.returned: list[Message] = []
         self.settled: dict[int, tuple[Verdict, tuple[Holder, int]]] = {}  # by delivery tag
+        self.size = 0  # that its publishes have taken of the connection's room
 
-    def publish(self, message: Message, target: Target, queues: tuple[str, ...], topics: tuple[str, ...]) -> None:
+    def publish(
+        self, message: Message, target: Target, queues: tuple[str, ...], topics: tuple[str, ...], size: int
+    ) -> None:
+        """The caller has taken `size` bytes of the connection's room; whoever ends the transaction gives them back."""
+        self.size += size
         if target.inbox:
             self.replies.append((target, message))
             return
@@ -74,11 +80,19 @@ def confirm_select(session: Session, channel: Channel, method: commands.Confirm.
 
 
 def commit(session: Session, channel: Channel, method: commands.Tx.Commit) -> Awaitable[Frame]:
-    return _commit(session, channel, _of(channel))
+    work = _of(channel)
+    channel.tx = Transaction()
+    return _commit(session, channel, work)
 
 
 async def _commit(session: Session, channel: Channel, work: Transaction) -> Frame:
-    channel.tx = Transaction()
+    try:
+        return await _carry_out(session, channel, work)
+    finally:
+        session.room.give(work.size)
+
+
+async def _carry_out(session: Session, channel: Channel, work: Transaction) -> Frame:
     verdicts: dict[Verdict, list[tuple[Holder, int]]] = {}
     for verdict, held in work.settled.values():
         verdicts.setdefault(verdict, []).append(held)
@@ -141,6 +155,7 @@ def rollback(session: Session, channel: Channel, method: commands.Tx.Rollback) -
     """Publishes and verdicts are forgotten; what was settled is as unacked as it was."""
     work = _of(channel)
     channel.tx = Transaction()
+    session.room.give(work.size)
     channel.restore({tag: held for tag, (_, held) in work.settled.items()})
     return commands.Tx.RollbackOk()
 
