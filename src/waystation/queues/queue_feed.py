@@ -29,7 +29,7 @@ class QueueFeed:
 
     __slots__ = (
         "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "door", "exclusive", "hold_ms", "on_closed",
-        "priority", "queue", "shard", "silent",
+        "portion_bytes", "priority", "queue", "shard", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class QueueFeed:
         self.priority = priority
         self.silent = silent
         self.closed = False
+        self.portion_bytes = 0  # after about so many it is given no more at once; 0: credit is all that counts
         self.door = "" if shard.tracing is None else shard.tracing.door
         self.on_closed: Callable[[QueueFeed], None] | None = None
         self._deliver = deliver
@@ -87,7 +88,10 @@ class QueueFeed:
         if count <= 0 or self.closed:
             return 0
         hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, hold_ms)
+        if self.portion_bytes:
+            grants = self._acquire_portion(count, since_ms, hold_ms)
+        else:
+            grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, hold_ms)
         if not grants:
             return 0
         taken = self._open_all(grants)
@@ -97,6 +101,19 @@ class QueueFeed:
                 self._trace(self.shard.tracing, taken)
             self._hand_out(taken)
         return count_of((grant.first, grant.count) for grant in grants)
+
+    def _acquire_portion(self, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
+        """One by one, since only who has a message knows its size: at most one more than the portion has room for."""
+        grants: list[Grant] = []
+        size = 0
+        while count > 0 and size < self.portion_bytes:
+            more = self.shard.acquire(self.queue, self.consumer, 1, since_ms, hold_ms)
+            if not more:
+                break
+            count -= 1
+            grants += more
+            size += sum(self.queue.places.bytes_of(grant.first, grant.count) for grant in more)  # type: ignore[union-attr]
+        return grants
 
     def _open_all(self, grants: Sequence[Grant]) -> list[Delivered]:
         taken: list[Delivered] = []

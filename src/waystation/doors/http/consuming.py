@@ -1,8 +1,9 @@
 """A consumer on a WebSocket or an event stream: a feed of the heart on one side, a client on the other.
 
 Credit is given to the feed only while the client reads what it is sent: what waits for a slow client is never more
-than `WINDOW` messages and the socket's buffer. When the client goes, the feed is closed, and what it held is delivered
-to others.
+than `WINDOW` messages and the socket's buffer, and of a queue's messages not more than about `WINDOW_BYTES`: then what
+is left of the credit is void until the client has read. When the client goes, the feed is closed, and what it held is
+delivered to others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
 from waystation.queues.feed import Feed, Verdict
+from waystation.queues.queue_feed import QueueFeed
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 WINDOW = 64
 """Messages that may be on their way to a client whose socket is full."""
+WINDOW_BYTES = 1024 * 1024
+"""Of a queue's messages so much is opened for a client at once, or one message that is larger."""
 MAX_CREDIT = 2**31 - 1
 
 
@@ -55,6 +59,8 @@ class Consumer:
     def attach(self, feed: Feed, place: str, hold_ms: int) -> None:
         """The feed that `deliver` and `ceased` were opened with."""
         self._feed = feed
+        if isinstance(feed, QueueFeed):
+            feed.portion_bytes = WINDOW_BYTES
         self._holder = self._desk.holds.add(place, feed, hold_ms)
 
     # -- what the feed calls -----------------------------------------------------------------------------------------
@@ -64,7 +70,17 @@ class Consumer:
         self._desk.delivered(messages, acked=bool(self._queue) and not self._acks)
         if self._outlet is not None:
             self._outlet.deliver([self._shown(delivered) for delivered in messages])
+            self._void(sum(len(delivered.message.payload) for delivered in messages))
             self._grant_soon()
+
+    def _void(self, size: int) -> None:
+        """After a portion of bytes, credit that was not used waits until the client can take more."""
+        if size < WINDOW_BYTES or not self._granted or not isinstance(self._feed, QueueFeed):
+            return
+        self._feed.credit(-self._granted)
+        if self._manual:
+            self._allowed += self._granted
+        self._granted = 0
 
     def ceased(self, error: WaystationError) -> None:
         self._ended = error

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OWNER = "http"
 TAKEN_AT_ONCE = 16
+PORTION_BYTES = 1024 * 1024
+"""Payload that is taken at once, or one message that is larger."""
 ANSWER_BYTES = 8 * 1024 * 1024
 """Payload after which an answer is full, whatever the count that was asked for."""
 
@@ -79,6 +81,7 @@ class Takers:
         if known is not None:
             self._holds.drop(known[1])
         getter = self._broker.queues.getter(queue, OWNER)
+        getter.portion_bytes = PORTION_BYTES
         holder = self._holds.add(f"queue:{queue}", getter, self._broker.queues.describe(queue).settings.hold_ms)
         self._by_queue[queue] = (getter, holder)
         return getter, holder
