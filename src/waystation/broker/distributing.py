@@ -6,7 +6,8 @@ Constructed and called by broker/routing.py; on the loop's thread only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -62,8 +63,21 @@ class Routed(NamedTuple):
     receipts: list[Receipt]
 
 
+TURN_BYTES = 4 * 1024 * 1024
+"""So much is written in one turn of the loop, about 30 ms; a fan-out of large messages to many queues takes more."""
+
 _Shares = dict[tuple[str, str], Sequence[Message]]
 """By kind and name of the target."""
+
+
+class _Line:
+    """Publishes through one exchange, while there is one that takes several turns."""
+
+    __slots__ = ("length", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.length = 0
 
 
 class Distributing:
@@ -74,6 +88,7 @@ class Distributing:
         self._queues = queues
         self._messages = messages
         self._kept = kept
+        self._lines: dict[str, _Line] = {}  # by exchanges through which something large is being published
         self.local: Callable[[str], str] = str
         """What an exchange or queue is called inside its namespace."""
 
@@ -81,9 +96,34 @@ class Distributing:
         self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False
     ) -> PublishAnswer:
         """To every target that matches; returns when all of them have it durably. See `put`."""
-        routed = self.put(exchange, routing_key, messages, mandatory=mandatory)
+        shares = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
+        routed = Routed([], [], [])
+        line = self._lines.get(exchange)
+        if line is None and _is_wide(shares):
+            line = self._lines[exchange] = _Line()
+        if line is not None:
+            line.length += 1
+            await asyncio.shield(self._put_in_turns(exchange, line, shares, routed))  # to all, even if who asked goes
+        else:
+            for _ in self._put_all(shares, routed):
+                pass
         await self._kept(*routed.receipts)
         return PublishAnswer(routed.places, routed.queues)
+
+    async def _put_in_turns(self, exchange: str, line: _Line, shares: _Shares, routed: Routed) -> None:
+        """With turns for everybody else in between; later publishes through the exchange wait, and stay later."""
+        try:
+            async with line.lock:
+                size = 0
+                for written in self._put_all(shares, routed):
+                    size += written
+                    if size >= TURN_BYTES:
+                        size = 0
+                        await asyncio.sleep(0)
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[exchange]
 
     def put(self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False) -> Routed:
         """The same without the wait: what was put is durable when the receipts are.
@@ -93,6 +133,12 @@ class Distributing:
         """
         shares = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
         routed = Routed([], [], [])
+        for _ in self._put_all(shares, routed):
+            pass
+        return routed
+
+    def _put_all(self, shares: _Shares, routed: Routed) -> Iterator[int]:
+        """Target by target; says after each how many bytes it was given. Raises the first refusal at the end."""
         refusal: WaystationError | None = None
         for (kind, name), share in shares.items():
             try:
@@ -101,9 +147,9 @@ class Distributing:
                 continue  # deleted a moment ago; its bindings are about to go
             except WaystationError as error:
                 refusal = refusal or error
+            yield _bytes_of(share)
         if refusal is not None:
             raise refusal
-        return routed
 
     def _stamped(self, exchange: str, routing_key: str, messages: Sequence[Message]) -> Sequence[Message]:
         if all(message.exchange is not None for message in messages):
@@ -143,6 +189,15 @@ class Distributing:
         published = self._messages.publish(name, messages)
         routed.places.extend(published.places)
         routed.receipts.extend(published.receipts)
+
+
+def _bytes_of(messages: Sequence[Message]) -> int:
+    return sum(len(message.payload) for message in messages)
+
+
+def _is_wide(shares: _Shares) -> bool:
+    """Whether it is too much to be written in one turn: large messages to many targets."""
+    return len(shares) > 1 and sum(map(_bytes_of, shares.values())) > TURN_BYTES
 
 
 def _targets(queues: tuple[str, ...], topics: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -8,6 +8,8 @@ which is how a publisher is slowed that is faster than the disk.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 NO_ROUTE = 312
 NACKED = "NACK"
+TURN_BYTES = 4 * 1024 * 1024
+"""So much is written in one turn of the loop, about 30 ms; a fan-out of large messages to many queues takes more."""
 OVERHEAD_BYTES = 200
 """Of a message on its way to the disk, beside its body."""
 
@@ -129,8 +133,30 @@ def count(session: Session, channel: Channel) -> None:
     session.meter.published_bytes += channel.pending_bytes - fresh * OVERHEAD_BYTES
 
 
+def is_wide(channel: Channel) -> bool:
+    """Whether what was published in this turn is too much to be written in one: large messages to many queues."""
+    copies = len(channel.pending) + len(channel.pending_topics)
+    return copies > 1 and copies * channel.pending_bytes > TURN_BYTES
+
+
 def write(session: Session, channel: Channel) -> None:
     """Writes what was published on the channel in this turn."""
+    for _ in _write(session, channel):
+        pass
+
+
+async def write_in_turns(session: Session, channel: Channel) -> None:
+    """The same, with turns for everybody else in between. Nothing else may happen on the connection meanwhile."""
+    size = 0
+    for written in _write(session, channel):
+        size += written
+        if size >= TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+
+
+def _write(session: Session, channel: Channel) -> Iterator[int]:
+    """Step by step; says after each how many bytes it has written."""
     receipts: list[Receipt] = []
     failures: list[WaystationError] = []
     refused: set[int] = set()
@@ -148,8 +174,9 @@ def write(session: Session, channel: Channel) -> None:
             receipts.append(result.receipt)
         for index in result.refused:
             refused.add(batch.sequences[index])
+        yield channel.pending_bytes
     if channel.pending_topics:
-        _write_topics(session, channel, receipts, failures, refused)
+        yield from _write_topics(session, channel, receipts, failures, refused)
     size, channel.pending_bytes = channel.pending_bytes, 0
     if failures and not channel.confirming:
         session.publish_failed(channel, failures[0])
@@ -180,7 +207,7 @@ def _write_topics(
     receipts: list[Receipt],
     failures: list[WaystationError],
     refused: set[int],
-) -> None:
+) -> Iterator[int]:
     pending, channel.pending_topics = channel.pending_topics, {}
     for name, batch in pending.items():
         try:
@@ -190,3 +217,4 @@ def _write_topics(
         except WaystationError as error:
             failures.append(error)
             refused.update(batch.sequences)
+        yield channel.pending_bytes

@@ -89,7 +89,7 @@ class Session:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "broker", "channels",
+        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "_writing", "broker", "channels",
         "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
         "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
@@ -118,6 +118,7 @@ class Session:
         self.since_ms = broker.world.clock.now_ms()
         self._events: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._writing = False  # the task writes what was published
         self._in_flight = 0
         self._pressed: str | None = None  # why the namespace cannot take more
         self._published = False
@@ -173,11 +174,15 @@ class Session:
                         self._fail(channel, error, 60, 80)
             else:
                 self._finish(touched)
+                if self._task is not None:
+                    events.appendleft(event)  # what was published before it is not written yet
+                    break
                 self._handle(event)
         self._finish(touched)
 
     def _finish(self, touched: dict[Channel, None]) -> None:
         """Writes what channels have collected."""
+        wide: list[Channel] = []
         for channel in touched:
             if channel.settled and not channel.closed:
                 try:
@@ -188,12 +193,29 @@ class Session:
                 publishing.count(self, channel)
             if channel.pending or channel.pending_topics or channel.written < channel.sequence:
                 self._published = True
-                publishing.write(self, channel)
+                if publishing.is_wide(channel):
+                    wide.append(channel)
+                else:
+                    publishing.write(self, channel)
             else:
                 channel.pending_bytes = 0  # nobody wants them, or they wait for their transaction
         if touched and self._pressed is not None and self._published:
             self._block()
         touched.clear()
+        if wide:
+            self._writing = True
+            self._task = asyncio.get_running_loop().create_task(self._write_in_turns(wide))
+
+    async def _write_in_turns(self, channels: list[Channel]) -> None:
+        """Large messages to many queues; events behind them wait. It goes on if the connection ends meanwhile."""
+        try:
+            for channel in channels:
+                await publishing.write_in_turns(self, channel)
+        except Exception:
+            self._broke()
+        finally:
+            self._task, self._writing = None, False
+            self.outside.to_work()
 
     def send(self, frame: bytes) -> None:
         self.out.append(frame)
@@ -440,7 +462,7 @@ class Session:
         self.closed = True
         self._events.clear()
         self.hungry.clear()
-        if self._task is not None:
+        if self._task is not None and not self._writing:
             self._task.cancel()
         for channel in list(self.channels.values()):
             channel.gone(politely=politely)
