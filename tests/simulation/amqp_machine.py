@@ -17,11 +17,13 @@ from pamqp.base import Frame
 from tests.doors.amqp.kit import HEADER, method, publish
 from tests.simulation.promises import expect
 from waystation.broker.broker import Broker
+from waystation.doors.amqp.room import Room
 from waystation.doors.amqp.session import Session
 
 QUEUES = ("one", "two", "three")
 FANOUT = "everywhere"
 PREFETCH = 10
+ROOM_BYTES = 64 * 1024 * 1024
 
 
 class SimConnection:
@@ -34,7 +36,7 @@ class SimConnection:
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
         self._flushing = False
-        self.session = Session(broker, self, name, [])
+        self.session = Session(broker, self, name, [], Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes))
 
     # -- what the session asks ----------------------------------------------------------------------------------------
 

@@ -51,5 +51,5 @@ def _free_bytes(disk: OsDisk, path: str) -> int:
 
 
 if __name__ == "__main__":
-    OsDisk.free_bytes = _free_bytes  # type: ignore[method-assign]
+    OsDisk.free_bytes = _free_bytes  # type: ignore[method-assign,assignment]
     sys.exit(main())

@@ -106,13 +106,14 @@ class QueueFeed:
         """One by one, since only who has a message knows its size: at most one more than the portion has room for."""
         grants: list[Grant] = []
         size = 0
-        while count > 0 and size < self.portion_bytes:
+        places = self.queue.places
+        while places is not None and count > 0 and size < self.portion_bytes:
             more = self.shard.acquire(self.queue, self.consumer, 1, since_ms, hold_ms)
             if not more:
                 break
             count -= 1
             grants += more
-            size += sum(self.queue.places.bytes_of(grant.first, grant.count) for grant in more)  # type: ignore[union-attr]
+            size += sum(places.bytes_of(grant.first, grant.count) for grant in more)
         return grants
 
     def _open_all(self, grants: Sequence[Grant]) -> list[Delivered]:
