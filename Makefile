@@ -23,13 +23,16 @@ LOCK := $(LOCK_VENV)/.lock$(HERE)
 SPARK := $(SPARK_VENV)/.spark$(HERE)
 SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
 
-# ARGS goes to `waystation serve`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock.
+# ARGS goes to `waystation serve`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock,
+# SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`.
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
+SOAK_MINUTES ?= 60
+SOAK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak-spark soak bench bench-spark bench-pages lock clean
+.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak-spark soak soak-real bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +83,10 @@ soak-spark: $(SPARK) ## a million rows each way through Spark, with everything k
 
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
+
+soak-real: $(DEV) ## an hour of load on every protocol with kill -9 every minute, audited (SOAK_MINUTES=60)
+	mkdir -p build
+	$(PY) -m tests.soak_real --minutes $(SOAK_MINUTES) --report build/soak-real.txt $(SOAK_ARGS)
 
 # An environment of its own: hypothesis, which the tests need, is imported by kio when it is there (160 ms at start).
 bench: $(BENCH) ## the benchmarks, beside the peers
