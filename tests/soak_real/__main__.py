@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--trace", type=int, default=0, help="run the broker under tracemalloc with so many frames")
     parser.add_argument("--inside", action="store_true", help="count the broker's objects every minute")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no broker is left behind
     with tempfile.TemporaryDirectory(prefix="soak-real-") as temporary:
         options = Options(
             folder=arguments.folder or Path(temporary),

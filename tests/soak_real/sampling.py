@@ -1,7 +1,7 @@
 """The broker's memory, files, tasks and connections, seen from outside, and whether they grow.
 
 A sample belongs to a life (from a start to the next kill) and has the life's age. With kills, lives are compared at
-equal ages: the first ones with the last ones. Without, the middle of the run is compared with its end.
+equal ages: the first ones with the last ones. Without, the second third of the run is compared with its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.server import Server
 
 WATCHED = Path(__file__).with_name("watched_serve.py")
 MIB = 1 << 20
-GROWTH = {"rss_mib": (0.15, 8.0), "files": (0.25, 30.0), "tasks": (0.25, 20.0), "connections": (0.25, 10.0)}
+GROWTH = {"rss_mib": (0.10, 6.0), "files": (0.25, 30.0), "tasks": (0.25, 20.0), "connections": (0.25, 10.0)}
 """More than this share and this much, both, is growth: below it is noise of a load that ebbs and flows."""
 SETTLED = 0.5
 """Ages below this share of the longest life are a broker that is still filling its caches."""
@@ -164,9 +164,9 @@ def growth(samples: Sequence[Sample]) -> list[str]:
         return _compare(lives[1 : 1 + quarter], lives[-quarter:], "life")
     minutes = [row for row in table(samples) if row["age_s"] >= 60]
     if len(lives) == 1 and minutes and minutes[-1]["age_s"] >= ENOUGH_MINUTES * 60:
-        half = len(minutes) // 2
+        third = len(minutes) // 3
         quarter = max(2, len(minutes) // 4)
-        return _compare(minutes[half : half + quarter], minutes[-quarter:], "age_s")
+        return _compare(minutes[third : third + quarter], minutes[-quarter:], "age_s")
     return []
 
 

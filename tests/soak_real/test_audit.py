@@ -209,4 +209,4 @@ def test_growth_over_lives_and_over_one_long_life_is_said() -> None:
     assert growth(growing_lives)
     assert not growth(flat_lives)
     assert growth([sample(0, 60 * minute, 60 + 5 * minute) for minute in range(21)])
-    assert not growth([sample(0, 60 * minute, min(60 + 5 * minute, 80)) for minute in range(21)])
+    assert not growth([sample(0, 60 * minute, min(60 + 5 * minute, 85)) for minute in range(21)])

@@ -1,14 +1,14 @@
 """Messages by their place in the shard's log, with the latest of them in memory.
 
-The cache is bounded in bytes, and what came first goes first. A consumer that keeps up finds everything in it; one that
-works through a backlog reads the log in strides, since what lies behind a message is usually next.
+The cache is bounded in bytes, and what came first goes first. Messages that are done leave it with the last of their
+block, so that it holds what may still be delivered and not the past. A consumer that keeps up finds all of it here; one
+that works through a backlog reads the log in strides, since what lies behind a message is usually next.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,20 +25,27 @@ NEAR = 500
 READERS = 16
 """How many backlogs may be read at the same time and each is known to go on."""
 STALE = 1_000
-OVERHEAD_BYTES = 300
-"""Of a message in memory, beside its payload."""
+AHEAD_PART = 4
+"""What was read ahead has this part of the room: nobody has asked for it yet, and some of it is done long since."""
+BLOCK_BYTES = 300
+MESSAGE_BYTES = 260
+"""What a block, and each message in it, takes beside what was sent: measured (tests/broker/test_queue_cache.py)."""
+OPENED = 3
+"""Ids, keys and headers are objects of their own in memory: so many times what they are in the log."""
 
 
 class Gone(Corrupt):
     """The log does not reach back so far. Nothing that is alive is there: whoever asks has missed an end."""
 
 
-class Block(NamedTuple):
+class Block(msgspec.Struct, gc=False):
     """Messages that were written together."""
 
     taken_ms: int | Sequence[int]  # one time for all, or one each
     messages: list[Message]
     cost: int
+    left: int  # of its messages, that are not done as far as this cache was told
+    ahead: bool = False  # read with another one; nobody has asked for it yet
 
     def taken(self, index: int) -> int:
         return self.taken_ms if isinstance(self.taken_ms, int) else self.taken_ms[index]
@@ -47,7 +54,7 @@ class Block(NamedTuple):
 class Bodies:
     """One shard's."""
 
-    __slots__ = ("_blocks", "_cost", "_ends", "_log", "_order", "_room")
+    __slots__ = ("_ahead", "_ahead_cost", "_blocks", "_cost", "_ends", "_log", "_order", "_room")
 
     def __init__(self, log: Log, room_bytes: int) -> None:
         self._log = log
@@ -58,25 +65,70 @@ class Bodies:
         # Who comes first goes first. Kept beside the dict, since to find the first key of a dict that loses its first
         # keys takes longer and longer; some are gone already.
         self._order: deque[int] = deque()
+        self._ahead: deque[int] = deque()  # the same for those that were read ahead
+        self._ahead_cost = 0
 
-    def keep(self, offset: int, taken_ms: int | Sequence[int], messages: list[Message], size: int) -> None:
-        """Remembers what was just written or read."""
-        block = Block(taken_ms, messages, size + OVERHEAD_BYTES * len(messages))
+    def keep(
+        self, offset: int, taken_ms: int | Sequence[int], messages: list[Message], payloads: int, encoded: int
+    ) -> None:
+        """Remembers what was just written or read; `payloads` and `encoded` are the bytes of payloads, and of all."""
         self.forget(offset)
+        block = self._blocks[offset] = _block_of(taken_ms, messages, payloads, encoded)
         self._cost += block.cost
-        self._blocks[offset] = block
         self._order.append(offset)
         while self._cost > self._room and len(self._blocks) > 1:
-            oldest = self._order.popleft()
+            line = self._order if len(self._order) > 1 or not self._ahead else self._ahead
+            oldest = line.popleft()
             if oldest != offset:  # it may have been here before
                 self.forget(oldest)
         if len(self._order) > 2 * len(self._blocks) + STALE:
-            self._order = deque(self._blocks)
+            self._order = deque(at for at, block in self._blocks.items() if not block.ahead)
+
+    def _keep_ahead(self, offset: int, block: Block) -> None:
+        """Remembers what was read on the way, in a part of the room of its own."""
+        block.ahead = True
+        self._blocks[offset] = block
+        self._cost += block.cost
+        self._ahead_cost += block.cost
+        self._ahead.append(offset)
+        while self._ahead_cost > self._room // AHEAD_PART and self._ahead:
+            oldest = self._ahead.popleft()
+            found = self._blocks.get(oldest)
+            if found is not None and found.ahead:  # else it was asked for, or is gone
+                self.forget(oldest)
+        if len(self._ahead) > 2 * len(self._blocks) + STALE:
+            self._ahead = deque(at for at, block in self._blocks.items() if block.ahead)
+
+    def _asked_for(self, offset: int, block: Block) -> None:
+        """It was read ahead, and now somebody wants it: it is one like the others."""
+        block.ahead = False
+        self._ahead_cost -= block.cost
+        self._order.append(offset)
+
+    @property
+    def cached(self) -> int:
+        """Messages that are in memory."""
+        return sum(len(block.messages) for block in self._blocks.values())
+
+    @property
+    def cost(self) -> int:
+        """What they take, in bytes."""
+        return self._cost
+
+    def done(self, offset: int, count: int) -> None:
+        """So many messages of the block are done. With the last one it goes."""
+        block = self._blocks.get(offset)
+        if block is not None:
+            block.left -= count
+            if block.left <= 0:
+                self.forget(offset)
 
     def forget(self, offset: int) -> None:
         gone = self._blocks.pop(offset, None)
         if gone is not None:
             self._cost -= gone.cost
+            if gone.ahead:
+                self._ahead_cost -= gone.cost
 
     def get(self, offset: int) -> Block:
         """The block at `offset`; Corrupt or StorageFailed where the disk does not give it, Gone if it is freed."""
@@ -86,6 +138,8 @@ class Bodies:
             block = self._blocks.get(offset)
             if block is None:
                 raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+        elif block.ahead:
+            self._asked_for(offset, block)
         return block
 
     def some(self, offset: int, indexes: Sequence[int]) -> list[tuple[int, Message]]:
@@ -126,11 +180,17 @@ class Bodies:
         elif len(self._ends) > READERS:
             del self._ends[0]
         for at, command in reversed(found):  # the one that is asked for is the latest used
+            if at in self._blocks:
+                continue  # as it is here it also knows how many of it are done
             try:
                 messages = commands.decode_messages(command.messages)
             except msgspec.DecodeError as error:
                 raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
-            self.keep(at, command.taken_ms, messages, sum(len(message.payload) for message in messages))
+            payloads = sum(len(message.payload) for message in messages)
+            if at == offset:
+                self.keep(at, command.taken_ms, messages, payloads, len(command.messages))
+            else:
+                self._keep_ahead(at, _block_of(command.taken_ms, messages, payloads, len(command.messages)))
 
     def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | Forward]]:
         """The blocks from `offset` on, to the end of its batch or so many bytes."""
@@ -148,6 +208,12 @@ class Bodies:
                 if isinstance(command, Enqueue | Forward):
                     found.append((record.offset, command))
         return found
+
+
+def _block_of(taken_ms: int | Sequence[int], messages: list[Message], payloads: int, encoded: int) -> Block:
+    count = len(messages)
+    cost = BLOCK_BYTES + MESSAGE_BYTES * count + payloads + OPENED * (encoded - payloads)
+    return Block(taken_ms, messages, cost, count)
 
 
 def _first_of(found: list[tuple[int, Enqueue | Forward]]) -> list[tuple[int, Enqueue | Forward]]:

@@ -11,7 +11,7 @@ import asyncio
 from array import array
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _id_of = attrgetter("id")
+LetGo = Callable[[int, int], None]
+"""Is told the offset of a block, and how many of its messages are done."""
 
 
 class Death(NamedTuple):
@@ -168,19 +170,17 @@ class Queue:
             )
             at += count
 
-    def finished(self, runs: Iterable[Run]) -> list[int]:
-        """The ledger has let go of these; returns the offsets of blocks that are wholly done as far as can be seen."""
-        blocks: list[int] = []
+    def finished(self, runs: Iterable[Run], let_go: LetGo | None = None) -> None:
+        """The ledger has let go of these, and `let_go` is told how many of which block."""
         places = self.places
         if places is None:
-            return blocks
+            return
         for first, count in runs:
             self.bytes -= places.bytes_of(first, count)
-            for _, length, offset, index in places.blocks(first, count):
-                if index == 0 and length > 1:
-                    blocks.append(offset)
+            if let_go is not None:
+                for _, length, offset, _ in places.blocks(first, count):
+                    let_go(offset, length)
         self.sweep()
-        return blocks
 
     def sweep(self) -> None:
         """Forgets the places of chunks in which nothing is alive."""
@@ -189,14 +189,14 @@ class Queue:
                 self.places.drop(number)  # type: ignore[union-attr]
             self.gone_chunks.clear()
 
-    def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Ends entries whatever their state; returns those that were alive."""
+    def finish(self, runs: Sequence[Run], let_go: LetGo | None = None) -> list[Run]:
+        """Ends entries whatever their state; returns those that were alive. `let_go` as in `finished`."""
         if self.ledger is None:
             return []
         done = self.ledger.finish(runs)
         if self.deaths:
             self._forget_deaths(self.deaths, done)
-        self.finished(done)
+        self.finished(done, let_go)
         return done
 
     def bury(self, runs: Iterable[Run], death: Death) -> None:

@@ -200,7 +200,7 @@ class Shard(Upkeep):
         """Blocks that were written from `offset` on."""
         for block, content in blocks:
             queue.admit(block, block.first, offset, content)
-            self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)))
+            self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)), len(block.messages))
             offset += 1
 
     def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:
@@ -366,7 +366,7 @@ class Shard(Upkeep):
         """Takes living entries out for good, whatever their state: cancelled, purged."""
         receipt = self.log.write([Done(queue.id, list(runs))]).receipt if runs else None
         self.note_use(queue)
-        queue.finish(runs)
+        queue.finish(runs, self.bodies.done)
         self._settled(queue)
         return receipt
 
@@ -428,7 +428,7 @@ class Shard(Upkeep):
             elif isinstance(command, Done):
                 if commit:
                     died = len(queue.deaths or ())
-                    done = count_of(queue.finish(command.runs))
+                    done = count_of(queue.finish(command.runs, self.bodies.done))
                     queue.acked += done - (died - len(queue.deaths or ()))
                 else:
                     self.give_back(queue, command.runs)

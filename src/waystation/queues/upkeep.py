@@ -194,8 +194,7 @@ class Upkeep:
     def _done(self, queue: Queue, runs: list[Run]) -> list[Command]:
         if not runs:
             return []
-        for offset in queue.finished(runs):
-            self.bodies.forget(offset)
+        queue.finished(runs, self.bodies.done)
         return [Done(queue.id, runs)]
 
     def _buried(self, queue: Queue, runs: list[Run], reason: str, error: str | None, now_ms: int) -> list[Command]:
@@ -229,7 +228,8 @@ class Upkeep:
     def end_quietly(self, queue: Queue, entries: Iterable[int]) -> None:
         """Entries that are known to be over."""
         self.note_use(queue)
-        self._write_quietly([Done(queue.id, queue.finish([(entry, 1) for entry in entries]))])
+        done = queue.finish([(entry, 1) for entry in entries], self.bodies.done)
+        self._write_quietly([Done(queue.id, done)])
 
     def unreadable(self, queue: Queue, consumer: str, run: Run, error: Exception) -> None:
         """The disk does not give what is to be delivered: it is put aside, others go on."""
