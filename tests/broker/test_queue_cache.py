@@ -88,30 +88,53 @@ async def test_redelivered_messages_are_still_readable_after_others_of_their_blo
 
 
 @on_a_machine
-async def test_what_was_read_beside_what_is_delivered_has_a_part_of_the_room_only(machine: Machine) -> None:
-    """What a transaction put is read from the log, in strides in which others' messages lie, done long since."""
+async def test_messages_of_a_transaction_are_in_memory_until_they_are_done_or_undone(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs", QueueSettings(dedup_window_ms=60_000))
+    await put(broker, "jobs", b"first", id="a")
+    tx = await broker.transacting.begin("t")
+    await tx.put("jobs", [Message(b"1", id="b"), Message(b"2", id="c")])
+    undone = await broker.transacting.begin("u")
+    await undone.put("jobs", [Message(b"undone")])
+    assert cached(broker) == 4
+    await undone.end(False)
+    assert cached(broker) == 3
+    await put(broker, "jobs", b"again", id="c")  # so the second one of the transaction is left out
+    await tx.end(True)
+    async with consumer(broker, "jobs") as inbox:
+        await asyncio.sleep(0.01)
+        assert inbox.payloads == [b"first", b"again", b"1"]
+        await inbox.ack(*inbox.got)
+    assert cached(broker) == 0
+
+
+@on_a_machine
+async def test_what_was_read_ahead_has_a_part_of_the_room_only(machine: Machine) -> None:
+    """A backlog is read in strides, in which messages of other queues lie that are done long since."""
     room = 400_000
     broker = await machine.anew(cache_bytes=str(room), shards="1")
-    for name in ("direct", "moved"):
+    for name in ("done", "left"):
         await broker.queues.declare(name)
-    (shard,) = broker.shards
-    async with consumer(broker, "direct") as direct, consumer(broker, "moved") as moved:
-        for turn in range(60):
-            tx = await broker.transacting.begin("t")
-            await tx.put("moved", [Message(b"%d" % turn)])
+    async with consumer(broker, "done") as inbox:
+        for number in range(100):
+            await put(broker, "left", b"%d" % number)
             for _ in range(20):
-                await put(broker, "direct", bytes(100))
-            await asyncio.sleep(0.01)
-            await direct.ack(*direct.got)
-            direct.feed.credit(len(direct.got))
-            direct.got.clear()
-            await tx.end(True)
-            await asyncio.sleep(0.01)
-            await moved.ack(*moved.got)
-            moved.feed.credit(len(moved.got))
-            moved.got.clear()
-            assert shard.bodies.cost <= room // 4 + 5_000, turn
-    assert broker.queues.describe("moved").acked == 60
+                await put(broker, "done", bytes(100))
+            await asyncio.sleep(0.001)
+            await inbox.ack(*inbox.got)
+            inbox.feed.credit(len(inbox.got))
+            inbox.got.clear()
+    broker = await machine.again()
+    (shard,) = broker.shards
+    async with consumer(broker, "left", credit=1) as inbox:
+        for number in range(100):
+            await asyncio.sleep(0.001)
+            assert inbox.payloads == [b"%d" % number]
+            await inbox.ack(*inbox.got)
+            inbox.got.clear()
+            inbox.feed.credit(1)
+            assert shard.bodies.cost <= room // 4 + 1_000
+    assert shard.bodies.cost > room // 8, "the strides were read"
 
 
 @on_a_machine

@@ -127,7 +127,7 @@ class Queue:
         self.places.add(first, sizes, offset, ids)  # type: ignore[union-attr]  # comes with the ledger
         self.bytes += sum(sizes)
 
-    def admit_late(self, block: Enqueue, offset: int) -> int:
+    def admit_late(self, block: Enqueue, offset: int, let_go: LetGo | None = None) -> int:
         """Takes in a block of a transaction that has committed; returns how many of its messages are there now.
 
         Their ids may have been used since they were sent. Then they are done at once: whether or not, all of them have
@@ -144,7 +144,7 @@ class Queue:
             if message.id is not None and self.id_used(message.id, block.taken_ms)
         ]
         self.admit(block, first, offset, messages)
-        self.finish(used)
+        self.finish(used, let_go)
         return block.count - len(used)
 
     def _admit_by_terms(self, ledger: Ledger, messages: Sequence[Message], first: int, taken_ms: int) -> None:

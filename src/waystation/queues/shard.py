@@ -133,8 +133,9 @@ class Shard(Upkeep):
             queue.put += len(wanted)
             self._admitted(queue, waited, now_ms)
         else:
-            for offset, (block, _) in enumerate(blocks, written.first):
+            for offset, (block, content) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
+                self._remember(offset, block, content)
         if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
             self.tracing.put(queue.name, wanted, first, *written.receipt, own=moved)
         return PutResult(first, len(wanted), duplicates, written.receipt, size)
@@ -200,8 +201,12 @@ class Shard(Upkeep):
         """Blocks that were written from `offset` on."""
         for block, content in blocks:
             queue.admit(block, block.first, offset, content)
-            self.bodies.keep(offset, now_ms, content, sum(map(_payload_size, content)), len(block.messages))
+            self._remember(offset, block, content)
             offset += 1
+
+    def _remember(self, offset: int, block: Enqueue, content: list[Message]) -> None:
+        """What was just written is likely to be delivered soon."""
+        self.bodies.keep(offset, block.taken_ms, content, sum(map(_payload_size, content)), len(block.messages))
 
     def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:
         settings = queue.settings
@@ -418,13 +423,15 @@ class Shard(Upkeep):
         touched: dict[int, Queue] = {}
         for offset, command in self.open.end(producer_id):
             queue = self.queues.get(command.queue)
+            if isinstance(command, Enqueue) and (queue is None or not commit):
+                self.bodies.forget(offset)
             if queue is None or ended < queue.stamp:
                 continue  # deleted meanwhile, or from a snapshot that knew of the end already
             touched[queue.id] = queue
             self.note_use(queue)
             if isinstance(command, Enqueue):
                 if commit:
-                    queue.put += queue.admit_late(command, offset)
+                    queue.put += queue.admit_late(command, offset, self.bodies.done)
             elif isinstance(command, Done):
                 if commit:
                     died = len(queue.deaths or ())
