@@ -99,13 +99,18 @@ class Checkpointer:
         appended = self._log.appended_bytes
         if appended == self._seen_bytes or self._log.failure is not None:
             return
-        if not force and appended - max(0, self._seen_bytes) < max(FIRST_BYTES, self._last_bytes):
+        if not force and self._new_bytes(appended) < max(FIRST_BYTES, self._last_bytes):
             return
         if forward:
             await self._stragglers.write_forward()
         await self._save()
         self._seen_bytes = appended
         await self._free()
+
+    def _new_bytes(self, appended: int) -> int:
+        """Log behind the last snapshot. What was replayed at the start is such: else a broker whose lives are short
+        would never get to its next one, and replay all of them each time."""
+        return appended - self._seen_bytes if self._seen_bytes >= 0 else appended + self._shard.log.replayed_bytes
 
     async def _save(self) -> None:
         shard, log = self._shard, self._log

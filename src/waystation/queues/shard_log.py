@@ -47,6 +47,7 @@ class ShardLog:
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
+        self.replayed_bytes = 0  # at the start: what no snapshot had
         self._clock = clock
         self._refused: list[Command] = []  # done in memory, but the disk had no room
         self._notes: dict[int, list[Run]] = {}
@@ -137,6 +138,7 @@ class ShardLog:
             try:
                 for data, header in log.batches_from(offset):
                     offset = header.last_offset + 1
+                    self.replayed_bytes += len(data)
                     if header.control:
                         outcome = batches.marker_commits(data, header)
                         if outcome is not None:
