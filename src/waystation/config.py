@@ -432,6 +432,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
             protects="a small value closes other clients' connections",
         ),
         Setting(
+            "queued.max.request.bytes",
+            "int",
+            256 * _MIB,
+            "Memory for requests above 64 KiB that are still arriving, of all clients; more of them wait unread.",
+            low=_MIB,
+            dynamic=False,
+            protects="a bound on the memory that clients can take",
+        ),
+        Setting(
             "socket.request.max.bytes",
             "int",
             100 * _MIB,
@@ -739,6 +748,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
             protects="a small value lets the disk fill up, a large one holds all publishers back",
         ),
         Setting(
+            "waystation.unsent.max.bytes",
+            "int",
+            256 * _MIB,
+            "Memory for answers and deliveries that clients do not read, of all clients; then further ones wait.",
+            low=_MIB,
+            dynamic=False,
+            protects="a bound on the memory that clients can take",
+        ),
+        Setting(
             "waystation.memory.max.bytes",
             "int",
             0,
@@ -751,8 +769,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "waystation.amqp.uncommitted.max.bytes",
             "int",
             256 * _MIB,
-            "Memory for publishes of open AMQP transactions and for messages whose body has not come as a whole, of all"
-            " connections together; one connection may take a quarter. Who wants more loses the channel (406).",
+            "Memory for publishes of open AMQP transactions, of all connections together; one connection may take a"
+            " quarter. Who wants more loses the channel (406).",
             low=_MIB,
             dynamic=False,
             protects="a bound on the memory that clients can take",

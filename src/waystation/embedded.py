@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.client.link import Dial
     from waystation.doors.amqp.server import AmqpDoor
+    from waystation.doors.budget import Budgets
     from waystation.doors.front import Front
     from waystation.doors.http.server import HttpDoor
     from waystation.doors.native.server import NativeDoor
@@ -72,6 +73,7 @@ class Station:
     async def start(self) -> None:
         """Opens the data folder, then the doors: whoever can connect can be served."""
         from waystation.broker.open import open_broker
+        from waystation.doors.budget import Budgets
         from waystation.doors.native.server import NativeDoor
 
         if self._pipelines is not None:
@@ -80,20 +82,21 @@ class Station:
             self._runner = FolderRunner(self._pipelines, self.data, self._near)
         self._broker = await open_broker(self.data, self._settings, self._world)
         self._broker.pipeline_runner = self._runner
-        self.native = NativeDoor(self._broker)
+        budgets = Budgets(self._broker.settings, self._broker.world.clock)
+        self.native = NativeDoor(self._broker, budgets)
         try:
             if self._kafka is not None:
-                self._front = _front(self._broker, self.native, self._kafka)
+                self._front = _front(self._broker, budgets, self.native, self._kafka)
                 self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
             if self._amqp is not None:
                 from waystation.doors.amqp.server import AmqpDoor
 
-                self._amqp_door = AmqpDoor(self._broker, self._amqp.host, self._amqp.port)
+                self._amqp_door = AmqpDoor(self._broker, budgets, self._amqp.host, self._amqp.port)
                 self.addresses["amqp"] = str(await _listen(self._amqp_door, self._amqp, "AMQP"))
             if self._http is not None:
                 from waystation.doors.http.server import HttpDoor
 
-                self._http_door = HttpDoor(self._broker, self._http.host, self._http.port)
+                self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
         except BaseException:
             await self.stop()
@@ -121,12 +124,12 @@ class Station:
         return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
-def _front(broker: Broker, native: NativeDoor, address: Address) -> Front:
+def _front(broker: Broker, budgets: Budgets, native: NativeDoor, address: Address) -> Front:
     """The port that the Kafka door and the native one share."""
     from waystation.doors.front import Front
     from waystation.doors.kafka.server import KafkaDoor
 
-    kafka = KafkaDoor(broker)
+    kafka = KafkaDoor(broker, budgets)
     clock = broker.world.clock
     enter = broker.admission.gate("kafka").enter
     return Front(address.host, address.port, broker.settings, clock, enter, kafka.connection, native.by_first_byte)

@@ -8,7 +8,7 @@ Structs are arrays on the wire and on the disk: fields may be added at the end, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any
@@ -130,3 +130,7 @@ def size_of(message: Message) -> int:
     for name, value in message.headers.items():
         size += len(name) + (len(value) if isinstance(value, str | bytes) else len(repr(value)))
     return size
+
+
+def size_of_all(messages: Iterable[Message]) -> int:
+    return sum(map(size_of, messages))

@@ -32,6 +32,7 @@ class SimConnection:
     peer = ("127.0.0.1", 1)
     host = ("127.0.0.1", 5672)
     congested = False
+    full = False
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
@@ -47,13 +48,16 @@ class SimConnection:
 
     def _flush(self) -> None:
         self._flushing = False
+        self.write_out()
+        self.session.fed()
+
+    def write_out(self) -> None:
         data = b"".join(self.session.out)
-        self.session.out.clear()
+        self.session.written()
         while data:
             size, channel, value = frames.unmarshal(data)
             self._incoming.put_nowait((channel, value))
             data = data[size:]
-        self.session.fed()
 
     def to_work(self) -> None:
         asyncio.get_running_loop().call_soon(self.session.work)

@@ -24,6 +24,8 @@ SHARE = 1024
 """The most that one consumer gets before the next one has its turn."""
 AT_ONCE = 8192
 """Messages in one turn of the loop: about ten milliseconds."""
+AT_ONCE_BYTES = 4 * 1024 * 1024
+"""And about so many bytes: behind each turn, consumers' sockets are written to, and those that are full get no more."""
 
 
 class Pump:
@@ -56,7 +58,7 @@ class Pump:
             return
         self._let_pass(queue, self._clock.now_ms())
         since_ms = monotonic_ms(self._clock)
-        left = AT_ONCE
+        left = _at_once(queue, ledger)
         try:
             for tier in _tiers(feeds):
                 left = _serve(queue, ledger, tier, since_ms, left)
@@ -73,12 +75,18 @@ def _tiers(feeds: list[QueueFeed]) -> list[list[QueueFeed]]:
     return [list(tier) for _, tier in groupby(feeds, attrgetter("priority"))]
 
 
+def _at_once(queue: Queue, ledger: Ledger) -> int:
+    """How many messages may be handed out in one turn, if they are as large as the queue's are on the average."""
+    count = ledger.ready + ledger.parked + ledger.held
+    return AT_ONCE if queue.bytes < AT_ONCE_BYTES else max(1, min(AT_ONCE, AT_ONCE_BYTES * count // queue.bytes))
+
+
 def _serve(queue: Queue, ledger: Ledger, feeds: list[QueueFeed], since_ms: int, left: int) -> int:
     """Hands out to these in turn until none of them takes any more; returns how many more may be handed out."""
     idle = 0
     while ledger.ready and feeds and idle < len(feeds) and left > 0:
         queue.turn = (queue.turn + 1) % len(feeds)
-        share = max(1, min(SHARE, ledger.ready // len(feeds)))
+        share = max(1, min(SHARE, left, ledger.ready // len(feeds)))
         taken = feeds[queue.turn].feed(share, since_ms)
         left -= taken
         idle = 0 if taken else idle + 1

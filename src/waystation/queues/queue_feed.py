@@ -28,8 +28,8 @@ class QueueFeed:
     consumer and is sent none."""
 
     __slots__ = (
-        "_deliver", "_left", "_on_end", "auto_ack", "closed", "consumer", "door", "exclusive", "hold_ms", "on_closed",
-        "portion_bytes", "priority", "queue", "shard", "silent",
+        "_deliver", "_left", "_on_end", "_paused", "auto_ack", "closed", "consumer", "door", "exclusive", "hold_ms",
+        "on_closed", "portion_bytes", "priority", "queue", "shard", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class QueueFeed:
         self._deliver = deliver
         self._on_end = on_end
         self._left = 0
+        self._paused = False
         queue.open_ledger().attach(consumer, prefetch, aside=silent)
         if silent:
             queue.join_beside(self)
@@ -81,11 +82,20 @@ class QueueFeed:
         if self._left > 0:
             self.shard.pump.wake(self.queue)
 
+    def pause(self) -> None:
+        """Its client does not read: it gets nothing, whatever credit it has."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._left > 0 and not self.closed:
+            self.shard.pump.wake(self.queue)
+
     def feed(self, share: int, since_ms: int) -> int:
         """Takes up to `share` messages; returns how many it took. The queue calls it when its turn has come. Their
         visibility timeouts begin at `since_ms` of the monotonic clock."""
         count = min(share, self._left)
-        if count <= 0 or self.closed:
+        if count <= 0 or self.closed or self._paused:
             return 0
         hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
         if self.portion_bytes:

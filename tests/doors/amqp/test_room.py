@@ -1,4 +1,4 @@
-"""What a client has sent and the broker cannot store yet is bounded: open transactions, bodies without their end."""
+"""What clients publish in open transactions, which the broker cannot store yet, is bounded in bytes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Iterator
 import pika
 import psutil
 import pytest
-from pamqp import body, commands, frame, header
-from pamqp.commands import Basic
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.doors.amqp.kit import Amqp, connected
 from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
@@ -108,33 +105,6 @@ def test_all_connections_together_have_a_bound_and_a_lost_one_gives_back(
         return True
 
     wait_for(room_is_back, "what the closed connections had taken is free")
-
-
-def begin_message(amqp: Amqp, number: int, queue: str, announced: int, sent: int) -> None:
-    """The beginning of a message on a channel, without its end."""
-    properties = header.ContentHeader(0, announced, Basic.Properties())
-    data = frame.marshal(Basic.Publish(0, "", queue), number) + frame.marshal(properties, number)
-    for _ in range(sent // (100 * KiB)):
-        data += frame.marshal(body.ContentBody(bytes(100 * KiB)), number)
-    amqp.send(data)
-
-
-def test_messages_without_their_end_are_bounded_over_all_channels(server: Server) -> None:
-    queue = unique("half")
-    with connected(server) as amqp:
-        amqp.ask(commands.Queue.Declare(0, queue, False, True))
-        before = rss(server)
-        for number in range(2, 42):
-            amqp.say(commands.Channel.Open(), number)
-            begin_message(amqp, number, queue, 2 * MiB, 1000 * KiB)
-        fit = PART // (1000 * KiB)
-        heard = [amqp.next() for _ in range(40 + 40 - fit)]
-        closed = [each for each in heard if isinstance(each, commands.Channel.Close)]
-        assert len(closed) == 40 - fit, "each but those that fit"
-        assert {each.reply_code for each in closed} == {406}
-        assert "unfinished" in closed[0].reply_text
-        assert rss(server) - before < 30 * MiB
-        assert amqp.ask(commands.Queue.Declare(0, queue, True)).message_count == 0
 
 
 def test_a_share_gives_back_what_it_took_and_no_more() -> None:

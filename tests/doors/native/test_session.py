@@ -122,7 +122,7 @@ def test_a_paused_session_is_sent_nothing_and_catches_up(tell: Tell) -> None:
             await other.ask(Put(queue="q", messages=[Message(b"%d" % i)]))
         assert client.messages == []
         held = (await other.ask(DescribeQueue(queue="q"))).held
-        assert 0 < held < 500  # one portion, whatever the credit
+        assert held == 0  # whatever the credit: it does not read, so others may have them
         client.session.resume()
         await until(lambda: len(client.messages) == 1_000)
         assert client.messages == [b"%d" % i for i in range(1_000)]

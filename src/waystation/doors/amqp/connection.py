@@ -1,7 +1,8 @@
 """The socket around a session: bytes in and out, when to read, when to write, and when the peer is taken for dead.
 
 The buffer that bytes arrive in belongs to the door and is shared by all its connections, since only one of them is read
-at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all.
+at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all. Large messages
+that are arriving, and what the peer does not read, are counted (`doors/budget.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import TYPE_CHECKING
 from waystation.doors.amqp.events import Phase
 from waystation.doors.amqp.frames import HEARTBEAT_FRAME
 from waystation.doors.amqp.session import Session
+from waystation.doors.budget import FREE_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:
     from waystation.doors.amqp.server import AmqpDoor
 
 logger = logging.getLogger("waystation.amqp")
 
-WRITE_BUFFER = 1024 * 1024
-"""Bytes that the peer has not read; with more, consumers get nothing."""
-MOST_UNREAD = 16 * WRITE_BUFFER
-"""With more, the peer is not read either. Not sooner: one that is busy writing may read later."""
+MOST_UNREAD = 16 * 1024 * 1024
+"""Bytes that the peer has not read; with more, it is not read either. Not sooner, while there is memory: one that is
+busy writing may read later."""
 HANDSHAKE_S = 10.0
 FAREWELL_S = 3.0
 """How long the peer may take to agree that a connection is closed."""
@@ -32,13 +33,17 @@ class Connection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
-        "_door", "_flushing", "_paused", "_since", "_transport", "_working", "_writable", "closing_since", "host",
-        "last_received", "last_sent", "peer", "received_bytes", "sent_bytes", "session",
+        "_assembling", "_door", "_flushing", "_paused", "_requests", "_since", "_transport", "_unsent", "_working",
+        "_writable", "closing_since", "host", "last_received", "last_sent", "peer", "received_bytes", "sent_bytes",
+        "session",
     )  # fmt: skip
 
     def __init__(self, door: AmqpDoor) -> None:
         self._door = door
         self._transport: asyncio.Transport | None = None
+        self._requests = door.budgets.requests.share(self, lambda: self.received_bytes)
+        self._unsent = door.budgets.unsent.share(self, self._unread)
+        self._assembling = 0
         self._writable = True
         self._paused = False
         self._flushing = False
@@ -54,12 +59,14 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = _address(transport.get_extra_info("peername"))
         self.host = _address(transport.get_extra_info("sockname"))
         self._door.add(self)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER)  # type: ignore[union-attr]
+        self._transport.set_write_buffer_limits(FREE_BYTES)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
         self.session = Session(self._door.broker, self, name, self._door.tx_ids, self._door.room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._requests.drop()
+        self._unsent.drop()
         self._door.dismiss(self)
         if self.session is not None:
             self.session.ended(politely=False)
@@ -98,7 +105,9 @@ class Connection(asyncio.BufferedProtocol):
         transport, session = self._transport, self.session
         if transport is None or session is None or transport.is_closing():
             return
-        busy = (session.busy or self.congested) and not session.closed
+        if session.engine.assembling > FREE_BYTES or self._requests.size:
+            self._claim(session)
+        busy = (session.busy or self.congested or self._requests.wanted > 0) and not session.closed
         if busy and not self._paused:
             self._paused = True
             transport.pause_reading()
@@ -109,6 +118,34 @@ class Connection(asyncio.BufferedProtocol):
         if session.closed and self.closing_since is None:
             self.closing_since = self._door.now_s()
 
+    def _claim(self, session: Session) -> None:
+        """Asks for room for large messages that have begun to arrive. A message that waits to be worked off counts."""
+        need = session.engine.assembling
+        if need < self._assembling and session.engine.assembling_count <= 1:
+            self._requests.renew()  # another message than before
+        self._assembling = need
+        if need > self._requests.size:
+            self._requests.want(need)
+        elif not session.waiting:
+            self._requests.hold(need)
+
+    # -- among those who share the memory -----------------------------------------------------------------------------
+
+    def on_room(self) -> None:
+        self.to_work()
+
+    def spare(self) -> bool:
+        if self._writable:
+            self._unsent.drop()
+        return not (self._requests.size or self._unsent.size)
+
+    def overdue(self, why: str) -> bool:
+        if self._writable and self.session is not None and self.session.busy:
+            return False  # it is we who do not read
+        logger.info("connection closed: client=%s reason=%s", self.peer[0], why)
+        self.abort()
+        return True
+
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def to_flush(self) -> None:
@@ -118,22 +155,50 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flushing = False
-        session, transport = self.session, self._transport
+        session = self.session
         if session is None:
             return
         if session.out:
-            data = b"".join(session.out)
-            session.out.clear()
-            if transport is not None and not transport.is_closing():
-                self.sent_bytes += len(data)
-                self.last_sent = self._door.now_s()
-                transport.write(data)
+            self.write_out()
         if session.hungry and self._writable:
+            self._feed(session)
+
+    def write_out(self) -> None:
+        session, transport = self.session, self._transport
+        if session is None:
+            return
+        data = b"".join(session.out)
+        if transport is not None and not transport.is_closing():
+            self.sent_bytes += len(data)
+            self.last_sent = self._door.now_s()
+            transport.write(data)
+            if not self._writable:
+                self._unsent.hold(transport.get_write_buffer_size())
+            elif self._unsent.size:
+                self._unsent.drop()
+        session.written()
+
+    def _feed(self, session: Session) -> None:
+        if self._unsent.room > FREE_BYTES:
             session.fed()
+            return
+        session.fed(sparingly=True)
+        if session.hungry:
+            self._unsent.want(SMALL_BYTES)  # then there is room
 
     @property
     def congested(self) -> bool:
-        return self._unread() > MOST_UNREAD
+        unread = self._unread()
+        return unread > MOST_UNREAD or (unread > FREE_BYTES and self._unsent.room <= unread)
+
+    @property
+    def full(self) -> bool:
+        if not self._writable:
+            return True
+        if self._unsent.room > FREE_BYTES:
+            return False
+        self._unsent.want(SMALL_BYTES)
+        return True
 
     def _unread(self) -> int:
         """Bytes that wait for the peer to read; looked up only when they are many."""
@@ -141,9 +206,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        if self.session is not None:
+            self.session.starve(True)
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._unsent.drop()
+        if self.session is not None:
+            self.session.starve(False)
         self.to_work()
 
     def over(self) -> None:

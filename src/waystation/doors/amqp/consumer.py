@@ -14,6 +14,7 @@ from waystation.broker.shared_feed import SharedFeed
 from waystation.broker.tailing import TailFeed
 from waystation.doors.amqp.frames import Envelope
 from waystation.doors.amqp.properties import encode
+from waystation.doors.budget import FREE_BYTES
 from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
@@ -108,6 +109,7 @@ class Consumer:
         self._portion = portion(count, size)
         session.hungry[self] = None
         session.to_flush()
+        session.delivering(size)
 
     def reply(self, messages: list[Delivered]) -> None:
         """What its inbox calls. Nobody gives it credit: to a client that does not read, replies are lost."""
@@ -129,12 +131,15 @@ class Consumer:
                 other.feed.credit(left - other._under_way)
                 other._under_way = left
 
-    def pass_on(self) -> None:
-        """Gives the feed more credit, as far as there is room. Never from within a delivery: it would nest."""
+    def pass_on(self, *, sparingly: bool = False) -> bool:
+        """Gives the feed more credit, as far as there is room. Never from within a delivery: it would nest.
+        `sparingly`: a small portion; False if its messages are too large for that."""
         channel = self.channel
         if self.feed is None or self.ceased or channel.closed or not channel.active:
-            return
-        room = self._portion
+            return True
+        room = self._portion * FREE_BYTES // PORTION_BYTES if sparingly else self._portion
+        if not room:
+            return False
         if not self.no_ack:
             if self.limit:
                 room = min(room, self.limit - self.unacked)
@@ -144,6 +149,7 @@ class Consumer:
         if room > 0:
             self._under_way += room
             self.feed.credit(room)
+        return True
 
     def pause(self) -> None:
         """channel.flow: credit that was not used is void."""

@@ -60,7 +60,6 @@ from waystation.doors.amqp.frames import (
     frame_head,
 )
 from waystation.doors.amqp.properties import Template, template_of
-from waystation.doors.amqp.room import Share
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants."""
@@ -73,20 +72,32 @@ _method_id = Struct(">I")
 
 
 class Engine:
-    """One connection's. `max_body` says how large a message may be, and unfinished ones take of `room`."""
+    """One connection's. `max_body` says how large a message may be."""
 
-    __slots__ = ("_limit", "_max_body", "_rest", "_room", "_targets", "channel_max", "channels", "frame_max", "phase")
+    __slots__ = (
+        "_limit",
+        "_max_body",
+        "_rest",
+        "_targets",
+        "assembling",
+        "assembling_count",
+        "channel_max",
+        "channels",
+        "frame_max",
+        "phase",
+    )
 
-    def __init__(self, max_body: Callable[[], int], room: Share) -> None:
+    def __init__(self, max_body: Callable[[], int]) -> None:
         self.phase = Phase.HEADER
         self.frame_max = FRAME_MAX
         self.channel_max = MAX_CHANNELS
         self.channels: dict[int, ChannelState] = {}
         self._max_body = max_body
-        self._room = room
         self._limit = 0  # as it was when the present bytes came
         self._targets: dict[bytes, Target] = {}
         self._rest = b""
+        self.assembling = 0  # bytes of messages whose bodies have not come as a whole, as their headers say
+        self.assembling_count = 0
 
     @property
     def unread(self) -> int:
@@ -292,23 +303,24 @@ class Engine:
             if content.template is None:
                 return
             channel.phase = ChannelPhase.CONTENT_BODY
+            content.size = content.left
+            self.assembling += content.size
+            self.assembling_count += 1
         else:
             if len(payload) > content.left:
                 raise AmqpError(FRAME_ERROR, f"{len(payload) - content.left} bytes more of a body than its header said")
-            if payload:  # empty ones are legal, and may be any number
-                try:
-                    self._room.take(len(payload))
-                except AmqpError as error:
-                    events.append(Broken(channel, error))
-                    self.closing(channel)
-                    return
-                content.left -= len(payload)
-                content.size += len(payload)
-                content.bodies.append(payload)
+            content.left -= len(payload)
+            content.body += payload
         if not content.left and content.template is not None:
-            self._room.give(content.size)
-            channel.phase, channel.content = ChannelPhase.METHOD, None
-            events.append(Published(channel, content.target, content.template, b"".join(content.bodies)))
+            self._forget_content(channel)
+            channel.phase = ChannelPhase.METHOD
+            events.append(Published(channel, content.target, content.template, bytes(content.body)))
+
+    def _forget_content(self, channel: ChannelState) -> None:
+        content, channel.content = channel.content, None
+        if content is not None and content.template is not None:
+            self.assembling -= content.size
+            self.assembling_count -= 1
 
     def _template(self, channel: ChannelState, data: bytes, events: list[Event]) -> Template | None:
         """The properties of a message; None if they make no sense, which ends the channel."""
@@ -330,18 +342,13 @@ class Engine:
 
     def closing(self, channel: ChannelState) -> None:
         """We have closed the channel: what comes on it is passed over until the peer agrees."""
-        self._drop_content(channel)
+        self._forget_content(channel)
         channel.phase = ChannelPhase.CLOSING
 
     def closed(self, channel: ChannelState) -> None:
         """The peer has closed it."""
-        self._drop_content(channel)
+        self._forget_content(channel)
         self.channels.pop(channel.number, None)
-
-    def _drop_content(self, channel: ChannelState) -> None:
-        if channel.content is not None:
-            self._room.give(channel.content.size)
-            channel.content = None
 
     def tuned(self, frame_max: int, channel_max: int) -> None:
         self.frame_max, self.channel_max = frame_max, channel_max

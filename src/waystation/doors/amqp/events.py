@@ -86,14 +86,14 @@ class Target:
 class Content:
     """A message that is coming, frame by frame."""
 
-    __slots__ = ("bodies", "left", "size", "target", "template")
+    __slots__ = ("body", "left", "size", "target", "template")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None
-        self.bodies: list[bytes] = []
+        self.body = bytearray()  # not its frames: one of a single byte would cost fifty
         self.left = 0
-        self.size = 0  # of the bodies that have come
+        self.size = 0  # of the whole body, as its header says
 
 
 class ChannelState:

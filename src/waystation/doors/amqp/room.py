@@ -1,7 +1,7 @@
-"""Memory for what clients have sent and the broker cannot store yet: publishes of open transactions, unfinished bodies.
+"""Memory for what clients have sent and the broker cannot store yet: publishes of open transactions.
 
-Nothing slows such a client down by itself: what it sends is of no use before the commit, or the rest of the body. So
-all connections of the door share one room, of which a connection may take a part. Who wants more loses the channel that
+Nothing slows such a client down by itself: what it sends is of no use before the commit. So all connections of the door
+share one room, of which a connection may take a part. Who wants more loses the channel that
 asked, and with it what that channel had taken.
 
 Invariant: `Room.used` is the sum of what its shares have; a share that has ended has nothing. Loop's thread only.
@@ -62,7 +62,7 @@ class Share:
     def _refuse(self, why: str) -> None:
         raise AmqpError(
             PRECONDITION_FAILED,
-            f"too many bytes in uncommitted transactions and unfinished messages: {why} ({SETTING})",
+            f"too many bytes in uncommitted transactions: {why} ({SETTING})",
         )
 
     def give(self, size: int) -> None:

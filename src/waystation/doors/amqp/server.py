@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.amqp.connection import Connection
     from waystation.doors.amqp.room import Room
+    from waystation.doors.budget import Budgets
 
 TICK_S = 1.0
 READ_BYTES = 256 * 1024
@@ -26,8 +27,9 @@ FAREWELL_TURNS = 50
 class AmqpDoor:
     """Opens when started; `stop` closes it and every connection."""
 
-    def __init__(self, broker: Broker, host: str, port: int) -> None:
+    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
         self.broker = broker
+        self.budgets = budgets
         self.now_s = broker.world.clock.monotonic
         self.tx_ids: list[str] = []  # transactional ids that no channel uses now
         self._host = host

@@ -51,6 +51,7 @@ from waystation.doors.amqp.room import Room, Share
 from waystation.doors.amqp.routes import Routes
 from waystation.doors.amqp.sources import Sources
 from waystation.errors import NotAllowed, WaystationError
+from waystation.queues.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -61,6 +62,8 @@ logger = logging.getLogger("waystation.amqp")
 
 MOST_IN_FLIGHT = 8 * 1024 * 1024
 """Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
+MOST_OUT_BYTES = 1024 * 1024
+"""Messages that are written at the end of this turn of the loop; with more, they are written at once."""
 PUBLISH = "basic.publish"
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
 
@@ -75,8 +78,15 @@ class Outside(Protocol):
     def congested(self) -> bool:
         """Whether the peer has not read so much that it shall be sent nothing that it can do without."""
 
+    @property
+    def full(self) -> bool:
+        """Whether the peer has to read before it is sent another message."""
+
     def to_flush(self) -> None:
         """There is something in `out`; it is to be written when this turn is over."""
+
+    def write_out(self) -> None:
+        """There is much in `out`; it is to be written now."""
 
     def to_work(self) -> None:
         """Events wait, and now they can be worked off."""
@@ -89,9 +99,9 @@ class Session:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_task", "_writing", "broker", "channels",
-        "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
-        "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
+        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_stuck", "_task", "_writing", "broker",
+        "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
+        "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
@@ -103,12 +113,13 @@ class Session:
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
         self.room = Share(room)
-        self.engine = Engine(broker.max_queue_message_bytes, self.room)
+        self.engine = Engine(broker.max_queue_message_bytes)
         self.names = Names(DEFAULT)
         self.sources = Sources(broker, self.names)
         self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
         self.routes = Routes(broker, self.names, self.sources)
         self.out: list[bytes] = []
+        self.out_bytes = 0  # of the messages in it
         self.hungry: dict[Consumer, None] = {}  # may have room for more
         self.channels: dict[int, Channel] = {}
         self.client: dict[str, Any] = {}
@@ -123,6 +134,7 @@ class Session:
         self._pressed: str | None = None  # why the namespace cannot take more
         self._published = False
         self._blocked = False
+        self._stuck = False  # the next event gets a message, and there is no room for one
 
     # -- bytes in, frames out -----------------------------------------------------------------------------------------
 
@@ -138,7 +150,12 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether more bytes are of no use now."""
-        return self._task is not None or self._blocked or self._in_flight > MOST_IN_FLIGHT
+        return self._task is not None or self._blocked or self._in_flight > MOST_IN_FLIGHT or self._stuck
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that were not worked off."""
+        return bool(self._events)
 
     def work(self) -> None:
         """Works off events, as far as none of them has to wait."""
@@ -152,6 +169,7 @@ class Session:
     def _work_off(self) -> None:
         events = self._events
         touched: dict[Channel, None] = {}
+        self._stuck = False
         while events and self._task is None and not self.closed:
             event = events.popleft()
             if isinstance(event, Published):
@@ -172,6 +190,10 @@ class Session:
                         settling.ack(channel, event.tag, event.multiple)
                     except AmqpError as error:
                         self._fail(channel, error, 60, 80)
+            elif isinstance(event, Method) and self._full and isinstance(event.method, commands.Basic.Get):
+                events.appendleft(event)
+                self._stuck = True
+                break
             else:
                 self._finish(touched)
                 if self._task is not None:
@@ -179,6 +201,11 @@ class Session:
                     break
                 self._handle(event)
         self._finish(touched)
+
+    @property
+    def _full(self) -> bool:
+        """No message is got for a peer that has not read those before: a request of twenty bytes gets a megabyte."""
+        return self.out_bytes > MOST_OUT_BYTES or self.outside.full
 
     def _finish(self, touched: dict[Channel, None]) -> None:
         """Writes what channels have collected."""
@@ -227,11 +254,36 @@ class Session:
     def to_flush(self) -> None:
         self.outside.to_flush()
 
-    def fed(self) -> None:
-        """The socket can take more: consumers with room get credit."""
+    def delivering(self, size: int) -> None:
+        """Messages of this size were put into `out`."""
+        self.out_bytes += size
+        if self.out_bytes > MOST_OUT_BYTES:
+            self.outside.write_out()
+
+    def written(self) -> None:
+        """What was in `out` is the socket's."""
+        self.out.clear()
+        self.out_bytes = 0
+        if self._stuck and not self.outside.full:
+            self.outside.to_work()
+
+    def fed(self, *, sparingly: bool = False) -> None:
+        """The socket can take more: consumers with room get credit. `sparingly`: only for what is small."""
         hungry, self.hungry = self.hungry, {}
         for consumer in hungry:
-            consumer.pass_on()
+            if not consumer.pass_on(sparingly=sparingly):
+                self.hungry[consumer] = None
+
+    def starve(self, stop: bool) -> None:
+        """The peer does not read, or does again: credit that consumers have is of no use meanwhile."""
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                feed = consumer.feed
+                if isinstance(feed, QueueFeed):
+                    if stop:
+                        feed.pause()
+                    else:
+                        feed.resume()
 
     # -- publishes on their way to the disk ---------------------------------------------------------------------------
 

@@ -114,6 +114,12 @@ class Route(Generic[Q, B]):
         """Whether a call with this query changes something."""
         return self.changes(query) if callable(self.changes) else self.changing
 
+    @property
+    def shows_messages(self) -> bool:
+        """Whether the answer may be as large as messages are."""
+        fields = getattr(self.answer, "__struct_fields__", ())
+        return "messages" in fields or "payload" in fields or self.path.endswith("/get")
+
 
 AnyRoute = Route[Any, Any]
 

@@ -1,8 +1,9 @@
 """One client's connection: requests in their order, one at a time, and what may take the connection over.
 
 Requests that come before the last one is answered wait; while too many wait, or the client does not read its answers,
-its socket is not read. A call that waits for messages ends when its client goes away; any other runs to its end, since
-what it does must not stop half-way. Whatever a client sends, the worst that happens is that its own connection ends.
+or there is no room for a large request (`doors/budget.py`), its socket is not read. A call that waits for messages ends
+when its client goes away; any other runs to its end, since what it does must not stop half-way. Whatever a client
+sends, the worst that happens is that its own connection ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from waystation.broker.presence import ConnectionInfo
+from waystation.doors.budget import FREE_BYTES, SMALL_BYTES
 from waystation.doors.http.calls import AnyRoute, Stream
 from waystation.doors.http.engine import Broken, Engine, Expects, Request
 from waystation.doors.http.events import EventStream
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("waystation.http")
 
 MAX_WAITING = 32
-"""Requests of a client that wait for their turn."""
+"""Requests of a client that wait for their turn; and their bodies have no more than FREE_BYTES."""
+LARGEST_ANSWER = 48 * 1024 * 1024
+"""Bytes of an answer that shows messages: 8 MiB of them, of which JSON's escapes make six times as much at worst."""
 REQUEST_S = 60.0
 """How long a request may take to arrive."""
 LINGER_S = 5.0
@@ -48,8 +52,14 @@ class Connection(asyncio.Protocol):
         self._route: AnyRoute | None = None  # what is being answered, or has taken the connection over
         self._takeover: Takeover | None = None
         self._transport: asyncio.Transport | None = None
+        self._requests = door.budgets.requests.share(self, lambda: self._received)
+        self._unsent = door.budgets.unsent.share(self, self._unsent_bytes)
+        self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
+        self._received = 0
+        self._served_bytes = 0  # the body that is being dealt with
         self._writing_paused = False
         self._reading_paused = False
+        self._held_back = False
         self._closing = False
         self._lingering: asyncio.TimerHandle | None = None
         self.last_active_s = 0.0
@@ -60,6 +70,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(FREE_BYTES)
         self.last_active_s = self._door.now_s()
         peer = self._address("peername")
         self.name = f"http:{peer[0]}:{peer[1]}"
@@ -73,6 +84,7 @@ class Connection(asyncio.Protocol):
             return
         if self._lingering is not None:
             return
+        self._received += len(data)
         if self._engine.between_requests:
             self.last_active_s = self._door.now_s()
         for event in self._engine.receive(data):
@@ -83,14 +95,16 @@ class Connection(asyncio.Protocol):
                     self.write(CONTINUE)
             else:
                 self._broken = event
-        self.hold_back(len(self._waiting) > MAX_WAITING)
+        self._count()
         self._go_on()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._unsent.hold(self._unsent_bytes())
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._unsent.drop()
         if self._takeover is not None:
             self._takeover.drained()
         else:
@@ -100,11 +114,15 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._door.dismiss(self)
         self._door.broker.presence.discard(self)
+        self._requests.drop()
+        self._unsent.drop()
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()
         if self._takeover is not None:
             self._takeover.lost()
+        if self._granted is not None:
+            self._granted.cancel()
         if self._task is not None and self._waits:
             self._task.cancel()
 
@@ -129,6 +147,58 @@ class Connection(asyncio.Protocol):
         elif self._waits:
             self._task.cancel()
 
+    # -- among those who share the memory ------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Asks for room for a large body that has begun to arrive. Those that wait to be dealt with count as well."""
+        waiting = sum(len(request.body) for request in self._waiting)
+        need = self._served_bytes + waiting + self._engine.awaited
+        if need > self._requests.size:
+            self._requests.want(need)
+        elif self._requests.size:
+            self._requests.hold(need)
+        self.hold_back(len(self._waiting) > MAX_WAITING or waiting > FREE_BYTES)
+
+    def _room(self) -> bool:
+        """Whether there is room for what this client would not read; if not, it is called when there is."""
+        if self._unsent.room > FREE_BYTES:
+            return True
+        self._unsent.want(SMALL_BYTES)
+        return False
+
+    async def room_for(self, route: AnyRoute) -> None:
+        """Messages are not read before there is room for them. One who waits for messages cannot keep it so long."""
+        if not route.shows_messages or self._unsent.room >= LARGEST_ANSWER:
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._granted = granted
+        if not self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None)):
+            await granted
+        if route.waits:
+            self._unsent.drop()
+
+    def on_room(self) -> None:
+        self._balance()
+        if self._takeover is not None:
+            self._takeover.drained()
+        else:
+            self._go_on()
+
+    def spare(self) -> bool:
+        if not self._writing_paused:
+            self._unsent.drop()
+        return not (self._requests.size or self._unsent.size)
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def overdue(self, why: str) -> bool:
+        if self._task is not None and not self._writing_paused:
+            return False  # its request is here, and we are at it
+        logger.info("connection closed: connection=%s reason=%s", self.name, why)
+        self.abort()
+        return True
+
     # -- one request after another -------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
@@ -136,7 +206,8 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             request = self._waiting.popleft()
-            self.hold_back(len(self._waiting) > MAX_WAITING)
+            self._served_bytes = len(request.body)
+            self._count()
             self._task = asyncio.get_running_loop().create_task(self._serve(request))
         elif self._broken is not None:
             reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
@@ -156,6 +227,9 @@ class Connection(asyncio.Protocol):
             outcome = error_reply(Unavailable("the broker stops; ask again"))
         finally:
             self._task = None
+            self._served_bytes = 0
+            self._requests.renew()
+            self._count()
             self.last_active_s = self._door.now_s()
         if isinstance(outcome, Stream):
             self._hand_over(outcome, request)
@@ -188,6 +262,7 @@ class Connection(asyncio.Protocol):
             stream.session.end()
             self.close()
             return
+        self._requests.drop()
         self.hold_back(False)
         if request.websocket:
             self._takeover = WebSocket(stream, self, request)
@@ -252,13 +327,22 @@ class Connection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        return not self._writing_paused and not self.gone
+        return not self._writing_paused and not self.gone and self._room()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if self._writing_paused:
+                self._unsent.hold(self._transport.get_write_buffer_size())
+            elif self._unsent.size:
+                self._unsent.drop()
 
     def hold_back(self, stop: bool) -> None:
+        self._held_back = stop
+        self._balance()
+
+    def _balance(self) -> None:
+        stop = self._held_back or self._requests.wanted > 0
         if stop == self._reading_paused or self._transport is None or self._transport.is_closing():
             return
         self._reading_paused = stop

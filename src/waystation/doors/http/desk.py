@@ -107,6 +107,7 @@ class Desk:
             what = f"GET {route.path}"
             self._guard.check_read(request.headers, what, route.instead, lenient=route.lenient)
         connection.serving(route)
+        await connection.room_for(route)
         if self.broker.tracing is not None:
             self.broker.tracing.arrived("http")
         now_s = self.broker.world.clock.monotonic

@@ -72,11 +72,12 @@ class Engine:
         self._events: list[Event] = []
         self._head = _Head()
         self._request: Request | None = None
-        self._body: list[bytes] = []
-        self._body_size = 0
+        self._body = bytearray()  # not its pieces: one of two bytes would cost fifty
         self._begun = False
         self._head_fed = 0
         self._broken = False
+        self.awaited = 0
+        """Bytes of the body that is arriving, as its head says; as many as there may be where it does not."""
 
     @property
     def between_requests(self) -> bool:
@@ -150,8 +151,8 @@ class Engine:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
             raise _too_large_body()
-        self._body = []
-        self._body_size = 0
+        self._body = bytearray()
+        self.awaited = int(length) if length.isdecimal() else MAX_BODY_BYTES if "transfer-encoding" in headers else 0
         self._request = Request(
             method=self._parser.get_method().decode("latin-1"),
             target=self._head.target,
@@ -163,17 +164,17 @@ class Engine:
             self._events.append(Expects())
 
     def on_body(self, part: bytes) -> None:
-        self._body_size += len(part)
-        if self._body_size > MAX_BODY_BYTES:
+        if len(self._body) + len(part) > MAX_BODY_BYTES:
             raise _too_large_body()
-        self._body.append(part)
+        self._body += part
 
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
         self._begun = False
+        self.awaited = 0
         if request is not None:
-            request.body = b"".join(self._body)
-            self._body = []
+            request.body = bytes(self._body)
+            self._body = bytearray()
             self._events.append(request)
 
 

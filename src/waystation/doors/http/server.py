@@ -14,6 +14,7 @@ from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.doors.budget import Budgets
     from waystation.doors.http.connection import Connection
     from waystation.doors.http.desk import Desk
 
@@ -25,8 +26,9 @@ STOP_S = 5.0
 class HttpDoor:
     """Opens when started; `stop` closes it and every connection."""
 
-    def __init__(self, broker: Broker, host: str, port: int) -> None:
+    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
         self.broker = broker
+        self.budgets = budgets
         self._host = host
         self._port = port
         self._desk: Desk | None = None

@@ -1,8 +1,9 @@
-"""One client's connection: requests dispatched as they come, answers sent in the order of the requests.
+"""One client's connection: requests are done in their order, and answered in their order.
 
-Many requests may be under way; each has a slot, and a slot is sent when it and all before it are filled. While too
-many are under way, or the client does not read its answers, its socket is not read: its memory here stays bounded, and
-nobody else notices.
+Produce requests are done as they come: many may be under way, each has a slot, and a slot is sent when it and all
+before it are filled. Any other request is done when all before it are answered: nothing that a client asks for is read
+before it can be sent. While too much is under way, or the client does not read its answers, or there is no room for a
+large request (`doors/budget.py`), the socket is not read: its memory here stays bounded, and nobody else notices.
 
 Whatever a client sends, the worst that happens is that its own connection ends.
 """
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.presence import ConnectionInfo
+from waystation.doors.budget import FREE_BYTES
 from waystation.doors.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
-from waystation.doors.kafka.engine import Engine, Request, response_head
+from waystation.doors.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
 from waystation.doors.kafka.registry import APIS, Api, Call, Listener
 from waystation.doors.kafka.wire import Malformed
 from waystation.observe.histogram import Histogram
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("waystation.kafka")
 
 MAX_IN_FLIGHT = 1_000
-WRITE_HIGH_WATER = 4 * 1024 * 1024
+"""Produce requests that are not answered yet."""
+MAX_FINISHED_BYTES = 1024 * 1024
+"""Answers to produce requests that wait behind one that is not finished."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
@@ -63,6 +67,10 @@ class Connection(asyncio.BufferedProtocol):
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
+        self._requests = door.budgets.requests.share(self, lambda: self._engine.unread)
+        self.unsent = door.budgets.unsent.share(self, self._unsent_bytes)
+        self._awaited = 0  # bytes of the large request that is arriving
+        self._finished_bytes = 0
         self._held = False  # an append has to wait: nothing behind it may be looked at
         self._writing_paused = False
         self._reading_paused = False
@@ -77,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.client_host = str(peer[0])
@@ -92,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._door.broker.presence.discard(self)
         self._gone()
+        self._requests.drop()
+        self.unsent.drop()
         for slot in self._slots:
             if slot.cancel is not None:
                 slot.cancel()
@@ -111,15 +121,39 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self.unsent.hold(self._unsent_bytes())
         self._balance()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self.unsent.drop()
         self._work()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    # -- among those who share the memory -----------------------------------------------------------------------------
+
+    def on_room(self) -> None:
+        if self._transport is not None:
+            self._work()
+
+    def spare(self) -> bool:
+        if self._requests.size and not self._held and self._engine.shrink():
+            self._requests.drop()
+        return not (self._requests.size or self.unsent.size)
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def overdue(self, why: str) -> bool:
+        if self._held:
+            return False
+        self._abort(why)
+        if self._transport is not None:
+            self._transport.abort()  # what it does not read would keep the connection open
+        return True
 
     # -- among the connections ----------------------------------------------------------------------------------------
 
@@ -171,17 +205,26 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _busy(self) -> bool:
-        return self._held or self._writing_paused or len(self._slots) >= MAX_IN_FLIGHT
+        return (
+            self._held
+            or self._writing_paused
+            or len(self._slots) >= MAX_IN_FLIGHT
+            or self._finished_bytes > MAX_FINISHED_BYTES
+        )
 
     def _work(self) -> None:
         """Dispatches every whole request that has arrived, as far as this connection may."""
         self.last_active = self._door.now_s()
+        engine = self._engine
         try:
             while self._transport is not None and not self._busy:
-                request = self._engine.next_request()
+                request = engine.next_request(PRODUCE if self._slots else None)
                 if request is None:
                     break
                 self._dispatch(request)
+                self._awaited = 0
+            if engine.awaited > FREE_BYTES or self._requests.size:
+                self._claim(engine.awaited)
         except Malformed as error:
             self._abort(str(error))
         except Exception:
@@ -189,15 +232,29 @@ class Connection(asyncio.BufferedProtocol):
             self._abort("internal error")
         self._balance()
 
+    def _claim(self, awaited: int) -> None:
+        """Asks for room for a large request that has begun to arrive. Between two of them the room goes with the
+        buffer, which is kept until somebody else needs room: a producer of large batches does not ask for each."""
+        if awaited != self._awaited:
+            self._awaited = awaited
+            self._requests.renew()
+        if awaited > FREE_BYTES:
+            self._requests.want(awaited)
+        elif not self._engine.unread:
+            self._requests.hold(self._engine.kept if self._engine.kept <= KEPT_BUFFER else 0)
+
     def _balance(self) -> None:
-        """Reads the socket only while there is something to be done with what comes."""
+        """Reads the socket only while there is something to be done with what comes. A little may come in any case:
+        a client that is gone is noticed by reading."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._busy and not self._reading_paused:
+        engine = self._engine
+        stop = self._requests.wanted > 0 or ((self._busy or engine.blocked) and engine.unread >= FREE_BYTES)
+        if stop and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()
-        elif not self._busy and self._reading_paused:
+        elif not stop and self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
 
@@ -228,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
         slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
-        cancel = fetch.handle(self._door.broker, self._door.sessions, request.version, body, answer)
+        cancel = fetch.handle(self._door.broker, self._door.sessions, request.version, body, answer, self.unsent)
         if not slot.done:
             slot.cancel = cancel
 
@@ -266,6 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             self.client_host,
             self.listener,
             self._at_close,
+            self.unsent,
         )
 
     def _unsupported_api_versions(self, request: Request) -> None:
@@ -316,23 +374,31 @@ class Connection(asyncio.BufferedProtocol):
             slot.times.add(self._door.now_s() - slot.began)
             if self._slots and self._slots[0] is slot:
                 self._send()
+            elif parts is not None:
+                self._finished_bytes += sum(map(len, parts))
 
         return slot, answer
 
     def _send(self) -> None:
         """Sends the answers that are next in order."""
         slots = self._slots
-        was_busy = self._reading_paused
+        waits = self._reading_paused or self._busy or self._engine.blocked
         out: Parts = []
         while slots and slots[0].done:
             slot = slots.popleft()
             if slot.parts is not None:
-                out.append(response_head(slot.correlation_id, slot.flexible, sum(map(len, slot.parts))))
+                size = sum(map(len, slot.parts))
+                self._finished_bytes = max(0, self._finished_bytes - size)
+                out.append(response_head(slot.correlation_id, slot.flexible, size))
                 out += slot.parts
+        if not slots:
+            self._finished_bytes = 0
         if out and self._transport is not None and not self._transport.is_closing():
             if len(out) == 2 and len(out[1]) < 4096:
                 self._transport.write(out[0] + out[1])  # type: ignore[operator]
             else:
                 self._transport.writelines(out)
-        if was_busy and not self._busy:
+        if self.unsent.size and not self._writing_paused:
+            self.unsent.drop()
+        if waits and not self._busy:
             asyncio.get_running_loop().call_soon(self._work)

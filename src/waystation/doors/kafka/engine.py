@@ -42,13 +42,15 @@ class Request(NamedTuple):
 class Engine:
     """One connection's."""
 
-    __slots__ = ("_buffer", "_end", "_max_request", "_start")
+    __slots__ = ("_buffer", "_end", "_max_request", "_start", "awaited", "blocked")
 
     def __init__(self, max_request: int) -> None:
         self._max_request = max_request
         self._buffer = bytearray(FIRST_BUFFER)
         self._start = 0
         self._end = 0
+        self.awaited = 0  # bytes of the request that has begun to arrive, as it says itself
+        self.blocked = False  # the next request is here, and is not the one that may be looked at
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -79,8 +81,12 @@ class Engine:
     def _frame_size(self) -> int:
         return int(_SIZE.unpack_from(self._buffer, self._start)[0])
 
-    def next_request(self) -> Request | None:
-        """The next whole request, or None until more bytes come. Malformed if this is not the Kafka protocol."""
+    def next_request(self, only: int | None = None) -> Request | None:
+        """The next whole request, or None until more bytes come. Malformed if this is not the Kafka protocol.
+
+        `only`: of this API alone; one of another stays where it is (`blocked`)."""
+        self.awaited = 0
+        self.blocked = False
         unread = self._end - self._start
         if unread < 4:
             return None
@@ -88,12 +94,28 @@ class Engine:
         if not 8 <= size <= self._max_request:
             raise Malformed(f"a request of {size} bytes; 8 to {self._max_request} are taken (socket.request.max.bytes)")
         if unread < 4 + size:
+            self.awaited = 4 + size
             return None
         start = self._start + 4
-        frame = memoryview(self._buffer)[start : start + size]
+        api_key, version, correlation_id = _HEADER.unpack_from(self._buffer, start)
+        if only is not None and api_key != only:
+            self.blocked = True
+            return None
         self._start = start + size
-        api_key, version, correlation_id = _HEADER.unpack_from(frame)
-        return Request(api_key, version, correlation_id, frame[8:])
+        return Request(api_key, version, correlation_id, memoryview(self._buffer)[start + 8 : start + size])
+
+    @property
+    def kept(self) -> int:
+        """The size of the buffer, however much of it is in use."""
+        return len(self._buffer)
+
+    def shrink(self) -> bool:
+        """Gives back a buffer that nothing is in. Whether there is nothing in it."""
+        if self._start != self._end:
+            return False
+        self._start = self._end = 0
+        self._buffer = bytearray(FIRST_BUFFER)
+        return True
 
     @property
     def unread(self) -> int:

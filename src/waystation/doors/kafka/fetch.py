@@ -2,6 +2,9 @@
 
 A fetch that cannot be answered at once watches its partitions. An append wakes it; it answers when `min_bytes` have
 come together or `max_wait` is over, whichever is first. Nothing polls.
+
+It reads no more than there is room for in the memory for unread answers (`doors/budget.py`), and if that is not enough
+for one batch, it waits for room.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from waystation.observe.tracing import Tracing
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.broker.partition import Partition
+    from waystation.doors.budget import Share
 
 Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
@@ -33,7 +37,7 @@ MAX_WAIT_MS = 300_000
 
 
 def handle(
-    broker: Broker, sessions: Sessions, version: int, data: memoryview, answer: Answer
+    broker: Broker, sessions: Sessions, version: int, data: memoryview, answer: Answer, unsent: Share
 ) -> Callable[[], None] | None:
     """Calls `answer` now or later; returns how to give the fetch up, if it is waiting."""
     request = fetch_codec.decode(data, version)
@@ -42,7 +46,7 @@ def handle(
     except SessionError as error:
         answer(fetch_codec.encode(version, [], error=error.code))
         return None
-    fetch = _Fetch(broker, request, session, answer)
+    fetch = _Fetch(broker, request, session, answer, unsent)
     return fetch.begin()
 
 
@@ -57,15 +61,19 @@ class _Fetch:
         "_request",
         "_session",
         "_timer",
+        "_unsent",
         "_wanted",
         "_watched",
     )
 
-    def __init__(self, broker: Broker, request: FetchRequest, session: Session | None, answer: Answer) -> None:
+    def __init__(
+        self, broker: Broker, request: FetchRequest, session: Session | None, answer: Answer, unsent: Share
+    ) -> None:
         self._broker = broker
         self._request = request
         self._session = session
         self._answer = answer
+        self._unsent = unsent
         self._partitions: list[Partition] = []
         self._wanted: list[FetchPartition] = []
         self._watched: list[Log] = []
@@ -80,15 +88,14 @@ class _Fetch:
             self._wanted = list(self._session.partitions.values())
         answers, size, urgent = self._read()
         if urgent or size >= request.min_bytes or request.max_wait_ms <= 0 or not self._wanted:
-            self._finish(answers)
-            return None
+            return None if self._finish(answers, size) else self.cancel
         self._wait(size)
         return self.cancel
 
     def _read(self) -> tuple[list[PartitionAnswer], int, bool]:
         """Reads what there is: the answers, their bytes, and whether one of them should not wait (an error)."""
         request = self._request
-        room = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"))
+        room = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"), self._unsent.room)
         size = 0
         urgent = False
         answers: list[PartitionAnswer] = []
@@ -156,11 +163,12 @@ class _Fetch:
         answers, size, urgent = self._read()
         if urgent or size >= self._request.min_bytes:
             self.cancel()
-            self._finish(answers)
+            self._finish(answers, size)
 
     def _finish_waiting(self) -> None:
         self.cancel()
-        self._finish(self._read()[0])
+        answers, size, _ = self._read()
+        self._finish(answers, size)
 
     def cancel(self) -> None:
         """Stops watching; nobody will be answered unless `_finish` follows."""
@@ -171,7 +179,17 @@ class _Fetch:
             self._timer.cancel()
             self._timer = None
 
-    def _finish(self, answers: list[PartitionAnswer]) -> None:
+    def _finish(self, answers: list[PartitionAnswer], size: int) -> bool:
+        """Answers, if there is room for it; else it reads again when there is."""
+        room = self._unsent.want(size, self._with_room)
+        if room:
+            self._send(answers)
+        return room
+
+    def _with_room(self) -> None:
+        self._send(self._read()[0])
+
+    def _send(self, answers: list[PartitionAnswer]) -> None:
         self._count(answers)
         if self._broker.tracing is not None:
             self._trace(self._broker.tracing, answers)

@@ -18,6 +18,7 @@ from waystation.doors.kafka.errors_map import refused
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.doors.budget import Share
 
 Handler = Callable[["Call"], Any]
 
@@ -43,6 +44,8 @@ class Call:
     listener: Listener
     at_close: dict[object, Callable[[], None]] = field(default_factory=dict)
     """By name: what has to be done when the connection goes away."""
+    unsent: Share | None = None
+    """What the answer takes of the memory for unread answers; None: nobody counts."""
 
     @property
     def make(self) -> ResponseMaker:

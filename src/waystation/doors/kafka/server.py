@@ -12,6 +12,7 @@ from waystation.doors.kafka.registry import Listener, load_all
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.doors.budget import Budgets
 
 MAX_KNOWN = 1_000
 LONGEST = 255
@@ -20,9 +21,10 @@ LONGEST = 255
 class KafkaDoor:
     """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, budgets: Budgets) -> None:
         load_all()
         self.broker = broker
+        self.budgets = budgets
         self.sessions = Sessions(broker.world.random)
         self.now_s = broker.world.clock.monotonic
         self.meter = broker.meters.kafka

@@ -209,7 +209,8 @@ class _Acquisition:
         tracing.fetched(place, one.partition.index, found)
 
     def _limit(self) -> int:
-        return self._call.broker.settings.integer("fetch.max.bytes")
+        most = self._call.broker.settings.integer("fetch.max.bytes")
+        return most if self._call.unsent is None else min(most, self._call.unsent.room)
 
     def _watch(self) -> None:
         if self._watched:

@@ -28,6 +28,10 @@ class BinaryTalk:
     def busy(self) -> bool:
         return self.session.busy
 
+    @property
+    def awaited(self) -> int:
+        return self._frames.awaited
+
     def work(self) -> bool:
         session = self.session
         session.full = len(self._out.buffer) >= FULL_BYTES

@@ -1,8 +1,8 @@
 """A native client's socket: bytes to and from a talk, which knows what they mean.
 
-While too much of what the client asked for is under way, or the client does not read, its socket is not read and its
-consumers are sent nothing more: its memory here stays bounded, and nobody else notices. What is sent within one turn
-of the loop leaves in one write.
+While too much of what the client asked for is under way, or the client does not read, or there is no room for a large
+frame (`doors/budget.py`), its socket is not read and its consumers are sent nothing more: its memory here stays
+bounded, and nobody else notices. What is sent within one turn of the loop leaves in one write.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.doors.budget import FREE_BYTES
+from waystation.doors.native.intake import KEPT_BUFFER
+
 if TYPE_CHECKING:
+    from waystation.doors.budget import Budgets
     from waystation.doors.native.intake import Intake
     from waystation.doors.native.session import Session
     from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.native")
 
-WRITE_HIGH_WATER = 1024 * 1024
-FULL_BYTES = 4 * 1024 * 1024
+FULL_BYTES = 1024 * 1024
 """So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
 
 
@@ -41,6 +44,10 @@ class Talk(Protocol):
     @property
     def busy(self) -> bool:
         """Too much is under way."""
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of what has begun to arrive, all of it; 0 if that is not known yet."""
 
     def pause(self) -> None:
         """The client does not read."""
@@ -80,7 +87,12 @@ class Connection(asyncio.BufferedProtocol):
     when it is no longer busy."""
 
     def __init__(
-        self, talk: Callable[[Out, Callable[[], None]], Talk], clock: Clock, gone: Callable[[], None], kind: str
+        self,
+        talk: Callable[[Out, Callable[[], None]], Talk],
+        budgets: Budgets,
+        clock: Clock,
+        gone: Callable[[], None],
+        kind: str,
     ) -> None:
         self._out = Out(self._flush)
         self._talk = talk(self._out, self._on_room)
@@ -88,6 +100,9 @@ class Connection(asyncio.BufferedProtocol):
         self._gone = gone
         self._kind = kind
         self._transport: asyncio.Transport | None = None
+        self._requests = budgets.requests.share(self, lambda: self._talk.intake.unread)
+        self._unsent = budgets.unsent.share(self, self._unsent_bytes)
+        self._awaited = 0  # bytes of the large frame that is arriving
         self._writing_paused = False
         self._reading_paused = False
         self.client_host = ""
@@ -97,12 +112,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
         self._talk.session.appear(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._requests.drop()
+        self._unsent.drop()
         self._talk.close()
         self._gone()
 
@@ -118,11 +135,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._unsent.hold(self._unsent_bytes())
         self._talk.pause()
         self._balance()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._unsent.drop()
         self._talk.resume()
         self._work()
 
@@ -130,6 +149,25 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+
+    # -- among those who share the memory -----------------------------------------------------------------------------
+
+    def on_room(self) -> None:
+        self._work()
+
+    def spare(self) -> bool:
+        if self._requests.size and self._talk.intake.shrink():
+            self._requests.drop()
+        return not (self._requests.size or self._unsent.size)
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def overdue(self, why: str) -> bool:
+        logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, why)
+        if self._transport is not None:
+            self._transport.abort()
+        return True
 
     # -- for whoever looks at connections -----------------------------------------------------------------------------
 
@@ -173,17 +211,32 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._flush()
+            if self._talk.awaited > FREE_BYTES or self._requests.size:
+                self._claim(self._talk.awaited)
         self._balance()
+
+    def _claim(self, awaited: int) -> None:
+        """Asks for room for a large frame that has begun to arrive. Between two of them the room goes with the buffer,
+        which is kept until somebody else needs room."""
+        intake = self._talk.intake
+        if awaited != self._awaited:
+            self._awaited = awaited
+            self._requests.renew()
+        if awaited > FREE_BYTES:
+            self._requests.want(awaited)
+        elif not intake.unread:
+            self._requests.hold(intake.kept if intake.kept <= KEPT_BUFFER else 0)
 
     def _balance(self) -> None:
         """Reads the socket only while there is something to be done with what comes."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._busy and not self._reading_paused:
+        stop = self._busy or self._requests.wanted > 0
+        if stop and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()
-        elif not self._busy and self._reading_paused:
+        elif not stop and self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
 

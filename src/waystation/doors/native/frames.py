@@ -45,12 +45,14 @@ class Frames:
         self.intake = Intake()
         self._max_frame = max_frame
         self._greeted = False
+        self.awaited = 0  # bytes of the frame that has begun to arrive, as it says itself
 
     def commands(self, limit: int = COMMANDS_AT_ONCE) -> list[AnyCommand | Refused]:
         """The next whole commands, up to `limit`; none until more bytes come. Raises BadFrame."""
         if not self._greeted and not self._greet():
             return []
         found: list[AnyCommand | Refused] = []
+        self.awaited = 0
         try:
             while len(found) < limit and self._one(found):
                 pass
@@ -68,6 +70,7 @@ class Frames:
         if not 0 < size <= self._max_frame:
             raise BadFrame(f"a frame of {size} bytes; 1 to {self._max_frame} are taken")
         if intake.unread < 4 + size:
+            self.awaited = 4 + size
             return False
         found.append(_open(intake.view(4, size)))
         intake.drop(4 + size)

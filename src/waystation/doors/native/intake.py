@@ -45,6 +45,19 @@ class Intake:
             rest = rest[size:]
 
     @property
+    def kept(self) -> int:
+        """The size of the buffer, however much of it is in use."""
+        return len(self._buffer)
+
+    def shrink(self) -> bool:
+        """Gives back a buffer that nothing is in. Whether there is nothing in it."""
+        if self._start != self._end:
+            return False
+        self._start = self._end = 0
+        self._buffer = bytearray(FIRST_BUFFER)
+        return True
+
+    @property
     def unread(self) -> int:
         return self._end - self._start
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from waystation.doors.budget import FREE_BYTES
 from waystation.doors.native.intake import Intake
 from waystation.errors import Invalid
 from waystation.message import Delivered, Message
@@ -44,6 +45,11 @@ class Lines:
         self._max_line = max_line
         self._searched = 0  # so much of what is unread has no end of a line in it
         self._skipping = False  # inside a line that is too long
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of the line that has begun to arrive: nobody knows, so as many as it may have."""
+        return self._max_line if self._searched > FREE_BYTES else 0
 
     def lines(self, limit: int = LINES_AT_ONCE) -> list[Line]:
         """The next whole lines, up to `limit`; none until more bytes come."""

@@ -70,6 +70,10 @@ class LinesTalk:
     def busy(self) -> bool:
         return self.session.busy or self._waiting >= MAX_ANSWERS
 
+    @property
+    def awaited(self) -> int:
+        return self._lines.awaited
+
     def work(self) -> bool:
         while not (self.busy or self._full):
             if not self._left:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from waystation.doors.native.keeping import keep_all
 from waystation.doors.native.turns import UNANSWERED
 from waystation.errors import Invalid, NotFound, WaystationError
+from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Publish, PublishAnswer
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
             raise NotFound(f"topic {topic!r} was deleted")
         return UNANSWERED
 
-    session.in_turn(("topic", topic), _answered(command), work)
+    session.in_turn(("topic", topic), _answered(command), work, size_of_all(command.messages))
 
 
 def _publish_in_transaction(session: Session, command: Publish) -> None:
@@ -164,7 +165,7 @@ def _publish_in_transaction(session: Session, command: Publish) -> None:
         _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
         return PublishAnswer(places)
 
-    session.in_turn(("tx", command.tx), _answered(command), work)
+    session.in_turn(("tx", command.tx), _answered(command), work, size_of_all(command.messages))
 
 
 def _answered(command: Publish) -> int:

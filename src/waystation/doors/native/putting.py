@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from waystation.doors.native.keeping import Keeping, kept
 from waystation.errors import Full, WaystationError
+from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Put, PutAnswer
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _put_in_turn(session: Session, command: Put) -> None:
         session.meter.published_bytes += sum(len(message.payload) for message in command.messages)
         return answer
 
-    session.in_turn(("queue", command.queue), command.id, work)
+    session.in_turn(("queue", command.queue), command.id, work, size_of_all(command.messages))
 
 
 def _put_in_transaction(session: Session, command: Put) -> None:
@@ -95,7 +96,7 @@ def _put_in_transaction(session: Session, command: Put) -> None:
         _count(session, result)
         return PutAnswer(result.first, result.count, result.duplicates)
 
-    session.in_turn(("tx", command.tx), command.id, work)
+    session.in_turn(("tx", command.tx), command.id, work, size_of_all(command.messages))
 
 
 def answers_of(commands: Sequence[Put], result: PutResult) -> list[Keeping]:

@@ -16,13 +16,15 @@ from waystation.protocol import MAGIC
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.doors.budget import Budgets
 
 
 class NativeDoor:
     """Made once per broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, budgets: Budgets) -> None:
         self._broker = broker
+        self._budgets = budgets
         self._subscriptions = PlainSubscriptions()
         self._numbers = itertools.count(1)
 
@@ -34,12 +36,12 @@ class NativeDoor:
     def frames(self, gone: Callable[[], None]) -> Connection:
         """A connection that speaks msgpack frames; `gone` is called when it is over."""
         talk = partial(BinaryTalk, self._broker, self._name("native"))
-        return Connection(talk, self._broker.world.clock, gone, "native")
+        return Connection(talk, self._budgets, self._broker.world.clock, gone, "native")
 
     def json_lines(self, gone: Callable[[], None]) -> Connection:
         """A connection that speaks JSON lines."""
         talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
-        return Connection(talk, self._broker.world.clock, gone, "json")
+        return Connection(talk, self._budgets, self._broker.world.clock, gone, "json")
 
     def session(self, send: Send) -> Session:
         """A session of a client in this very process."""

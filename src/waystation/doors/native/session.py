@@ -38,6 +38,7 @@ from waystation.protocol import (
     Put,
     Settle,
 )
+from waystation.queues.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -48,6 +49,10 @@ logger = logging.getLogger("waystation.native")
 
 MAX_UNDER_WAY = 10_000
 """Requests of one session that are not answered yet; then nothing more is read from its client."""
+
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+"""Messages in requests that wait (for room in a queue, for a topic to be made, for the step of a transaction before
+them); then nothing more is read either."""
 
 MAX_CONSUMERS = 100_000
 INTERNAL = "internal"
@@ -83,6 +88,7 @@ class Session:
         self._on_room = on_room
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
+        self._waiting_bytes = 0
         self._paused = False
         self._to_send: dict[Consumer, None] = {}  # as a set, but in the order of delivery
         self._number = 0
@@ -100,7 +106,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Too much is under way: hand in more when `on_room` is called."""
-        return self._under_way >= MAX_UNDER_WAY
+        return self._under_way >= MAX_UNDER_WAY or self._waiting_bytes > MAX_WAITING_BYTES
 
     def handle(self, command: AnyCommand) -> None:
         self.handle_all((command,))
@@ -169,13 +175,17 @@ class Session:
 
         task.add_done_callback(done)
 
-    def in_turn(self, key: Hashable, request: int, work: Callable[[], Awaitable[Any]]) -> None:
-        """The same, after everything that was to be done in turn under this key."""
+    def in_turn(self, key: Hashable, request: int, work: Callable[[], Awaitable[Any]], size: int = 0) -> None:
+        """The same, after everything that was to be done in turn under this key. `size`: bytes that wait with it."""
         self.began(1)
+        self._waiting_bytes += size
         timing = self.timing
 
         async def step() -> None:
-            await self._finish(request, work(), timing)
+            try:
+                await self._finish(request, work(), timing)
+            finally:
+                self.waited(size)
 
         self.turns.add(key, step)
 
@@ -193,12 +203,20 @@ class Session:
         finally:
             self.ended(1)
 
+    def waited(self, size: int) -> None:
+        was_busy = self.busy
+        self._waiting_bytes -= size
+        self._tell_room(was_busy)
+
     def began(self, count: int) -> None:
         self._under_way += count
 
     def ended(self, count: int) -> None:
         was_busy = self.busy
         self._under_way -= count
+        self._tell_room(was_busy)
+
+    def _tell_room(self, was_busy: bool) -> None:
         if was_busy and not self.busy and self._on_room is not None and not self.closed:
             self._on_room()
 
@@ -284,11 +302,16 @@ class Session:
     def pause(self) -> None:
         """The client does not read: no more messages are asked for on its behalf."""
         self._paused = True
+        for consumer in self.consumers.values():
+            if isinstance(consumer.feed, QueueFeed):
+                consumer.feed.pause()
 
     def resume(self) -> None:
         self._paused = False
         self._push()
         for consumer in list(self.consumers.values()):
+            if isinstance(consumer.feed, QueueFeed):
+                consumer.feed.resume()
             self.credited(consumer)  # as long as that does not fill the client's socket again
 
     def feed_ended(self, consumer: Consumer, error: WaystationError) -> None:

@@ -45,7 +45,7 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
             _count(session, command)
             return PublishAnswer(places)
 
-        session.in_turn(("tx", command.tx), command.id, in_transaction)
+        session.in_turn(("tx", command.tx), command.id, in_transaction, _size(command))
         return UNANSWERED
 
     async def alone() -> object:
@@ -57,14 +57,18 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
         keep_all(session, published.receipts, [(command.id, answer)], timing)
         return UNANSWERED
 
-    session.in_turn(("topic", command.topic), command.id, alone)
+    session.in_turn(("topic", command.topic), command.id, alone, _size(command))
     return UNANSWERED
 
 
 def _count(session: Session, command: PublishBatches) -> None:
     """They were checked, so their headers say how many records they have."""
     session.meter.published += sum(read_header(batch).record_count for _, batch in command.batches)
-    session.meter.published_bytes += sum(len(batch) for _, batch in command.batches)
+    session.meter.published_bytes += _size(command)
+
+
+def _size(command: PublishBatches) -> int:
+    return sum(len(batch) for _, batch in command.batches)
 
 
 def stage(session: Session, command: Stage) -> object:

@@ -1,0 +1,245 @@
+"""Bytes that all connections together may make the broker hold: one budget for requests that are still arriving, one
+for answers and deliveries that clients have not read.
+
+Invariants, apart from `FREE_BYTES` of each connection, which are never counted:
+- What is larger than `SMALL_BYTES` is granted from a budget's main part, what is smaller from its reserve, and from the
+  main part while nothing large waits for that. So large requests never hold up small ones, nor the other way round.
+- Whoever finds no room waits, in the order of asking, and is not read meanwhile.
+- While somebody waits, or more is held than the total (an answer is as large as it is), nobody keeps a share for longer
+  than `HOLD_S`, nor for `STALL_S` without a byte moving: then its connection is ended. So a client that stops in the
+  middle of a request, or stops reading, does not block the others for long.
+- What is larger than the main part is granted when nothing else that is large is.
+
+Constructed once per broker and given to every protocol. All calls are for the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from waystation.config import BrokerSettings
+    from waystation.world.clock import Clock
+
+logger = logging.getLogger("waystation.budget")
+
+FREE_BYTES = 64 * 1024
+"""Each way, for every connection: nearly all requests and answers are smaller, and cost no bookkeeping."""
+
+SMALL_BYTES = 1024 * 1024
+"""The usual largest batch of a producer and portion of a consumer."""
+
+RESERVE_PARTS = 4
+"""One part in so many of a budget is kept for what is small."""
+
+HOLD_S = 10.0
+"""While others wait. Long enough for 100 MiB at 10 MB/s, shorter than the time that clients wait for an answer."""
+
+STALL_S = 2.0
+"""While others wait. A connection that works moves bytes every few milliseconds."""
+
+CHECK_S = 1.0
+
+
+class Owner(Protocol):
+    """A connection, as a budget sees it."""
+
+    def on_room(self) -> None:
+        """What it asked for is granted."""
+
+    def spare(self) -> bool:
+        """Somebody else needs room: gives back what it does not need now. Whether that was all of its share."""
+
+    def overdue(self, why: str) -> bool:
+        """It has kept others waiting for too long, and ends. False: the client can do nothing about it; it stays."""
+
+
+class Budget:
+    """One direction's."""
+
+    def __init__(self, total: Callable[[], int], clock: Clock, what: str) -> None:
+        self._total = total
+        self._now_s = clock.monotonic
+        self._what = what
+        self._since_s: dict[Share, float] = {}  # who holds something, the oldest first
+        self._lines: tuple[deque[Share], deque[Share]] = (deque(), deque())  # small ones, large ones
+        self._used = [0, 0]  # by small ones, by large ones
+        self._timer: asyncio.TimerHandle | None = None
+        self._spared_s = -CHECK_S
+
+    def share(self, owner: Owner, moved: Callable[[], int]) -> Share:
+        """A connection's part of it; empty so far. `moved`: a number that changes when bytes move."""
+        return Share(self, owner, moved)
+
+    @property
+    def used(self) -> int:
+        return sum(self._used)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._lines))
+
+    def left(self, *, large: bool) -> int:
+        """How much can be granted now."""
+        total = self._total()
+        reserve = total // RESERVE_PARTS
+        small_used, large_used = self._used
+        main = total - reserve - large_used - max(0, small_used - reserve)
+        if large:
+            return main
+        return reserve - small_used if self._lines[1] else total - small_used - large_used
+
+    def fits(self, share: Share, size: int) -> bool:
+        large = size > SMALL_BYTES
+        more = size - share.size
+        return more <= self.left(large=large) or (large and self._used[1] <= share.size)
+
+    def set(self, share: Share, size: int) -> None:
+        """A share is this large from now on."""
+        self._used[share.size > SMALL_BYTES] -= share.size
+        self._used[size > SMALL_BYTES] += size
+        shrunk, share.size = size < share.size, size
+        if not size:
+            self._since_s.pop(share, None)
+        elif share not in self._since_s:
+            self._since_s[share] = self._now_s()
+        if shrunk:
+            self._grant()
+        elif self.used > self._total():
+            self._watch()
+
+    def renew(self, share: Share) -> None:
+        """What it holds is for something new."""
+        if self._since_s.pop(share, None) is not None:
+            self._since_s[share] = self._now_s()
+
+    def take(self, share: Share, size: int, then: Callable[[], None] | None) -> bool:
+        """At once if it can be, and nobody is before it; else it waits."""
+        line = self._lines[size > SMALL_BYTES]
+        if not line and self.fits(share, size):
+            self.set(share, size)
+            return True
+        share.wanted, share.then = size, then or share.owner.on_room
+        line.append(share)
+        self._watch()
+        now_s = self._now_s()
+        if now_s - self._spared_s >= CHECK_S:  # every share is looked at: not for each of many that begin to wait
+            self._spared_s = now_s
+            for other in list(self._since_s):
+                if other is not share:
+                    other.owner.spare()
+        return False
+
+    def leave(self, share: Share) -> None:
+        """It waits no more."""
+        if share.wanted:
+            self._lines[share.wanted > SMALL_BYTES].remove(share)
+            share.wanted = 0
+            self._grant()
+
+    def _grant(self) -> None:
+        """To those who wait, each kind in its order."""
+        for line in self._lines:
+            while line and self.fits(line[0], line[0].wanted):
+                share = line.popleft()
+                size, share.wanted = share.wanted, 0
+                self.set(share, size)
+                self.renew(share)
+                asyncio.get_running_loop().call_soon(share.granted)
+
+    @property
+    def _short(self) -> bool:
+        return bool(self._lines[0] or self._lines[1]) or self.used > self._total()
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        """Every second while there is too little: ends whoever has held others up for too long, the oldest first."""
+        self._timer = None
+        now_s = self._now_s()
+        for share, since_s in list(self._since_s.items()):
+            if not self._short:
+                return
+            if (share.stalled(now_s) or now_s - since_s >= HOLD_S) and share.size and not share.owner.spare():
+                why = f"{share.size} bytes of {self._what} for {now_s - since_s:.0f} s, and others wait for room"
+                if share.owner.overdue(why):
+                    logger.warning("a connection is ended: %s", why)
+        if self._short:
+            self._watch()
+
+
+class Share:
+    """One connection's part of a budget."""
+
+    __slots__ = ("_budget", "_moved", "_seen", "_seen_s", "owner", "size", "then", "wanted")
+
+    def __init__(self, budget: Budget, owner: Owner, moved: Callable[[], int]) -> None:
+        self._budget = budget
+        self._moved = moved
+        self._seen = -1
+        self._seen_s = 0.0
+        self.owner = owner
+        self.size = 0  # what it holds
+        self.wanted = 0  # what it waits for, in all
+        self.then: Callable[[], None] | None = None
+
+    def want(self, size: int, then: Callable[[], None] | None = None) -> bool:
+        """Asks to hold this many bytes. False: it has to wait, and `then`, or `on_room`, is called when it has them."""
+        if self.wanted:
+            return False
+        return size <= max(FREE_BYTES, self.size) or self._budget.take(self, size, then)
+
+    def granted(self) -> None:
+        """In a turn of its own; it may have been dropped meanwhile."""
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+    def hold(self, size: int) -> None:
+        """It holds this much, as a fact; up to FREE_BYTES is nothing."""
+        size = size if size > FREE_BYTES else 0
+        if size != self.size:
+            self._budget.set(self, size)
+
+    def renew(self) -> None:
+        """What it holds is for something new from now on."""
+        if self.size:
+            self._budget.renew(self)
+
+    def stalled(self, now_s: float) -> bool:
+        """Whether no byte has moved for STALL_S, as far as those who asked could see."""
+        moved = self._moved()
+        if moved != self._seen:
+            self._seen, self._seen_s = moved, now_s
+        return now_s - self._seen_s >= STALL_S
+
+    def drop(self) -> None:
+        """It holds nothing, and waits for nothing."""
+        self._budget.leave(self)
+        self.then = None
+        self.hold(0)
+
+    @property
+    def room(self) -> int:
+        """How much it can hold without waiting."""
+        large = self._budget.left(large=True)
+        small = self._budget.left(large=False)
+        return max(FREE_BYTES, self.size + (large if large > SMALL_BYTES else min(SMALL_BYTES, small)))
+
+
+class Budgets:
+    """Both of a broker's."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+        self.requests = Budget(
+            lambda: settings.integer("queued.max.request.bytes"), clock, "a request that does not come to its end"
+        )
+        self.unsent = Budget(
+            lambda: settings.integer("waystation.unsent.max.bytes"), clock, "what it was sent and does not read"
+        )
