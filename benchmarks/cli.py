@@ -23,6 +23,7 @@ import msgspec
 from benchmarks import figures, jobs, profiling
 from benchmarks.amqp_peers import AmqpPeer, Rabbit, WaystationAmqp
 from benchmarks.amqp_scenarios import Amqp
+from benchmarks.hostile import Hostile
 from benchmarks.kafka import Kafka
 from benchmarks.large_scenarios import Large
 from benchmarks.peers import MockCluster, Peer, QueuePeer, Unavailable, Waystation
@@ -45,7 +46,7 @@ AMQP_PEERS: dict[str, Callable[[], AmqpPeer]] = {  # all of them fsync: ours nee
     "rabbitmq-classic": lambda: Rabbit("classic", "amqp-classic"),
 }
 NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS, **AMQP_PEERS})
-PARTS = ("topics", "restart", "queues", "large", "amqp")
+PARTS = ("topics", "restart", "queues", "large", "amqp", "hostile")
 
 
 def say(text: str) -> None:
@@ -56,7 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Waystation beside its peers, one table.")
     parser.add_argument("--only", default=",".join(NAMES), help="comma-separated peers (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated: topics, the restart of a large log, "
-                        "queues, large queues, AMQP (default: %(default)s)")  # fmt: skip
+                        "queues, large queues, AMQP, attacks (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a smoke run: one round, small counts")
     parser.add_argument("--rounds", type=int, help="rounds to take medians of (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply message counts and durations by this")
@@ -177,6 +178,12 @@ class Run:
         for peer in peers:
             self._attempt("idle connections", peer, bench.connections)
 
+    def hostile(self) -> None:
+        bench = Hostile(self._work, self._report)
+        for peer in choose(self._names, OURS, self._report):
+            if peer.name == "waystation":
+                self._attempt("attacks", peer, bench.run)
+
     def _rounds(self, part: str, peers: Sequence[P], step: Callable[[P], None]) -> None:
         for number in range(self._report.rounds):
             for peer in peers if number % 2 == 0 else reversed(peers):
@@ -219,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ("queues", run.queues),
             ("large", run.large),
             ("amqp", run.amqp),
+            ("hostile", run.hostile),
         ):
             if name in parts:
                 part()

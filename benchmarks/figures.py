@@ -12,17 +12,19 @@ from typing import Literal, NamedTuple
 import msgspec
 
 OURS = "waystation"
-Part = Literal["topics", "queues", "large", "amqp"]
+Part = Literal["topics", "queues", "large", "amqp", "hostile"]
 TOPICS: Part = "topics"
 QUEUES: Part = "queues"
 LARGE: Part = "large"
 AMQP: Part = "amqp"
-REFERENCE: dict[Part, str] = {TOPICS: "kafka", QUEUES: "nats", LARGE: "nats", AMQP: "rabbitmq-quorum"}
+HOSTILE: Part = "hostile"
+REFERENCE: dict[Part, str] = {TOPICS: "kafka", QUEUES: "nats", LARGE: "nats", AMQP: "rabbitmq-quorum", HOSTILE: ""}
 TITLES: dict[Part, str] = {
     TOPICS: "Topics, by Kafka's protocol",
     QUEUES: "Queues",
     LARGE: "Queues, large",
     AMQP: "AMQP 0-9-1",
+    HOSTILE: "One client beside an attacker",
 }
 
 

@@ -56,3 +56,17 @@ def machine_busy_seconds() -> float:
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
     )
     return (user + nice + system + irq + softirq) / TICKS_PER_SECOND
+
+
+def peak_mib(pid: int) -> float:
+    """The most that this one process has had in memory."""
+    for line in Path("/proc", str(pid), "status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def forget_peak(pid: int) -> None:
+    """The most from now on."""
+    with contextlib.suppress(OSError):  # a kernel that does not let us: then it is the most ever
+        Path("/proc", str(pid), "clear_refs").write_text("5")
