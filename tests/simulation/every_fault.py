@@ -116,7 +116,7 @@ class Story:
             self._next_life(lambda machine: self._live(machine, 0.05, stop=True), "crash")
 
     def _leave_things_over(self) -> None:
-        """What earlier failures leave, which the next start has to deal with: files half made, a folder nobody knows."""
+        """What earlier failures leave, which the next start has to settle: files half made, a folder nobody knows."""
         disk, rng = self._disk, self._rng
         folders = sorted({path.rpartition("/")[0] for path in disk.content() if path.endswith(".log")})
         if not folders:

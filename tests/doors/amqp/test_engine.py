@@ -25,7 +25,6 @@ from waystation.doors.amqp.events import (
     WrongHeader,
 )
 from waystation.doors.amqp.frames import ack_frame
-from waystation.doors.amqp.room import Room, Share
 
 LIMIT = 1_000_000
 LOGIN = b"".join(
@@ -42,7 +41,7 @@ LOGIN = b"".join(
 
 def engine() -> Engine:
     """With channels 1 and 2 open."""
-    made = Engine(lambda: LIMIT, Share(Room(lambda: LIMIT, lambda: LIMIT)))
+    made = Engine(lambda: LIMIT)
     assert [type(event) for event in made.receive(LOGIN)] == [Greeted, Method, Method, Method, Opened, Opened]
     made.tuned(FRAME_MAX, 10)
     return made
@@ -129,7 +128,7 @@ def pieces(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x0a", b"\x00"])
 def test_another_protocol_is_told_which_one_is_spoken(data: bytes) -> None:
-    made = Engine(lambda: LIMIT, Share(Room(lambda: LIMIT, lambda: LIMIT)))
+    made = Engine(lambda: LIMIT)
     assert made.receive(data) == [WrongHeader()]
     assert made.receive(HEADER) == []
 

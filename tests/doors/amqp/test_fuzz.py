@@ -27,7 +27,6 @@ from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
 from waystation.doors.amqp.engine import Engine
 from waystation.doors.amqp.events import Broken, Phase
-from waystation.doors.amqp.room import Room, Share
 
 ROUNDS = 150
 MEMORY_GROWTH_LIMIT = 150 * 1024 * 1024
@@ -250,7 +249,7 @@ def test_a_client_that_says_nothing_or_half_of_it_is_no_trouble(server: Server) 
 
 @given(st.binary(max_size=2000), st.booleans())
 def test_the_engine_ends_with_an_error_of_the_protocol_or_waits_for_more(data: bytes, opened: bool) -> None:
-    engine = Engine(lambda: 100_000, Share(Room(lambda: 100_000, lambda: 100_000)))
+    engine = Engine(lambda: 100_000)
     if opened:
         engine.receive(LOGIN)
     for event in engine.receive(data):
