@@ -448,3 +448,18 @@ def test_what_had_its_last_delivery_before_a_restart_is_exhausted() -> None:
     assert (kept.ready, kept.leaving) == (4, 2)
     assert Ledger.load(ledger.dump()).exhaust() == [(4, 1)]
     assert Ledger().exhaust() == []
+
+
+@pytest.mark.parametrize("keeps_dead", [False, True])
+def test_what_was_delayed_and_had_its_last_delivery_before_a_restart_is_exhausted_too(keeps_dead: bool) -> None:
+    """As a replay says it: the message with its time, which has come since, and how often it was handed out."""
+    ledger = Ledger(max_deliveries=2, keeps_dead=keeps_dead)
+    for entry in range(3):
+        ledger.admit(entry, deliver_at_ms=START + 10)
+    ledger.note_delivered([(0, 2)])
+    ledger.note_delivered([(0, 1)])
+    assert ledger.exhaust() == [(0, 1)]
+    assert ledger.lapse(START + 1_000).ready == [(1, 2)]
+    ledger.attach("anna")
+    assert [(one.first, one.count) for one in ledger.acquire("anna", 10, START + 1_000, 1_000)] == [(1, 1), (2, 1)]
+    assert ledger.leaving == keeps_dead

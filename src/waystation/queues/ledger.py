@@ -508,14 +508,18 @@ class Ledger:
                 self._tries().bump(number * CHUNK + start, stop - start)
 
     def exhaust(self) -> list[Run]:
-        """What was in somebody's hands for the last time when everything ended is ready now; it is dead instead."""
+        """What was in somebody's hands for the last time when everything ended is ready now; it is dead instead. What
+        had been delayed is parked, as before it was handed out: nothing was written when its time came."""
         exhausted: list[Run] = []
         if self._states.tries is not None:
-            for _, first, count in list(self.alive_runs(READY)):
+            for state, first, count in [*self.alive_runs(READY), *self.alive_runs(PARKED)]:
                 found = verdicts(self._states, first, count, self.max_deliveries, None) or b""
                 for same in SAME.finditer(found):
                     if same[0][0] != BACK:
                         start, length = first + same.start(), same.end() - same.start()
+                        if state is PARKED:
+                            self._schedule.unpark(start, length)
+                            self._states.move(start, length, moves.DUE)
                         exhausted += self._finish(start, length, moves.DROP[self.keeps_dead])
         tidy(exhausted)
         return exhausted
