@@ -42,6 +42,15 @@ class Follower(ABC, Generic[P]):
         self._closed = False
         self._scheduled = False
         self._pumping = False
+        self._paused = False
+
+    def pause(self) -> None:
+        """Its client does not read: the rest stays in the log."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._soon()
 
     @property
     def _room(self) -> int:
@@ -75,7 +84,7 @@ class Follower(ABC, Generic[P]):
         self._pump()
 
     def _pump(self) -> None:
-        if self._pumping or self._closed or self._room <= 0:
+        if self._pumping or self._closed or self._paused or self._room <= 0:
             return
         self._pumping = True
         more = False
@@ -90,7 +99,7 @@ class Follower(ABC, Generic[P]):
             self.failed(Unavailable(f"the subscription failed: {error}"))
         finally:
             self._pumping = False
-        if (more or self._ready) and self._room > 0:
+        if (more or self._ready) and self._room > 0 and not self._paused:
             self._soon()
 
     def _read_on(self) -> None:

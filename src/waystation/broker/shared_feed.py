@@ -160,6 +160,7 @@ class SharedFeed:
         self._hold_ms = hold_ms
         self._auto_ack = auto_ack
         self._credit = 0
+        self._paused = False
         self._tags = TagBook()
         self._tracing: Tracing | None = None
         self._place: Place
@@ -170,6 +171,15 @@ class SharedFeed:
         self._place = Place("subscription", self.group.id, tracing.door, self.name, self.group.id)
 
     # -- what doors call (`Feed`) ------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Its client does not read: others get the records."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self.room > 0:
+            self.group.pump_soon()
 
     def credit(self, count: int) -> None:
         self._credit += count
@@ -245,7 +255,7 @@ class SharedFeed:
     @property
     def room(self) -> int:
         """How many messages it can be sent now."""
-        if self.closed or self.retired:
+        if self.closed or self.retired or self._paused:
             return 0
         return min(self._credit, self._prefetch - self._tags.count) if self._prefetch else self._credit
 

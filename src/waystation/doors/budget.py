@@ -8,7 +8,7 @@ Invariants, apart from `FREE_BYTES` of each connection, which are never counted:
 - While somebody waits, or more is held than the total (an answer is as large as it is), nobody keeps a share for longer
   than `HOLD_S`, nor for `STALL_S` without a byte moving: then its connection is ended. So a client that stops in the
   middle of a request, or stops reading, does not block the others for long.
-- What is larger than the main part is granted when nothing else that is large is.
+- What is larger than the whole main part gets its turn when that is empty.
 
 Constructed once per broker and given to every protocol. All calls are for the loop's thread.
 """
@@ -96,7 +96,11 @@ class Budget:
     def fits(self, share: Share, size: int) -> bool:
         large = size > SMALL_BYTES
         more = size - share.size
-        return more <= self.left(large=large) or (large and self._used[1] <= share.size)
+        if more <= self.left(large=large):
+            return True
+        reserve = self._total() // RESERVE_PARTS
+        alone = self._used[1] <= share.size and self._used[0] <= reserve
+        return alone and size > self._total() - reserve
 
     def set(self, share: Share, size: int) -> None:
         """A share is this large from now on."""
@@ -157,9 +161,9 @@ class Budget:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self.check)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Every second while there is too little: ends whoever has held others up for too long, the oldest first."""
         self._timer = None
         now_s = self._now_s()

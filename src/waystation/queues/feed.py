@@ -47,6 +47,12 @@ class Feed(Protocol):
     def credit(self, count: int) -> None:
         """The consumer can take this many more messages; below zero takes back what was not used."""
 
+    def pause(self) -> None:
+        """Its client does not read: nothing is delivered, whatever credit there is. Also from within a delivery."""
+
+    def resume(self) -> None:
+        """It reads again."""
+
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
     ) -> Settled:

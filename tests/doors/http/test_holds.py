@@ -28,6 +28,12 @@ class FeedOf:
     def credit(self, count: int) -> None:
         raise NotImplementedError
 
+    def pause(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
     ) -> Settled:

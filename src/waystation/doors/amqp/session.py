@@ -51,7 +51,6 @@ from waystation.doors.amqp.room import Room, Share
 from waystation.doors.amqp.routes import Routes
 from waystation.doors.amqp.sources import Sources
 from waystation.errors import NotAllowed, WaystationError
-from waystation.queues.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -278,12 +277,11 @@ class Session:
         """The peer does not read, or does again: credit that consumers have is of no use meanwhile."""
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
-                feed = consumer.feed
-                if isinstance(feed, QueueFeed):
+                if consumer.feed is not None:
                     if stop:
-                        feed.pause()
+                        consumer.feed.pause()
                     else:
-                        feed.resume()
+                        consumer.feed.resume()
 
     # -- publishes on their way to the disk ---------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writing_paused = True
         self._unsent.hold(self._unsent_bytes())
+        if self._takeover is not None:
+            self._takeover.filled()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
@@ -179,10 +181,10 @@ class Connection(asyncio.Protocol):
 
     def on_room(self) -> None:
         self._balance()
-        if self._takeover is not None:
-            self._takeover.drained()
-        else:
+        if self._takeover is None:
             self._go_on()
+        elif not self._writing_paused:
+            self._takeover.drained()
 
     def spare(self) -> bool:
         if not self._writing_paused:

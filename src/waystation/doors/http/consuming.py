@@ -103,7 +103,13 @@ class Consumer:
         else:
             self._grant_soon()
 
+    def filled(self) -> None:
+        if self._feed is not None:
+            self._feed.pause()
+
     def drained(self) -> None:
+        if self._feed is not None:
+            self._feed.resume()
         self._grant_soon()
 
     def end(self) -> None:

@@ -57,6 +57,9 @@ class EventStream:
     def received(self, data: bytes) -> None:
         """The client has nothing more to say on this connection."""
 
+    def filled(self) -> None:
+        self._session.filled()
+
     def drained(self) -> None:
         self._session.drained()
 

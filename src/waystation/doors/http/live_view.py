@@ -90,6 +90,9 @@ class Viewer:
     async def receive(self, value: dict[str, Any]) -> dict[str, Any] | None:
         raise Invalid("there is nothing to say here; this only shows")
 
+    def filled(self) -> None:
+        """It misses what comes."""
+
     def drained(self) -> None:
         """What was missed is old by now."""
 

@@ -82,6 +82,9 @@ class WebSocket:
         if self._engine.close_expected():
             self._wire.close()
 
+    def filled(self) -> None:
+        self._session.filled()
+
     def drained(self) -> None:
         self._session.drained()
 

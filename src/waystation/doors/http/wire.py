@@ -39,6 +39,9 @@ class Takeover(Protocol):
 
     def received(self, data: bytes) -> None: ...
 
+    def filled(self) -> None:
+        """The client does not read: it can take nothing until `drained`. Also from within a write."""
+
     def drained(self) -> None:
         """The client can take more."""
 
@@ -79,6 +82,9 @@ class Session(Protocol):
 
     async def receive(self, value: dict[str, Any]) -> dict[str, Any] | None:
         """A client's message, and its answer."""
+
+    def filled(self) -> None:
+        """The client can take nothing for now. Also from within a delivery."""
 
     def drained(self) -> None:
         """The client can take more."""

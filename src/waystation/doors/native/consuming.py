@@ -146,6 +146,12 @@ class _Inbox:
     def credit(self, count: int) -> None:
         pass
 
+    def pause(self) -> None:
+        """Replies wait in the session; see `INBOX_KEPT`."""
+
+    def resume(self) -> None:
+        pass
+
     def settle(self, verdict: Any, runs: Any, *, delay_ms: int | None = None, error: str | None = None) -> Any:
         raise Invalid("consumer: replies in an inbox are not held, so there is nothing to settle")
 

@@ -38,7 +38,6 @@ from waystation.protocol import (
     Put,
     Settle,
 )
-from waystation.queues.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -303,14 +302,14 @@ class Session:
         """The client does not read: no more messages are asked for on its behalf."""
         self._paused = True
         for consumer in self.consumers.values():
-            if isinstance(consumer.feed, QueueFeed):
+            if consumer.feed is not None:
                 consumer.feed.pause()
 
     def resume(self) -> None:
         self._paused = False
         self._push()
         for consumer in list(self.consumers.values()):
-            if isinstance(consumer.feed, QueueFeed):
+            if consumer.feed is not None:
                 consumer.feed.resume()
             self.credited(consumer)  # as long as that does not fill the client's socket again
 
