@@ -25,7 +25,7 @@ SETTINGS: dict[str, str | int | bool] = {
     "log.retention.check.interval.ms": 2_000,
     "log.cleaner.backoff.ms": 2_000,
     "waystation.checkpoint.interval.ms": 2_000,
-    "waystation.queue.segment.bytes": 262_144,
+    "waystation.queue.segment.bytes": 1_048_576,
     "producer.id.expiration.ms": 600_000,
     "group.consumer.session.timeout.ms": 6_000,
     "group.consumer.heartbeat.interval.ms": 1_000,

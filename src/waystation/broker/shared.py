@@ -74,6 +74,7 @@ logger = logging.getLogger("waystation.shared")
 
 MAX_GROUPS = 200_000
 OPENED_BYTES = 16 * 1024 * 1024
+"""Memory for batches that were opened for members of shared subscriptions, of all groups together."""
 
 
 class SharedGroups:
@@ -106,7 +107,7 @@ class SharedGroups:
         """Settings of groups, whether they are there or not."""
         self.letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
         self.tracing: Tracing | None = None
-        self._opened = OpenedBatches(OPENED_BYTES)
+        self.opened = OpenedBatches(OPENED_BYTES)
         self._alarm = Alarm(world.clock, self._ring)
         self._calendar = CalendarAlarm(world.clock, self._ring_calendar)
         self._taken = taken
@@ -361,7 +362,7 @@ class SharedGroups:
             journal=self.journal,
             alarm=self._alarm,
             calendar=self._calendar,
-            opened=self._opened,
+            opened=self.opened,
             letters=self.letters.bury,
             epoch=epoch,
         )

@@ -1,6 +1,6 @@
 """The batches in a share group's window on a partition: which there are, and the records in them, stored or opened.
 
-Batches are read from the topic's log when they are wanted; what was opened last is kept a little while
+Batches are read from the topic's log when they are wanted; what was opened last is kept until the window has passed it
 (`OpenedBatches`), for members that take a few records at a time. A batch that compaction has changed meanwhile gives
 fewer records, which is what compaction means.
 
@@ -28,6 +28,12 @@ MOST_KEPT = 10_000
 """A batch with more records than this is not opened as a whole: only what is wanted of it, each time."""
 
 logger = logging.getLogger("waystation.shared")
+
+BATCH_BYTES = 250
+MESSAGE_BYTES = 380
+"""What an opened batch, and each message in it, takes beside what was stored: measured (test_shared_cache.py)."""
+OPENED = 4
+"""Keys and headers are objects of their own in memory: so many times what they are in the log."""
 
 
 class Batch(NamedTuple):
@@ -67,9 +73,11 @@ class SharedWindow:
         """Forgets the batches below the window."""
         if self._batches and self._batches[0].last < start:
             keep = next((i for i, one in enumerate(self._batches) if one.last >= start), len(self._batches))
+            self._cache.forget(self._partition, self._bases[:keep])
             del self._batches[:keep], self._bases[:keep]
 
     def clear(self) -> None:
+        self._cache.forget(self._partition, self._bases)
         self._batches.clear()
         self._bases.clear()
 
@@ -195,12 +203,23 @@ def _again(one: Delivered, deliveries: int) -> Delivered:
 
 
 class OpenedBatches:
-    """The batches that were opened last, for members that take a few records of them at a time. Bounded in bytes."""
+    """The batches that were opened last, for members that take a few records of them at a time.
+
+    Bounded in the bytes that they take in memory. Groups share them: one that is behind the others opens a batch again.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._size = 0
+        self._cost = 0
         self._batches: dict[tuple[Partition, int], tuple[list[Delivered], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def cost(self) -> int:
+        """What they take, in bytes."""
+        return self._cost
 
     def get(self, key: tuple[Partition, int]) -> list[Delivered] | None:
         found = self._batches.pop(key, None)
@@ -210,8 +229,18 @@ class OpenedBatches:
         return found[0]
 
     def put(self, key: tuple[Partition, int], messages: list[Delivered], size: int) -> None:
-        self._batches[key] = messages, size
-        self._size += size
-        while self._size > self._most and len(self._batches) > 1:
+        """`size`: of the records as they are stored, without compression."""
+        payloads = sum(len(one.message.payload) for one in messages)
+        cost = BATCH_BYTES + MESSAGE_BYTES * len(messages) + payloads + OPENED * (size - payloads)
+        self._batches[key] = messages, cost
+        self._cost += cost
+        while self._cost > self._most and len(self._batches) > 1:
             _, gone = self._batches.pop(next(iter(self._batches)))
-            self._size -= gone
+            self._cost -= gone
+
+    def forget(self, partition: Partition, bases: Sequence[int]) -> None:
+        """A group is through with these."""
+        for base in bases:
+            found = self._batches.pop((partition, base), None)
+            if found is not None:
+                self._cost -= found[1]
