@@ -39,7 +39,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "remove": (errno.EIO,),
     "rmdir": (errno.EIO,),
     "sync": (errno.EIO, errno.ENOSPC),
-    "sync_folder": (errno.EIO, errno.EMFILE),
+    "sync_folder": (errno.EIO,),
 }
 """What each operation may answer."""
 
@@ -65,9 +65,10 @@ class DiskCall:
         return f"{self.kind} by {' from '.join(self.callers)}"
 
 
-def lasting(kind: str, error: int) -> bool:
-    """Whether the log is right to take no more: what a failed sync leaves on the disk, only a restart can tell."""
-    return kind == "sync" or (kind == "sync_folder" and error == errno.EIO)
+def lasting(call: DiskCall) -> bool:
+    """Whether the log is right to take no more: what a failed sync leaves on the disk, only a restart can tell. A start
+    that cannot write again what it does not trust serves readers alone."""
+    return call.kind in ("sync", "sync_folder") or call.site.endswith(" _write_again")
 
 
 def callers(frame: FrameType | None, depth: int = DEPTH) -> tuple[str, ...]:

@@ -96,6 +96,10 @@ class NameMachine:
     async def change_topic(self) -> None:
         name = self.rng.choice(TOPICS)
         known = self.clients.topics[name]
+        if known.there is None:  # the disk refused: what there is now counts
+            known.there = self.broker.topics.find(name) is not None
+            if not known.there:
+                known = self.clients.topics[name] = KnownTopic()
         if not known.there:
             await self._create(name, known)
         elif self.rng.random() < 0.3:

@@ -111,7 +111,7 @@ def test_confirms_that_are_sent_before_the_flush_are_caught(monkeypatch: pytest.
         told(None)  # type: ignore[operator]  # the deliberate bug
 
     monkeypatch.setattr(Keeping, "when_kept", too_early)
-    assert _caught(10) > ENOUGH
+    assert _caught(20) > ENOUGH
 
 
 def test_acknowledgements_that_are_not_told_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +121,4 @@ def test_acknowledgements_that_are_not_told_are_caught(monkeypatch: pytest.Monke
         self.settled.clear()
 
     monkeypatch.setattr(Channel, "settle_acked", forgetful)
-    assert _caught(10) > ENOUGH
+    assert _caught(20) > ENOUGH

@@ -104,7 +104,7 @@ class Taking(Steady):
     def session(self) -> None:
         with Session(self.ground) as session:
             while not self._stopped.is_set():
-                answer = session.demand("GET", f"/v1/queues/{QUEUE}/messages?count={COUNT}&wait_ms=500")
+                answer = session.demand("POST", f"/v1/queues/{QUEUE}/take?count={COUNT}&wait_ms=500")
                 messages = {m["ack_id"]: int(m["payload"]) for m in answer["messages"]}
                 for number in messages.values():
                     self.account.delivered(number)

@@ -53,7 +53,9 @@ SHARE_TOPIC = "__share_group_state"
 QUEUES_TOPIC = "__queues"
 TIERS = {OFFSETS_TOPIC: 1, SHARE_TOPIC: 1, TRANSACTIONS_TOPIC: 2}
 
-COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
+"""Only sealed segments are compacted, and a start replays what is left: twelve minutes of transactions took 3 s of it
+with segments of 64 MiB."""
 """Settings of an internal topic unless it is told others."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -151,4 +151,6 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("a swap was interrupted, the next start settles it: %s", error)
         raise

@@ -254,7 +254,7 @@ def test_a_zip_bomb_is_refused_and_not_stored(server: Server, codec: int) -> Non
     process = psutil.Process(server.process.pid)
     header = batch.Header(0, 0, -1, 2, 0, codec, 0, 0, 0, -1, -1, -1, 1)
     swollen = compression.compress(codec, bytes(compression.MAX_DECOMPRESSED_BYTES + 1))
-    answer = exchange(server, produce_frame(bytes(batch.assemble(header, swollen))))
+    answer = exchange(server, produce_frame(bytes(batch.assemble(header, swollen))), finish=False)
     assert produce_error(answer) == 10  # MESSAGE_TOO_LARGE
     assert process.memory_info().rss < 600 * 1024 * 1024
     Canary(server).sings()
