@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.name_machine import NameClients, NameMachine
-from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect
+from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect, insist
 from waystation.broker.broker import Broker
 from waystation.broker.partition import Partition
 from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -285,7 +285,7 @@ class BrokerMachine:
                 self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
 
-    async def heal(self, attempts: int = 60) -> None:
+    async def heal(self) -> None:
         """Everything works again, without a restart, soon after the disk does."""
         kinds: list[Callable[[], Awaitable[None]]] = [
             *(lambda place=place: self.produce(place) for place in STREAMS),
@@ -296,14 +296,7 @@ class BrokerMachine:
             *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
             *(lambda client=client: self.transact(client) for client in self.clients.transactional),
         ]
-        for kind in kinds:
-            for left in range(attempts, 0, -1):
-                try:
-                    await kind()
-                    break
-                except WaystationError as error:
-                    expect(left > 1, f"still refused: {error!r}")
-                    await asyncio.sleep(1)
+        await insist(kinds)
 
     def batch(
         self, *, producer: Producer | None = None, sequence: int = -1, attributes: int = 0, key: bytes | None = None

@@ -112,7 +112,9 @@ class Story:
             self._leave_things_over()
         self._next_life(self._hurt_life, self._ending)
         if not only_the_hurt_life:
-            self._next_life(lambda machine: self._live(machine, 0.05), "crash")
+            # What a start took from the page cache has to be on the disk, so the other kind of end follows.
+            other: Ending = "crash" if self._ending == "power cut" else "power cut"
+            self._next_life(lambda machine: self._live(machine, 0.05), other)
             self._next_life(lambda machine: self._live(machine, 0.05, stop=True), "crash")
 
     def _leave_things_over(self) -> None:

@@ -8,8 +8,11 @@ is promised from then on, since consumers may have seen it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 
+from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.log.log import Log
@@ -24,6 +27,18 @@ class Broken(AssertionError):
 def expect(condition: bool, what: str) -> None:
     if not condition:
         raise Broken(what)
+
+
+async def insist(kinds: Iterable[Callable[[], Awaitable[None]]], attempts: int = 60) -> None:
+    """Each of them works, sooner or later, once the disk does: clients try again, and nobody restarts anything."""
+    for kind in kinds:
+        for left in range(attempts, 0, -1):
+            try:
+                await kind()
+                break
+            except WaystationError as error:
+                expect(left > 1, f"still refused: {error!r}")
+                await asyncio.sleep(1)
 
 
 class Promises:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from tests.simulation.disk import SimDisk
-from tests.simulation.promises import Broken, expect
+from tests.simulation.promises import Broken, expect, insist
 from tests.simulation.queue_promises import (
     LATE_TOPIC,
     QUEUES,
@@ -131,17 +131,10 @@ class QueueMachine:
                 self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
 
-    async def heal(self, attempts: int = 60) -> None:
+    async def heal(self) -> None:
         """Everything works again, without a restart, soon after the disk does."""
         kinds = (self.put, self.consume, self.checkpoint, self.redrive, self.publish_late, self.purge, self.delete)
-        for kind in (*kinds, lambda: self.put_once(0), lambda: self.transfer(1)):
-            for left in range(attempts, 0, -1):
-                try:
-                    await kind()
-                    break
-                except WaystationError as error:
-                    expect(left > 1, f"still refused: {error!r}")
-                    await asyncio.sleep(1)
+        await insist((*kinds, lambda: self.put_once(0), lambda: self.transfer(1)))
 
     def message(self, sent: Sent) -> Message:
         rng = self.rng

@@ -12,20 +12,26 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from tests.simulation.disk_calls import ERRORS, DiskCall, Site, sites_in_source
 from tests.simulation.every_fault import ENDINGS, KINDS, Ending, Fault, Kind, run, trace
+from tests.simulation.promises import Broken
+from waystation.errors import WaystationError
 from waystation.log import log as log_module
+from waystation.log import recovery
+from waystation.log.log import Log, SyncJob
 from waystation.queues import checkpoint
 
 SEEDS = 24
 REACHING_SEEDS = 40
 GROUPS = 6
 TRIES = 5
+ENOUGH = 1
+"""A deliberate bug is caught if it shows in more runs than this."""
 SOAK_GROUPS = 24
 
 ELSEWHERE = {
@@ -143,6 +149,43 @@ def test_every_use_of_the_disk_is_failed_by_some_run() -> None:
 def test_what_is_said_to_be_elsewhere_exists() -> None:
     sites = [f"{site.file} {site.function} {site.verb} " for site in sites_in_source()]
     assert all(any(site.startswith(f"{said} ") for site in sites) for said in ELSEWHERE)
+
+
+def caught(calls: Callable[[DiskCall], bool], endings: Sequence[Ending], runs: int) -> int:
+    """How many of some runs of the broker, failing these calls, see a promise broken."""
+    where = {call: seeds for call, seeds in find_calls("broker", 8).items() if calls(call)}
+    rng = random.Random(1)
+    broken = 0
+    for _ in range(runs):
+        call = rng.choice(list(where))
+        seed, count = rng.choice(where[call])
+        try:
+            run("broker", seed, Fault(call, rng.randint(1, count), ERRORS[call.kind][0]), rng.choice(endings))
+        except* (Broken, WaystationError):  # a hole may show as damage before the audit gets there
+            broken += 1
+        if broken > ENOUGH:
+            break
+    return broken
+
+
+def is_sync_of_a_round(call: DiskCall) -> bool:
+    return call.kind == "sync" and "SyncJob.run" in call.site
+
+
+def test_a_log_that_goes_on_after_a_failed_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = Log.synced
+
+    def believing(self: Log, job: SyncJob) -> None:
+        job.error = None  # the deliberate bug
+        synced(self, job)
+
+    monkeypatch.setattr(Log, "synced", believing)
+    assert caught(is_sync_of_a_round, ["power cut"], 80) > ENOUGH
+
+
+def test_a_start_that_trusts_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_write_again", lambda segment, start: None)  # the deliberate bug
+    assert caught(is_sync_of_a_round, ["crash"], 160) > ENOUGH
 
 
 def main() -> int:
