@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.doors.long_work import LongWork
+
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
     from waystation.world.clock import Clock
@@ -238,9 +240,10 @@ class Share:
 
 
 class Budgets:
-    """Both of a broker's."""
+    """Both of a broker's; and the line for what takes time."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+        self.long_work = LongWork()
         self.requests = Budget(
             lambda: settings.integer("queued.max.request.bytes"), clock, "a request that does not come to its end"
         )

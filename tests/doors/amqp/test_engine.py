@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.doors.amqp.kit import HEADER, method, publish, raw
-from waystation.doors.amqp.engine import FRAME_MAX, Engine
+from waystation.doors.amqp.engine import FRAME_MAX, FRAMES_PER_TURN, Engine
 from waystation.doors.amqp.events import (
     CHANNEL_MOVES,
     CONNECTION_MOVES,
@@ -216,3 +216,44 @@ def test_the_tables_can_be_printed() -> None:
     table = "\n".join(f"{phase.value}, {name} → {after.value}" for (phase, name), after in CONNECTION_MOVES.items())
     assert "expects tune-ok, Connection.TuneOk → expects open" in table
     assert all(after in {phase for phase, _ in CHANNEL_MOVES} for after in CHANNEL_MOVES.values())
+
+
+# -- more frames than fit into a turn ----------------------------------------------------------------------------------
+
+
+def test_after_its_frames_of_one_turn_it_hands_back_and_goes_on_where_it_was() -> None:
+    body = b"x" * (2 * FRAMES_PER_TURN + 10)
+    frames = publish(1, body, "queue", frame_max=9)  # one byte in each
+    given = engine()
+    assert given.receive(frames + ack_frame(1, 7, False)) == []
+    assert given.more
+    assert given.unread > 0
+    assert given.receive(b"") == []
+    assert given.more
+    assert [seen(event) for event in given.receive(b"")] == [
+        ("publish", 1, "", "queue", False, body),
+        ("ack", 1, 7, False),
+    ]
+    assert not given.more
+    assert given.unread == 0
+
+
+def test_what_fits_into_a_turn_is_read_in_one() -> None:
+    acks = b"".join(ack_frame(1, tag, False) for tag in range(FRAMES_PER_TURN))
+    given = engine()
+    assert len(given.receive(acks)) == FRAMES_PER_TURN
+    assert not given.more
+    assert len(given.receive(acks + acks[:5])) == FRAMES_PER_TURN
+    assert given.more, "there are bytes behind them; whether they are a frame is seen in the next turn"
+    assert given.receive(b"") == []
+    assert not given.more
+
+
+def test_a_fault_behind_many_frames_is_met_in_its_turn() -> None:
+    given = engine()
+    acks = b"".join(ack_frame(1, tag, False) for tag in range(FRAMES_PER_TURN + 1))
+    assert len(given.receive(acks + b"\x09" * 20)) == FRAMES_PER_TURN
+    events = given.receive(b"")
+    assert [type(event) for event in events] == [Acked, Broken]
+    assert given.phase is Phase.CLOSED
+    assert not given.more

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from pamqp import commands
 
-from tests.doors.amqp.kit import Amqp, connected, publish
+from tests.doors.amqp.kit import Amqp, connected, method, publish
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.short_disk import ShortDiskServer
@@ -165,3 +165,26 @@ def _opens(server: Server, vhost: str) -> bool:
             return True
     except AssertionError:
         return False
+
+
+def test_what_has_more_frames_than_a_turn_arrives_as_it_was_sent_and_in_order(server: Server) -> None:
+    queue = unique("tiny")
+    bodies = [bytes(i % 251 for i in range(20_000)), *(str(i).encode() for i in range(10_000))]
+    with connected(server) as amqp:
+        declare(amqp, queue)
+        amqp.ask(commands.Confirm.Select())
+        amqp.socket.sendall(
+            publish(1, bodies[0], queue, frame_max=9)  # one byte in each frame
+            + b"".join(publish(1, body, queue) for body in bodies[1:])
+            + method(commands.Queue.Declare(0, queue, True), 1)
+        )
+        confirmed, answered = 0, False
+        while confirmed < len(bodies) or not answered:
+            answer = amqp.next()
+            if isinstance(answer, commands.Basic.Ack):
+                confirmed = int(answer.delivery_tag)
+            else:
+                assert isinstance(answer, commands.Queue.DeclareOk), answer
+                answered = True
+        amqp.ask(commands.Basic.Consume(0, queue, no_ack=True))
+        assert [amqp.content()[2] for _ in bodies] == bodies

@@ -33,9 +33,9 @@ class Connection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
-        "_assembling", "_door", "_flushing", "_paused", "_requests", "_since", "_transport", "_unsent", "_working",
-        "_writable", "closing_since", "host", "last_received", "last_sent", "peer", "received_bytes", "sent_bytes",
-        "session",
+        "_assembling", "_door", "_flushing", "_going_on", "_paused", "_requests", "_since", "_transport", "_unsent",
+        "_working", "_writable", "closing_since", "host", "last_received", "last_sent", "peer", "received_bytes",
+        "sent_bytes", "session",
     )  # fmt: skip
 
     def __init__(self, door: AmqpDoor) -> None:
@@ -48,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._flushing = False
         self._working = False
+        self._going_on = False  # in line for a turn of the loop
         self._since = self.last_received = self.last_sent = door.now_s()
         self.closing_since: float | None = None
         self.received_bytes = self.sent_bytes = 0
@@ -99,6 +100,14 @@ class Connection(asyncio.BufferedProtocol):
             self.session.work()
             self._after()
 
+    def _go_on(self) -> None:
+        """It is this connection's turn to read frames that were too many for one."""
+        self._going_on = False
+        if self.session is not None and self._transport is not None:
+            if not self.session.busy:  # else `to_work` comes
+                self.session.receive(b"")
+            self._after()
+
     def _after(self) -> None:
         """Something was worked off: answers go out, and the socket is read only while that is of use."""
         self._flush()
@@ -107,7 +116,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         if session.engine.assembling > FREE_BYTES or self._requests.size:
             self._claim(session)
-        busy = (session.busy or self.congested or self._requests.wanted > 0) and not session.closed
+        held = session.busy or self.congested or self._requests.wanted > 0
+        if session.engine.more and not held and not self._going_on:
+            self._going_on = True
+            self._door.budgets.long_work.then(self._go_on)
+        busy = (held or session.engine.more) and not session.closed
         if busy and not self._paused:
             self._paused = True
             transport.pause_reading()
@@ -140,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         return not (self._requests.size or self._unsent.size)
 
     def overdue(self, why: str) -> bool:
-        if self._writable and self.session is not None and self.session.busy:
+        if self._writable and self.session is not None and (self.session.busy or self.session.engine.more):
             return False  # it is we who do not read
         logger.info("connection closed: client=%s reason=%s", self.peer[0], why)
         self.abort()

@@ -63,6 +63,9 @@ from waystation.doors.amqp.properties import Template, template_of
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants."""
+FRAMES_PER_TURN = 2_048
+"""So many are read in one go; a publish that lies in the buffer as a whole is one. They take some milliseconds. What a
+socket gives at once has more of them only if they are smaller than 128 bytes."""
 MOST_TARGETS = 1_024
 MAX_CHANNELS = 2_047
 
@@ -84,6 +87,7 @@ class Engine:
         "channel_max",
         "channels",
         "frame_max",
+        "more",
         "phase",
     )
 
@@ -98,14 +102,15 @@ class Engine:
         self._rest = b""
         self.assembling = 0  # bytes of messages whose bodies have not come as a whole, as their headers say
         self.assembling_count = 0
+        self.more = False  # there may be whole frames in `_rest`: `receive(b"")` goes on with them
 
     @property
     def unread(self) -> int:
-        """Bytes of a frame that has not come as a whole."""
+        """Bytes of a frame that has not come as a whole, or of frames behind `FRAMES_PER_TURN`."""
         return len(self._rest)
 
     def receive(self, data: bytes) -> list[Event]:
-        """What these bytes, behind those before them, mean."""
+        """What these bytes, behind those before them, mean; as far as `FRAMES_PER_TURN`, if there is `more`."""
         if self.phase is Phase.CLOSED:
             return []
         if self._rest:
@@ -114,6 +119,7 @@ class Engine:
         events: list[Event] = []
         position = 0
         self._limit = self._max_body()
+        self.more = False
         if self.phase is Phase.HEADER:
             if len(data) < 8 and PROTOCOL_HEADER.startswith(data):
                 self._rest = data
@@ -141,7 +147,9 @@ class Engine:
         channels, targets = self.channels, self._targets
         # By these names, since a member of an enum takes ten times as long to look up as a name.
         unpack, expects_method, closed = frame_head.unpack_from, ChannelPhase.METHOD, Phase.CLOSED
-        while end - position >= HEAD_BYTES:
+        for _ in range(FRAMES_PER_TURN):
+            if end - position < HEAD_BYTES:
+                break
             kind, number, size = unpack(data, position)
             if size > longest:
                 raise AmqpError(
@@ -171,6 +179,8 @@ class Engine:
             longest = self.frame_max - OVERHEAD
             if self.phase is closed:
                 break
+        else:
+            self.more = position < end
         return position
 
     def _publish(

@@ -138,7 +138,7 @@ class Session:
     # -- bytes in, frames out -----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have come. `engine.more`: those were too many for one turn, and it wants to be called without any."""
         if self.closed:
             if CLOSE_OK in data:
                 self.outside.over()
