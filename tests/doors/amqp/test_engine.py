@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.doors.amqp.kit import HEADER, method, publish, raw
-from waystation.doors.amqp.engine import FRAME_MAX, FRAMES_PER_TURN, Engine
+from waystation.doors.amqp.engine import FRAME_MAX, FRAMES_PER_TURN, OTHERS_PER_TURN, Engine
 from waystation.doors.amqp.events import (
     CHANNEL_MOVES,
     CONNECTION_MOVES,
@@ -222,7 +222,7 @@ def test_the_tables_can_be_printed() -> None:
 
 
 def test_after_its_frames_of_one_turn_it_hands_back_and_goes_on_where_it_was() -> None:
-    body = b"x" * (2 * FRAMES_PER_TURN + 10)
+    body = b"x" * (2 * OTHERS_PER_TURN + 10)
     frames = publish(1, body, "queue", frame_max=9)  # one byte in each
     given = engine()
     assert given.receive(frames + ack_frame(1, 7, False)) == []

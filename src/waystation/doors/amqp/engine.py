@@ -66,6 +66,9 @@ FRAME_MAX = 131_072
 FRAMES_PER_TURN = 2_048
 """So many are read in one go; a publish that lies in the buffer as a whole is one. They take some milliseconds. What a
 socket gives at once has more of them only if they are smaller than 128 bytes."""
+OTHERS_PER_TURN = 256
+"""The same for frames that are not one of many of their kind: methods, and pieces of large messages. Each takes longer,
+and what a socket gives at once has more of them only if they are smaller than 1 KiB."""
 MOST_TARGETS = 1_024
 MAX_CHANNELS = 2_047
 
@@ -106,11 +109,11 @@ class Engine:
 
     @property
     def unread(self) -> int:
-        """Bytes of a frame that has not come as a whole, or of frames behind `FRAMES_PER_TURN`."""
+        """Bytes of a frame that has not come as a whole, or of those for a later turn."""
         return len(self._rest)
 
     def receive(self, data: bytes) -> list[Event]:
-        """What these bytes, behind those before them, mean; as far as `FRAMES_PER_TURN`, if there is `more`."""
+        """What these bytes, behind those before them, mean; those of one turn, if there is `more`."""
         if self.phase is Phase.CLOSED:
             return []
         if self._rest:
@@ -147,9 +150,10 @@ class Engine:
         channels, targets = self.channels, self._targets
         # By these names, since a member of an enum takes ten times as long to look up as a name.
         unpack, expects_method, closed = frame_head.unpack_from, ChannelPhase.METHOD, Phase.CLOSED
+        others = 0
         for _ in range(FRAMES_PER_TURN):
             if end - position < HEAD_BYTES:
-                break
+                return position
             kind, number, size = unpack(data, position)
             if size > longest:
                 raise AmqpError(
@@ -158,7 +162,7 @@ class Engine:
             start = position + HEAD_BYTES
             stop = start + size
             if stop >= end:
-                break
+                return position
             if data[stop] != END:
                 raise AmqpError(FRAME_ERROR, f"type {kind}, {size} octets: the frame has no end where it should have")
             if kind == METHOD and number:
@@ -178,9 +182,11 @@ class Engine:
             self._frame(kind, number, data[start:stop], events)
             longest = self.frame_max - OVERHEAD
             if self.phase is closed:
+                return position
+            others += 1
+            if others == OTHERS_PER_TURN:
                 break
-        else:
-            self.more = position < end
+        self.more = position < end
         return position
 
     def _publish(
