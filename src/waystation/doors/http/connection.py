@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._requests = door.budgets.requests.share(self, lambda: self._received)
         self._unsent = door.budgets.unsent.share(self, self._unsent_bytes)
         self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
+        self._making = False  # a long answer: what it shows may be nowhere else any more
         self._received = 0
         self._served_bytes = 0  # the body that is being dealt with
         self._writing_paused = False
@@ -170,7 +171,7 @@ class Connection(asyncio.Protocol):
 
     async def room_for(self, route: AnyRoute) -> None:
         """Messages are not read before there is room for them. One who waits for messages cannot keep it so long."""
-        if not route.shows_messages or self._unsent.room >= LARGEST_ANSWER:
+        if not route.shows_messages or self.gone or (route.waits and self._unsent.room >= LARGEST_ANSWER):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._granted = granted
@@ -178,6 +179,15 @@ class Connection(asyncio.Protocol):
             await granted
         if route.waits:
             self._unsent.drop()
+        elif self._door.budgets.unsent.used > LARGEST_ANSWER:
+            await self._door.budgets.long_work.turn()  # others have long answers, too: not all of them in one turn
+
+    async def rest(self, size: int) -> None:
+        """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
+        self._making = True
+        if not self.gone:
+            self._unsent.hold(max(size, self._unsent.size))
+        await self._door.budgets.long_work.turn()
 
     def on_room(self) -> None:
         self._balance()
@@ -213,7 +223,7 @@ class Connection(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(self._serve(request))
         elif self._broken is not None:
             reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
-            self.write(reply_bytes(reply, self._door.date(), keep_alive=False))
+            self._write_all(reply_bytes(reply, self._door.date(), keep_alive=False))
             self._linger()
 
     def _linger(self) -> None:
@@ -229,6 +239,7 @@ class Connection(asyncio.Protocol):
             outcome = error_reply(Unavailable("the broker stops; ask again"))
         finally:
             self._task = None
+            self._making = False
             self._served_bytes = 0
             self._requests.renew()
             self._count()
@@ -248,12 +259,12 @@ class Connection(asyncio.Protocol):
     @property
     def _waits(self) -> bool:
         """What is being answered ends when its client goes away."""
-        return self._route is not None and self._route.waits
+        return self._route is not None and self._route.waits and not self._making
 
     def _send(self, reply: Reply, request: Request) -> None:
         keep_alive = request.keep_alive and not request.websocket and not self._closing
         head_only = request.method == "HEAD"
-        self.write(reply_bytes(reply, self._door.date(), keep_alive=keep_alive, head_only=head_only))
+        self._write_all(reply_bytes(reply, self._door.date(), keep_alive=keep_alive, head_only=head_only))
         if not keep_alive:
             self.close()
         else:
@@ -332,8 +343,14 @@ class Connection(asyncio.Protocol):
         return not self._writing_paused and not self.gone and self._room()
 
     def write(self, data: bytes) -> None:
+        self._write_all([data])
+
+    def _write_all(self, pieces: list[bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                self._transport.writelines(pieces)
             if self._writing_paused:
                 self._unsent.hold(self._transport.get_write_buffer_size())
             elif self._unsent.size:

@@ -27,6 +27,7 @@ from waystation.doors.http.dashboard_files import DashboardFiles
 from waystation.doors.http.engine import Request
 from waystation.doors.http.guard import Guard
 from waystation.doors.http.holds import Holds
+from waystation.doors.http.json_pieces import chars_of, json_pieces
 from waystation.doors.http.live_view import LiveView
 from waystation.doors.http.problems import problem_of_status
 from waystation.doors.http.replies import Reply, error_reply, json_reply, problem_reply
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from waystation.message import Delivered, Message
 
 logger = logging.getLogger("waystation.http")
+
+STEP_BYTES = 256 * 1024
+"""Of an answer; when it is longer, others get their turn before it goes on."""
 
 
 class Desk:
@@ -120,6 +124,8 @@ class Desk:
             return Reply(204)
         if isinstance(outcome, Reply | Stream):
             return outcome
+        if route.shows_messages:
+            return await _made_in_turns(outcome, route.status, connection)
         return json_reply(outcome, route.status)
 
     def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
@@ -157,6 +163,22 @@ class Desk:
                 task.cancel()
         await asyncio.sleep(0)  # what they answer is written
         self.holds.close()
+
+
+async def _made_in_turns(outcome: Any, status: int, connection: Connection) -> Reply:
+    """The answer, in several turns of the loop if it is long."""
+    pieces: list[bytes] = []
+    made = said = 0
+    text = -1
+    for piece in json_pieces(outcome):
+        if made - said > STEP_BYTES:
+            text, said = chars_of(outcome) if text < 0 else text, made
+            await connection.rest(text + made)
+            if connection.gone:
+                break
+        pieces.append(piece)
+        made += len(piece)
+    return Reply(status, b"".join(pieces)) if made <= STEP_BYTES else Reply(status, pieces=pieces)
 
 
 def _is_rabbits(target: bytes) -> bool:

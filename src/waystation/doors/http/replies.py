@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -29,6 +29,7 @@ class Reply:
     body: bytes = b""
     content_type: str = JSON_TYPE
     headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: Sequence[bytes] = ()  # a long body, instead of `body`
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
@@ -50,15 +51,16 @@ def error_reply(error: WaystationError) -> Reply:
     return problem_reply(problem_of(error), headers)
 
 
-def reply_bytes(reply: Reply, date: str, *, keep_alive: bool, head_only: bool = False) -> bytes:
-    """The whole answer as it goes out."""
+def reply_bytes(reply: Reply, date: str, *, keep_alive: bool, head_only: bool = False) -> list[bytes]:
+    """The whole answer as it goes out. A long body is not copied."""
     lines = [_LINES[reply.status], f"date: {date}\r\n"]
     if reply.status not in BODILESS:
-        lines.append(f"content-type: {reply.content_type}\r\ncontent-length: {len(reply.body)}\r\n")
+        size = len(reply.body) + sum(map(len, reply.pieces))
+        lines.append(f"content-type: {reply.content_type}\r\ncontent-length: {size}\r\n")
     lines += [f"{name}: {value}\r\n" for name, value in reply.headers.items()]
     lines.append("\r\n" if keep_alive else "connection: close\r\n\r\n")
     head = "".join(lines).encode("latin-1")
-    return head if head_only or reply.status in BODILESS else head + reply.body
+    return [head] if head_only or reply.status in BODILESS else [head + reply.body, *reply.pieces]
 
 
 def stream_head(date: str) -> bytes:
