@@ -1,21 +1,57 @@
-"""The line for what takes more than a turn of the loop: one step in each turn, in order, and others in between."""
+"""The line for what takes more than a turn of the loop: one step at a time, in order, and as much time for others."""
 
 from __future__ import annotations
 
 import asyncio
 
-from waystation.doors.long_work import LongWork
+from waystation.doors.long_work import MOST_REST_S, LongWork
+
+TURNS = 10
+"""More than a step and what it leaves for the next turn take."""
 
 
-def test_one_step_in_each_turn_of_the_loop_in_the_order_of_asking() -> None:
-    async def story() -> None:
-        line = LongWork()
-        done: list[int] = []
-        for number in range(5):
-            line.then(lambda number=number: done.append(number))  # type: ignore[misc]
-        for turns in range(6):
-            assert done == list(range(turns))
+class ByHand(LongWork):
+    """Its clock, and the ends of its rests, are the test's."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.now_s)
+        self.now_s = 0.0
+        self.rests: list[float] = []
+
+    def _later(self, seconds: float) -> None:
+        self.rests.append(seconds)
+
+    async def turns(self) -> None:
+        for _ in range(TURNS):
             await asyncio.sleep(0)
+
+    async def rested(self) -> None:
+        self._next()
+        await self.turns()
+
+
+def test_one_step_at_a_time_in_the_order_of_asking_and_a_rest_as_long_behind_it() -> None:
+    async def story() -> None:
+        line = ByHand()
+        done: list[int] = []
+
+        def step(number: int) -> None:
+            done.append(number)
+            line.now_s += number / 100
+
+        for number in range(1, 4):
+            line.then(lambda number=number: step(number))  # type: ignore[misc]
+        assert not done, "not in the turn of whoever asks"
+        await line.turns()
+        assert done == [1]
+        await line.rested()
+        assert done == [1, 2]
+        await line.rested()
+        assert done == [1, 2, 3]
+        assert [round(rest, 6) for rest in line.rests] == [0.01, 0.02, 0.03]
+        assert line.taken
+        await line.rested()
+        assert not line.taken
         assert len(line) == 0
 
     asyncio.run(story())
@@ -23,7 +59,7 @@ def test_one_step_in_each_turn_of_the_loop_in_the_order_of_asking() -> None:
 
 def test_whoever_asks_again_is_behind_the_others() -> None:
     async def story() -> None:
-        line = LongWork()
+        line = ByHand()
         done: list[str] = []
 
         def step(name: str, left: int) -> None:
@@ -34,30 +70,72 @@ def test_whoever_asks_again_is_behind_the_others() -> None:
         line.then(lambda: step("long", 3))
         line.then(lambda: step("short", 0))
         line.then(lambda: step("other", 1))
-        for _ in range(8):
-            await asyncio.sleep(0)
+        await line.turns()
+        for _ in range(6):
+            await line.rested()
         assert done == ["long", "short", "other", "long", "other", "long", "long"]
 
     asyncio.run(story())
 
 
-def test_tasks_get_their_turn_one_by_one_and_a_cancelled_one_is_passed_over() -> None:
+def test_tasks_get_their_turn_one_by_one_and_what_they_do_then_is_their_step() -> None:
     async def story() -> None:
-        line = LongWork()
-        done: list[tuple[int, int]] = []
-        turns = 0
+        line = ByHand()
+        done: list[int] = []
 
         async def work(number: int) -> None:
             await line.turn()
-            done.append((number, turns))
+            line.now_s += 0.05
+            done.append(number)
 
-        tasks = [asyncio.create_task(work(number)) for number in range(4)]
+        tasks = [asyncio.create_task(work(number)) for number in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
-        for _ in range(20):
-            turns += 1
-            await asyncio.sleep(0)
-        assert [number for number, _ in done] == [0, 2, 3]
-        assert len({turn for _, turn in done}) == 3, "no two of them in the same turn"
+        await line.turns()
+        assert done == [0]
+        assert line.rests == [0.05]
+        await line.rested()
+        assert done == [0], "the turn of one that was cancelled"
+        await line.rested()
+        assert done == [0, 2]
+
+    asyncio.run(story())
+
+
+def test_a_long_step_that_nobody_foresaw_makes_the_others_wait() -> None:
+    async def story() -> None:
+        line = ByHand()
+        done: list[str] = []
+        assert not line.taken
+        line.took()
+        assert line.taken
+        line.then(lambda: done.append("behind it"))
+        await line.turns()
+        assert not done
+        await line.rested()
+        assert done == ["behind it"]
+
+    asyncio.run(story())
+
+
+def test_a_step_that_something_held_up_does_not_make_the_line_rest_for_long() -> None:
+    async def story() -> None:
+        line = ByHand()
+
+        def held_up() -> None:
+            line.now_s += 60
+
+        line.then(held_up)
+        await line.turns()
+        assert line.rests == [MOST_REST_S]
+
+    asyncio.run(story())
+
+
+def test_the_line_goes_on_by_itself() -> None:
+    async def story() -> None:
+        line = LongWork(asyncio.get_running_loop().time)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(line.turn() for _ in range(20)))
 
     asyncio.run(story())

@@ -243,7 +243,7 @@ class Budgets:
     """Both of a broker's; and the line for what takes time."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
-        self.long_work = LongWork()
+        self.long_work = LongWork(clock.monotonic)
         self.requests = Budget(
             lambda: settings.integer("queued.max.request.bytes"), clock, "a request that does not come to its end"
         )

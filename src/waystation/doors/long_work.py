@@ -1,10 +1,10 @@
 """Time on the event loop that connections may take from each other: who has more to do than fits into one turn of the
 loop goes on in a line, which all connections of all protocols share.
 
-Invariant: in one turn of the loop one of those in the line goes on, in the order of asking; sockets are read and
-ordinary requests are answered in between. So however many connections have long work, an ordinary one waits for one
-step of one of them at most in each turn, and a step has a bound of its own (frames, bytes, one message) where it is
-made. While nobody has long work, the line costs nothing.
+Invariants: those in the line go on one at a time, in the order of asking, each with one step, which has a bound of its
+own (frames, bytes, one message) where it is made. After a step the line rests for as long as the step took. So however
+many connections have long work, they have half of the time together, and an ordinary request waits for about one step.
+While nobody has long work, the line costs nothing.
 
 Constructed once per broker, beside the budgets of memory. All calls are for the loop's thread.
 """
@@ -15,13 +15,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+MOST_REST_S = 0.1
+"""A step that took longer was held up by something else, such as a machine that is busy elsewhere."""
+
 
 class LongWork:
     """The line."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
         self._line: deque[Callable[[], None]] = deque()
-        self._running = False
+        self._began_s = 0.0
+        self.taken = False
+        """Whether somebody had a long step just now, or will have one next: another one should get in the line."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -29,9 +35,16 @@ class LongWork:
     def then(self, step: Callable[[], None]) -> None:
         """Calls `step`, which raises nothing, in a later turn of the loop in which nobody else has one."""
         self._line.append(step)
-        if not self._running:
-            self._running = True
+        if not self.taken:
+            self.taken = True
             asyncio.get_running_loop().call_soon(self._next)
+
+    def took(self) -> None:
+        """A long step was made in this turn by somebody who did not know before."""
+        if not self.taken:
+            self.taken = True
+            self._began_s = self._now_s()
+            asyncio.get_running_loop().call_soon(self._rest)
 
     async def turn(self) -> None:
         """Waits for such a turn; what is done until the next `await` is one step."""
@@ -41,8 +54,18 @@ class LongWork:
 
     def _next(self) -> None:
         if not self._line:
-            self._running = False
+            self.taken = False
             return
-        step = self._line.popleft()
-        asyncio.get_running_loop().call_soon(self._next)  # also if the line is empty now: whoever comes next waits
-        step()
+        self._began_s = self._now_s()
+        asyncio.get_running_loop().call_soon(self._wait_for_it)
+        self._line.popleft()()
+
+    def _wait_for_it(self) -> None:
+        """What a step left for the turn behind its own (a task goes on, a connection works) is part of it."""
+        asyncio.get_running_loop().call_soon(self._rest)
+
+    def _rest(self) -> None:
+        self._later(min(self._now_s() - self._began_s, MOST_REST_S))
+
+    def _later(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._next)

@@ -63,9 +63,9 @@ from waystation.doors.amqp.properties import Template, template_of
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants."""
-FRAMES_PER_TURN = 2_048
-"""So many are read in one go; a publish that lies in the buffer as a whole is one. They take some milliseconds. What a
-socket gives at once has more of them only if they are smaller than 128 bytes."""
+FRAMES_PER_TURN = 4_096
+"""Publishes that lie in the buffer as a whole, and acks: so many are read in one go. What a socket gives at once has
+more of them only if they are smaller than 64 bytes, as hardly a publish is."""
 OTHERS_PER_TURN = 256
 """The same for frames that are not one of many of their kind: methods, and pieces of large messages. Each takes longer,
 and what a socket gives at once has more of them only if they are smaller than 1 KiB."""

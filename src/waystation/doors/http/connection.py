@@ -179,8 +179,8 @@ class Connection(asyncio.Protocol):
             await granted
         if route.waits:
             self._unsent.drop()
-        elif self._door.budgets.unsent.used > LARGEST_ANSWER:
-            await self._door.budgets.long_work.turn()  # others have long answers, too: not all of them in one turn
+        elif self._door.budgets.long_work.taken:
+            await self._door.budgets.long_work.turn()
 
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
