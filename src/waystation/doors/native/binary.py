@@ -1,4 +1,9 @@
-"""A msgpack connection's talk: the frames engine and a session, joined."""
+"""A msgpack connection's talk: the frames engine and a session, joined.
+
+A request that only looks at messages may be answered with megabytes at once, as often as its client likes. Of those
+there is one in a turn of the loop, whatever the number of connections; while such a request waits for its turn, those
+behind it wait too.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,24 @@ from typing import TYPE_CHECKING
 from waystation.doors.native.connection import FULL_BYTES, Out, TalkOver
 from waystation.doors.native.frames import BadFrame, Frames, Refused, encode_into
 from waystation.doors.native.session import Session
-from waystation.protocol import AnyCommand, Failure, Outgoing
+from waystation.protocol import AnyCommand, Failure, Outgoing, Peek, ReadEntries
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.doors.long_work import LongWork
+
+LOOKS = frozenset((Peek, ReadEntries))
+"""Up to 8 MiB of messages in an answer, for a request of a few bytes."""
 
 
 class BinaryTalk:
     """Made by the door for each msgpack connection."""
 
-    def __init__(self, broker: Broker, name: str, out: Out, on_room: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, name: str, long_work: LongWork, out: Out, on_room: Callable[[], None]) -> None:
+        self._long_work = long_work
+        self._on_room = on_room
+        self._in_line = False  # the next command waits for its turn
+        self._has_turn = False
         self._frames = Frames()
         self.intake = self._frames.intake
         self._out = out
@@ -26,7 +39,7 @@ class BinaryTalk:
 
     @property
     def busy(self) -> bool:
-        return self.session.busy
+        return self.session.busy or self._in_line
 
     @property
     def awaited(self) -> int:
@@ -35,7 +48,7 @@ class BinaryTalk:
     def work(self) -> bool:
         session = self.session
         session.full = len(self._out.buffer) >= FULL_BYTES
-        while not (session.busy or session.full):
+        while not (self.busy or session.full):
             try:
                 commands = self._left or self._frames.commands()
             except BadFrame as error:
@@ -55,7 +68,21 @@ class BinaryTalk:
                 if command.id:
                     self._send(Failure(command.id, "Invalid", command.why))
                 return 1
+            if type(command) in LOOKS:
+                return self.session.handle_all(commands[:at]) if at else self._look(command)  # type: ignore[arg-type]
         return self.session.handle_all(commands)  # type: ignore[arg-type]
+
+    def _look(self, command: AnyCommand) -> int:
+        if self._long_work.taken and not self._has_turn:
+            self._in_line = True
+            self._long_work.then(self._turn_came)
+            return 0
+        self._has_turn = False
+        return self.session.handle_all((command,))
+
+    def _turn_came(self) -> None:
+        self._in_line, self._has_turn = False, True
+        self._on_room()
 
     def _send(self, outgoing: Outgoing) -> None:
         out = self._out
@@ -63,6 +90,7 @@ class BinaryTalk:
         out.touched()
         if len(out.buffer) >= FULL_BYTES:
             self.session.full = True
+            self._long_work.took()
 
     def pause(self) -> None:
         self.session.pause()

@@ -35,7 +35,7 @@ class NativeDoor:
 
     def frames(self, gone: Callable[[], None]) -> Connection:
         """A connection that speaks msgpack frames; `gone` is called when it is over."""
-        talk = partial(BinaryTalk, self._broker, self._name("native"))
+        talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
         return Connection(talk, self._budgets, self._broker.world.clock, gone, "native")
 
     def json_lines(self, gone: Callable[[], None]) -> Connection:
