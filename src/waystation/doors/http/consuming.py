@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.doors.budget import FREE_BYTES
 from waystation.doors.http.bodies import Reject, Release, Settle, Touch
 from waystation.doors.http.calls import convert
 from waystation.doors.http.holds import Holder, Outcome, check_any
@@ -54,6 +55,7 @@ class Consumer:
         self._holder: Holder | None = None
         self._outlet: Outlet | None = None
         self._due = False
+        self._long = True  # what it gets next may take long
         self._ended: WaystationError | None = None
 
     def attach(self, feed: Feed, place: str, hold_ms: int) -> None:
@@ -70,7 +72,9 @@ class Consumer:
         self._desk.delivered(messages, acked=bool(self._queue) and not self._acks)
         if self._outlet is not None:
             self._outlet.deliver([self._shown(delivered) for delivered in messages])
-            self._void(sum(len(delivered.message.payload) for delivered in messages))
+            size = sum(len(delivered.message.payload) for delivered in messages)
+            self._long = size > FREE_BYTES
+            self._void(size)
             self._grant_soon()
 
     def _void(self, size: int) -> None:
@@ -159,10 +163,16 @@ class Consumer:
         self._grant_soon()
 
     def _grant_soon(self) -> None:
-        """In a turn of its own: a feed delivers while it is given credit, and must not be called again meanwhile."""
+        """In a turn of its own: a feed delivers while it is given credit, and must not be called again meanwhile.
+
+        At first, and after what was long, that is one which nobody else has: JSON of long messages takes time.
+        """
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._grant)
+            if self._long:
+                self._desk.long_work.then(self._grant)
+            else:
+                asyncio.get_running_loop().call_soon(self._grant)
 
     def _grant(self) -> None:
         self._due = False

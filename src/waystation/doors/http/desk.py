@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.http.connection import Connection
     from waystation.doors.http.rabbit_routes import Rabbit
+    from waystation.doors.long_work import LongWork
     from waystation.message import Delivered, Message
 
 logger = logging.getLogger("waystation.http")
@@ -52,8 +53,9 @@ STEP_BYTES = 256 * 1024
 class Desk:
     """What handlers are given."""
 
-    def __init__(self, broker: Broker, host: str) -> None:
+    def __init__(self, broker: Broker, host: str, long_work: LongWork) -> None:
         self.broker = broker
+        self.long_work = long_work
         self.meter = broker.meters.http
         self.holds = Holds(broker.world.random.below(2**32), self.meter)
         self.takers = Takers(broker, self.holds)

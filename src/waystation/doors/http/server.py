@@ -63,7 +63,7 @@ class HttpDoor:
         if self._desk is None:
             from waystation.doors.http.desk import Desk
 
-            self._desk = Desk(self.broker, self._host)
+            self._desk = Desk(self.broker, self._host, self.budgets.long_work)
         return self._desk
 
     def _connect(self, leave: Leave) -> Connection:

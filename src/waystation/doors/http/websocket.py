@@ -131,7 +131,7 @@ class WebSocket:
 
     def _send_frame(self, encoded: list[bytes]) -> None:
         whole = b",".join(encoded)
-        self._send_text(whole if self._single else b'{"kind":"deliver","messages":[' + whole + b"]}")
+        self._send_text(whole if self._single else b"".join((b'{"kind":"deliver","messages":[', whole, b"]}")))
 
     def tell(self, kind: str, data: bytes) -> None:
         self._send_text(b'{"kind":"%b","data":%b}' % (kind.encode(), data))
