@@ -64,6 +64,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--queues", type=int, help="how many queues the large part declares (default 1,000,000)")
     parser.add_argument("--large", type=int, help="how many ready, and parked, messages it takes (default 10,000,000)")
     parser.add_argument("--connections", type=int, help="how many idle ones the AMQP part opens (default 10,000)")
+    parser.add_argument("--attacks", default="", help="only the attacks whose names contain this (default: all)")
     parser.add_argument("--out", type=Path, help="write everything measured to this file, as JSON")
     parser.add_argument("--work", type=Path, help="where brokers keep their data (default: the cache folder)")
     parser.add_argument("--profile", choices=("cprofile", "perf"), nargs="?", const="cprofile",
@@ -146,8 +147,9 @@ def choose(names: Sequence[str], makers: Mapping[str, Callable[[], P]], report: 
 class Run:
     """One run: the chosen parts, with the chosen peers, into one report."""
 
-    def __init__(self, plan: Plan, work: Path, names: Sequence[str], report: figures.Report) -> None:
+    def __init__(self, plan: Plan, work: Path, names: Sequence[str], report: figures.Report, attacks: str = "") -> None:
         self._plan, self._work, self._names, self._report = plan, work, names, report
+        self._attacks = attacks
 
     def topics(self) -> None:
         bench, peers = Topics(self._plan, self._work, self._report), choose(self._names, TOPIC_PEERS, self._report)
@@ -179,7 +181,7 @@ class Run:
             self._attempt("idle connections", peer, bench.connections)
 
     def hostile(self) -> None:
-        bench = Hostile(self._work, self._report)
+        bench = Hostile(self._work, self._report, only=self._attacks)
         for peer in choose(self._names, OURS, self._report):
             if peer.name == "waystation":
                 self._attempt("attacks", peer, bench.run)
@@ -219,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(profiling.profile(options.profile, plan, work, profiled_part(options.parts)))
             return 0
         report = figures.Report(machine(work), plan.rounds, full=is_full(plan))
-        run, parts = Run(plan, work, options.only.split(","), report), options.parts.split(",")
+        run = Run(plan, work, options.only.split(","), report, options.attacks)
+        parts = options.parts.split(",")
         for name, part in (
             ("topics", run.topics),
             ("restart", run.restart),

@@ -111,11 +111,13 @@ def probe_of(protocol: str, addresses: Mapping[str, str]) -> Probe:
 class Hostile:
     """The part of a run: each attack beside a probe of its protocol."""
 
-    def __init__(self, work: Path, report: figures.Report, scale: float = 1.0) -> None:
+    def __init__(self, work: Path, report: figures.Report, scale: float = 1.0, only: str = "") -> None:
+        """`only`: part of the names of the attacks that are wanted; all of them without it."""
         self._work, self._report, self._scale = work, report, scale
+        self._attacks = {name: known for name, known in ATTACKS.items() if only.lower() in name.lower()}
 
     def run(self, peer: Waystation) -> None:
-        for protocol in dict.fromkeys(known.protocol for known in ATTACKS.values()):
+        for protocol in dict.fromkeys(known.protocol for known in self._attacks.values()):
             with tempfile.TemporaryDirectory(prefix="hostile-", dir=self._work) as folder, _broker(Path(folder)) as own:
                 self._protocol(peer, protocol, own)
 
@@ -124,7 +126,7 @@ class Hostile:
         try:
             probe.once()
             self._add(peer, f"{protocol}, alone", probe.run(ALONE_S * self._scale), broker.pid)
-            for name, known in ATTACKS.items():
+            for name, known in self._attacks.items():
                 if known.protocol == protocol:
                     attack = Attack(broker.addresses)
                     procfs.forget_peak(broker.pid)
