@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.doors.long_work import MOST_REST_S, LongWork
+from waystation.world.long_work import MOST_REST_S, LongWork
 
 TURNS = 10
 """More than a step and what it leaves for the next turn take."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.doors.long_work import LongWork
+from waystation.world.long_work import LongWork
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.doors.http.connection import Connection
     from waystation.doors.http.rabbit_routes import Rabbit
-    from waystation.doors.long_work import LongWork
     from waystation.message import Delivered, Message
+    from waystation.world.long_work import LongWork
 
 logger = logging.getLogger("waystation.http")
 

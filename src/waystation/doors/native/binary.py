@@ -17,7 +17,7 @@ from waystation.protocol import AnyCommand, Failure, Outgoing, Peek, ReadEntries
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.doors.long_work import LongWork
+    from waystation.world.long_work import LongWork
 
 LOOKS = frozenset((Peek, ReadEntries))
 """Up to 8 MiB of messages in an answer, for a request of a few bytes."""

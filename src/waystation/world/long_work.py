@@ -6,7 +6,7 @@ own (frames, bytes, one message) where it is made. After a step the line rests f
 many connections have long work, they have half of the time together, and an ordinary request waits for about one step.
 While nobody has long work, the line costs nothing.
 
-Constructed once per broker, beside the budgets of memory. All calls are for the loop's thread.
+Constructed once per broker, beside the budgets of memory that connections share. All calls are for the loop's thread.
 """
 
 from __future__ import annotations
