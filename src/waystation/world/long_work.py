@@ -3,8 +3,7 @@ loop goes on in a line, which all connections of all protocols share.
 
 Invariants: those in the line go on one at a time, in the order of asking, each with one step, which has a bound of its
 own (frames, bytes, one message) where it is made. After a step the line rests for as long as the step took. So however
-many connections have long work, they have half of the time together, and an ordinary request waits for about one step.
-While nobody has long work, the line costs nothing.
+many connections are in the line, they have half of the time together. While nobody is, it costs nothing.
 
 Constructed once per broker, beside the budgets of memory that connections share. All calls are for the loop's thread.
 """
