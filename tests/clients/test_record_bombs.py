@@ -45,24 +45,30 @@ class Watch:
     def _mib(self) -> float:
         return float(self._process.memory_info().rss) / 2**20
 
-    def run(self) -> None:
+    def _ask(self) -> None:
         while not self._over.is_set():
             began = time.monotonic()
             urllib.request.urlopen(self._url, timeout=60).read()
             self.longest_s = max(self.longest_s, time.monotonic() - began)
             self.answers += 1
-            self.grown_mib = max(self.grown_mib, self._mib() - self.before_mib)
             self._over.wait(0.005)
+
+    def _sample(self) -> None:
+        """Beside the asking: a broker that is blocked answers nobody, and that is when it grows."""
+        while not self._over.wait(0.01):
+            self.grown_mib = max(self.grown_mib, self._mib() - self.before_mib)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.run)
-        thread.start()
+        threads = [threading.Thread(target=self._ask), threading.Thread(target=self._sample)]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self._over.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
 
 def get(server: Server, path: str) -> Any:
