@@ -146,6 +146,7 @@ class QueueMachine:
             sent.not_before_ms = self.world.clock.now_ms() + fields["delay_ms"]  # type: ignore[operator]
         if rng.random() < 0.15:
             fields["ttl_ms"] = rng.choice((1, 50, 2_000))
+            sent.expires = True
             # Where there is a target it is moved there; a message that is dead letter already has no expiry.
             sent.fragile = sent.fragile or not QUEUES[sent.queue].keeps_dead
         if sent.id is not None or rng.random() < 0.2:

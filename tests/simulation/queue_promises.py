@@ -78,6 +78,7 @@ class Sent:
     fragile: bool = False  # it may end by itself: it expires, or is pushed out, where that is the end
     gone: bool = False  # told, or seen, that it is done
     not_before_ms: int = 0
+    expires: bool = False  # by the wall clock: if that is set back, and a crash forgot the end, it is there again
     id: str | None = None
     pair: Transfer | None = None  # the transaction that it takes part in
 
@@ -126,11 +127,14 @@ class QueueClients:
         return sent
 
     def set_clock(self, clock: SimClock, jump_ms: int) -> None:
-        """Somebody sets the machine's time. What was due before may be delivered when it is not due any more."""
+        """Somebody sets the machine's time. What was due before may be delivered when it is not due any more, and the
+        delay of what is still on its way counts from the new time."""
         now_ms = clock.now_ms()
         for sent in self.sent.values():
             if sent.not_before_ms <= now_ms:
                 sent.not_before_ms = 0
+            elif not sent.stored:
+                sent.not_before_ms = min(sent.not_before_ms, sent.not_before_ms + jump_ms - self.jump_ms)
         self.jump_ms = clock.jump_ms = jump_ms
 
     def complain(self) -> None:
@@ -165,7 +169,7 @@ class QueueClients:
         # What a recovered broker shows is promised from now on: consumers may have seen it.
         if there:
             sent.stored, sent.may_go = True, False
-        elif sent not in self.retries:
+        elif sent not in self.retries and not sent.expires:
             sent.gone = True
 
     def _check_transfer(self, transfer: Transfer, found: Counter[int]) -> None:
