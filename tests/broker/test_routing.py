@@ -6,7 +6,7 @@ Queues and topics are stand-ins here, so that each can refuse or vanish at a cho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -73,6 +73,9 @@ class Queues:
         if name not in self.settings:
             raise NotFound(f"there is no queue {name!r}")
         return QueueInfo(name, self.settings[name])
+
+    def put_same(self, names: Iterable[str], messages: Sequence[Message]) -> Iterator[tuple[Sequence[str], Receipt]]:
+        return iter(())  # each by itself
 
     def put(self, name: str, messages: Sequence[Message]) -> PutResult:
         self.describe(name)

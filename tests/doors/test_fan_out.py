@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pamqp import commands
@@ -20,6 +21,8 @@ from tests.support.waiting import wait_for
 
 QUEUES = 100
 LARGE = 500_000
+SHARDS = 4
+"""The broker's, by default."""
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +33,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def fan(server: Server) -> str:
+    return make_fan(server)
+
+
+def make_fan(server: Server, **settings: object) -> str:
     """A fanout exchange; its queues have its name and a number behind."""
     http = Http(server.addresses["http"])
     name = unique("fan")
     http("PUT", f"/v1/exchanges/{name}", {"kind": "fanout"})
     for number in range(QUEUES):
-        http("PUT", f"/v1/queues/{name}.{number}")
+        http("PUT", f"/v1/queues/{name}.{number}", settings)
         http("POST", f"/v1/exchanges/{name}/bindings", {"target": f"queue:{name}.{number}"})
     return name
 
@@ -93,8 +100,47 @@ def test_publishes_by_others_stay_in_order(server: Server, fan: str) -> None:
     assert ready(server, fan) == 3 * QUEUES
 
 
-def test_others_have_their_turns_during_a_fan_out(server: Server, fan: str) -> None:
-    """The broker answers somebody else while only some of the queues have the message."""
+def written(server: Server) -> int:
+    """Bytes that the broker has written to files, since it started."""
+    assert server.process is not None
+    counts = Path(f"/proc/{server.process.pid}/io").read_text()
+    return int(next(line for line in counts.splitlines() if line.startswith("wchar:")).split()[1])
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+def test_amqp_publishes_to_many_queues_are_written_once_for_each_shard(
+    server: Server, fan: str, transaction: bool
+) -> None:
+    before = written(server)
+    with connected(server) as amqp:
+        if transaction:
+            amqp.ask(commands.Tx.Select())
+            amqp.send(publish(1, b"b" * LARGE, "", exchange=fan))
+            assert isinstance(amqp.ask(commands.Tx.Commit()), commands.Tx.CommitOk)
+        else:
+            amqp.ask(commands.Confirm.Select())
+            amqp.send(publish(1, b"b" * LARGE, "", exchange=fan))
+            amqp.expect(commands.Basic.Ack)
+    assert ready(server, fan) == QUEUES
+    assert LARGE <= written(server) - before < SHARDS * (LARGE + 100_000)
+    assert bodies(server, fan) == {(LARGE,)}
+
+
+@pytest.mark.parametrize("path", ["/v1/exchanges/{}/messages", "/api/exchanges/%2F/{}/publish"])
+def test_http_publishes_to_many_queues_are_written_once_for_each_shard(server: Server, fan: str, path: str) -> None:
+    before = written(server)
+    said = {"payload": "b" * LARGE}
+    if path.startswith("/api"):
+        said = {"properties": {}, "routing_key": "", "payload": "b" * LARGE, "payload_encoding": "string"}  # type: ignore[dict-item]
+    Http(server.addresses["http"])("POST", path.format(fan), said)
+    assert ready(server, fan) == QUEUES
+    assert LARGE <= written(server) - before < SHARDS * (LARGE + 100_000)
+
+
+def test_others_have_their_turns_during_a_fan_out(server: Server) -> None:
+    """The broker answers somebody else while only some of the queues have the message. Queues that look at ids do not
+    share what is written: this is the most that one publish can make the broker write."""
+    fan = make_fan(server, dedup_window_ms=60_000)
     seen: set[int] = set()
     other = http.client.HTTPConnection(server.addresses["http"])
     with connected(server) as amqp:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+from tests.simulation.copies import Copying
 from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Broken, expect, insist
 from tests.simulation.queue_promises import (
@@ -69,6 +70,7 @@ class QueueMachine:
         clients.set_clock(clock, self.rng.choice(JUMPS_MS) if self.rng.random() < 0.3 else clients.jump_ms)
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
+        self.copying = Copying(self.broker, clients.copies, self.told)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -82,6 +84,7 @@ class QueueMachine:
         await self.broker.routing.declare_exchange(SPREADING, "fanout")
         for name in ("left", "right"):
             await self.broker.routing.bind(SPREADING, f"queue:{name}")
+        await self.copying.start()
         for number in range(2):  # fences transactions that were left open: they are undone
             await self.broker.transacting.begin(f"mover-{number}")
             await self.broker.transacting.begin(f"once-{number}")
@@ -112,6 +115,9 @@ class QueueMachine:
             lambda: self.transfer(0),
             lambda: self.transfer(1),
             self.set_clock,
+            self.copying.publish,
+            self.copying.publish_together,
+            *[self.copying.consume] * 2,
         ]
         until = self.world.clock.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
@@ -134,7 +140,7 @@ class QueueMachine:
     async def heal(self) -> None:
         """Everything works again, without a restart, soon after the disk does."""
         kinds = (self.put, self.consume, self.checkpoint, self.redrive, self.publish_late, self.purge, self.delete)
-        await insist((*kinds, lambda: self.put_once(0), lambda: self.transfer(1)))
+        await insist((*kinds, lambda: self.put_once(0), lambda: self.transfer(1), self.copying.publish_together))
 
     def message(self, sent: Sent) -> Message:
         rng = self.rng

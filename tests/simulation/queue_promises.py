@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from tests.simulation.copies import CopyClients
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
@@ -98,6 +99,7 @@ class QueueClients:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
+        self.copies = CopyClients(rng)
         self.numbers = itertools.count(1)
         self.sent: dict[int, Sent] = {}
         self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
@@ -159,6 +161,7 @@ class QueueClients:
             self._check_one(sent, sent.number in found)
         for transfer in self.transfers:
             self._check_transfer(transfer, found)
+        self.copies.check(broker)
 
     def _check_one(self, sent: Sent, there: bool) -> None:
         if sent.pair is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -29,11 +29,11 @@ from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message
-from waystation.queues import checkpoint, pump, snapshot, upkeep
+from waystation.queues import checkpoint, pump, shard_log, snapshot, upkeep
 from waystation.queues import shard as shard_module
-from waystation.queues.commands import Bury, Command, Done, Park
+from waystation.queues.commands import Bury, Command, Done, Park, Stored, changes_of
 from waystation.queues.queue import Queue
-from waystation.queues.shard import PutResult, Shard
+from waystation.queues.shard import PutResult, PutSame, Shard
 from waystation.queues.shard_log import ShardLog, Written
 from waystation.queues.stragglers import Stragglers
 from waystation.world.alarm import CalendarAlarm
@@ -188,6 +188,24 @@ def test_a_replay_that_does_again_what_the_snapshot_knows_is_caught(monkeypatch:
         return parts_of(queue, 0)  # the deliberate bug
 
     monkeypatch.setattr(snapshot, "parts_of", unstamped)
+    assert _caught(20) > ENOUGH
+
+
+def test_a_replay_that_knows_only_the_first_queue_of_a_fan_out_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_first(stored: Stored) -> Iterable[Command]:
+        return list(changes_of(stored))[:1]  # the deliberate bug
+
+    monkeypatch.setattr(shard_log, "changes_of", only_first)
+    assert _caught(20) > ENOUGH
+
+
+def test_a_fan_out_of_a_transaction_that_counts_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_same = Shard.put_same
+
+    def at_once(self: Shard, queues: Sequence[Queue], messages: Sequence[Message], producer: Any = None) -> PutSame:
+        return put_same(self, queues, messages)  # the deliberate bug
+
+    monkeypatch.setattr(Shard, "put_same", at_once)
     assert _caught(20) > ENOUGH
 
 

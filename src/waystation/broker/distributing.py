@@ -7,7 +7,7 @@ Constructed and called by broker/routing.py; on the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -33,6 +33,10 @@ class Queues(Protocol):
     def describe(self, name: str) -> QueueInfo: ...
 
     def put(self, name: str, messages: Sequence[Message]) -> Put: ...
+
+    def put_same(
+        self, names: Iterable[str], messages: Sequence[Message]
+    ) -> Iterator[tuple[Sequence[str], Receipt]]: ...
 
 
 class Published(Protocol):
@@ -138,9 +142,18 @@ class Distributing:
         return routed
 
     def _put_all(self, shares: _Shares, routed: Routed) -> Iterator[int]:
-        """Target by target; says after each how many bytes it was given. Raises the first refusal at the end."""
+        """Step by step; says after each how many bytes were written. Raises the first refusal at the end."""
         refusal: WaystationError | None = None
+        have: set[str] = set()
+        for names, share in _alike(shares):
+            for taken, receipt in self._queues.put_same(names, share):
+                have.update(taken)
+                routed.receipts.append(receipt)
+                yield _bytes_of(share)
         for (kind, name), share in shares.items():
+            if kind == QUEUE and name in have:
+                routed.queues.append(name)
+                continue
             try:
                 self._put(kind, name, share, routed)
             except NotFound:
@@ -193,6 +206,17 @@ class Distributing:
 
 def _bytes_of(messages: Sequence[Message]) -> int:
     return sum(len(message.payload) for message in messages)
+
+
+def _alike(shares: _Shares) -> Iterator[tuple[list[str], Sequence[Message]]]:
+    """Queues that get the same messages as others."""
+    if len(shares) < 2:
+        return
+    groups: dict[tuple[int, ...], tuple[list[str], Sequence[Message]]] = {}
+    for (kind, name), share in shares.items():
+        if kind == QUEUE:
+            groups.setdefault(tuple(map(id, share)), ([], share))[0].append(name)
+    yield from (group for group in groups.values() if len(group[0]) > 1)
 
 
 def _is_wide(shares: _Shares) -> bool:

@@ -1,14 +1,20 @@
-"""Messages into a queue: what a full one refuses, and waiting until there is room. `broker/queues.py` calls this."""
+"""Messages into queues: what a full one refuses, waiting until there is room, and the same messages for several.
+`broker/queues.py` calls this, and transactions do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from waystation.broker.queue_names import Place
-from waystation.errors import Full
+from waystation.broker.queue_names import INTERNAL_PREFIX, Place, QueueNames
+from waystation.errors import Full, WaystationError
 from waystation.message import Message
+from waystation.queues.feed import Receipt
 from waystation.queues.shard import PutResult
+
+STEP_QUEUES = 256
+"""Queues that take in the same messages in one step: a few milliseconds."""
 
 
 def put_or_refuse(place: Place, messages: Sequence[Message]) -> PutResult:
@@ -46,3 +52,35 @@ async def put_with_patience(find: Callable[[], Place], messages: Sequence[Messag
                 continue
     finally:
         queue.wake_publishers()  # the next one may find room, too
+
+
+def put_same(
+    known: QueueNames, names: Iterable[str], messages: Sequence[Message]
+) -> Iterator[tuple[Sequence[str], Receipt]]:
+    """The same messages to several queues: a shard writes them once for all of its queues, so many in a step."""
+    for step in together(known, names):
+        found = [place for name in step if (place := known.get(name)) is not None]  # others were deleted meanwhile
+        if len(found) < 2:
+            continue
+        shard = found[0][0]
+        try:
+            same = shard.put_same([queue for _, queue in found], messages)
+        except WaystationError:
+            continue  # whoever puts to each by itself is told why
+        if same.receipt is not None:
+            left = {queue.id for queue in same.left}
+            yield [queue.name for _, queue in found if queue.id not in left], same.receipt
+
+
+def together(known: QueueNames, names: Iterable[str]) -> Iterator[Sequence[str]]:
+    """Names of queues on one shard that may share what is put to them, so many at a time; none that is alone."""
+    by_shard: dict[int, list[str]] = {}
+    for name in names:
+        place = known.get(name)
+        if place is not None and not name.startswith(INTERNAL_PREFIX):
+            by_shard.setdefault(place[0].index, []).append(name)
+    for group in by_shard.values():
+        for start in range(0, len(group), STEP_QUEUES):
+            step = group[start : start + STEP_QUEUES]
+            if len(step) > 1:
+                yield step

@@ -17,7 +17,7 @@ from waystation.broker.keeping import Keeping
 from waystation.broker.queue_checks import check_declaration, difference
 from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
-from waystation.broker.queue_putting import put_or_refuse, put_with_patience
+from waystation.broker.queue_putting import put_or_refuse, put_same, put_with_patience, together
 from waystation.broker.redriving import Redrive
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
@@ -271,6 +271,15 @@ class Queues:
         """As if they were put one by one: a full queue refuses single messages, and says which."""
         shard, queue = self.of_users(name)
         return shard.put_each(queue, messages)
+
+    def put_same(self, names: Iterable[str], messages: Sequence[Message]) -> Iterator[tuple[Sequence[str], Receipt]]:
+        """The same messages to several queues, step by step; gives after each which queues have taken them, and the
+        receipt. The others have not: put to each of those by itself, and it says why."""
+        return put_same(self._names, names, messages)
+
+    def together(self, names: Iterable[str]) -> Iterator[Sequence[str]]:
+        """Which of these queues may share what is put to them, some at a time: those on one shard."""
+        return together(self._names, names)
 
     async def put_durable(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """As `put`, waits for room in a full queue, and returns when they are kept."""

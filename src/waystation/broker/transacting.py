@@ -100,6 +100,20 @@ class Tx:
         self._check_joined(self._place(shard))
         return shard.put(known, messages, self.producer, moved=moved)
 
+    async def put_same(self, queues: Sequence[str], messages: Sequence[Message]) -> set[str]:
+        """The same messages to several queues; returns which have taken them. The others have not: put to each of
+        those by itself, and it says why."""
+        taken: set[str] = set()
+        for step in self._broker.queues.together(queues):
+            shard = self._broker.queues.of_users(step[0])[0]
+            await self._join([self._place(shard)])
+            self._check_joined(self._place(shard))
+            found = list(self._broker.queues.those(step))  # some may have been deleted meanwhile
+            if len(found) > 1:
+                left = {queue.id for queue in shard.put_same(found, messages, self.producer).left}
+                taken.update(queue.name for queue in found if queue.id not in left)
+        return taken
+
     async def settle(self, feed: QueueFeed | StreamFeed, runs: Sequence[Run]) -> None:
         """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were."""
         if isinstance(feed, StreamFeed):

@@ -17,7 +17,7 @@ from waystation.log import batch as batches
 from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues import commands
-from waystation.queues.commands import Enqueue, Forward
+from waystation.queues.commands import Enqueue, FanOut, Forward
 
 READ_BYTES = 64 * 1024
 NEAR = 500
@@ -44,7 +44,7 @@ class Block(msgspec.Struct, gc=False):
     taken_ms: int | Sequence[int]  # one time for all, or one each
     messages: list[Message]
     cost: int
-    left: int  # of its messages, that are not done as far as this cache was told
+    left: int  # of its messages, in all queues that have them, that are not done as far as this cache was told
     ahead: bool = False  # read with another one; nobody has asked for it yet
 
     def taken(self, index: int) -> int:
@@ -69,11 +69,18 @@ class Bodies:
         self._ahead_cost = 0
 
     def keep(
-        self, offset: int, taken_ms: int | Sequence[int], messages: list[Message], payloads: int, encoded: int
+        self,
+        offset: int,
+        taken_ms: int | Sequence[int],
+        messages: list[Message],
+        payloads: int,
+        encoded: int,
+        queues: int = 1,
     ) -> None:
-        """Remembers what was just written or read; `payloads` and `encoded` are the bytes of payloads, and of all."""
+        """Remembers what was just written or read; `payloads` and `encoded` are the bytes of payloads, and of all.
+        `queues`: how many have these messages."""
         self.forget(offset)
-        block = self._blocks[offset] = _block_of(taken_ms, messages, payloads, encoded)
+        block = self._blocks[offset] = _block_of(taken_ms, messages, payloads, encoded, queues)
         self._cost += block.cost
         self._order.append(offset)
         while self._cost > self._room and len(self._blocks) > 1:
@@ -187,17 +194,18 @@ class Bodies:
             except msgspec.DecodeError as error:
                 raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
             payloads = sum(len(message.payload) for message in messages)
+            queues = len(command.queues) if isinstance(command, FanOut) else 1
             if at == offset:
-                self.keep(at, command.taken_ms, messages, payloads, len(command.messages))
+                self.keep(at, command.taken_ms, messages, payloads, len(command.messages), queues)
             else:
-                self._keep_ahead(at, _block_of(command.taken_ms, messages, payloads, len(command.messages)))
+                self._keep_ahead(at, _block_of(command.taken_ms, messages, payloads, len(command.messages), queues))
 
-    def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | Forward]]:
+    def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | FanOut | Forward]]:
         """The blocks from `offset` on, to the end of its batch or so many bytes."""
         if offset < self._log.start_offset:
             raise Gone(f"{self._log.folder}: what was at offset {offset} has been freed")
         data = self._log.read(offset, max_bytes)
-        found: list[tuple[int, Enqueue | Forward]] = []
+        found: list[tuple[int, Enqueue | FanOut | Forward]] = []
         for position, header in batches.scan(data):
             if header.control:
                 continue
@@ -205,18 +213,20 @@ class Bodies:
                 if record.offset < offset or record.value is None:
                     continue
                 command = commands.decode(record.value)
-                if isinstance(command, Enqueue | Forward):
+                if isinstance(command, Enqueue | FanOut | Forward):
                     found.append((record.offset, command))
         return found
 
 
-def _block_of(taken_ms: int | Sequence[int], messages: list[Message], payloads: int, encoded: int) -> Block:
+def _block_of(
+    taken_ms: int | Sequence[int], messages: list[Message], payloads: int, encoded: int, queues: int
+) -> Block:
     count = len(messages)
     cost = BLOCK_BYTES + MESSAGE_BYTES * count + payloads + OPENED * (encoded - payloads)
-    return Block(taken_ms, messages, cost, count)
+    return Block(taken_ms, messages, cost, count * queues)
 
 
-def _first_of(found: list[tuple[int, Enqueue | Forward]]) -> list[tuple[int, Enqueue | Forward]]:
+def _first_of(found: list[tuple[int, Enqueue | FanOut | Forward]]) -> list[tuple[int, Enqueue | FanOut | Forward]]:
     """Not more than a stride of them: a batch may hold many blocks, and one is asked for."""
     size = 0
     for i, (_, command) in enumerate(found):

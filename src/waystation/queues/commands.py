@@ -97,21 +97,43 @@ class Forgive(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
     runs: list[Run]
 
 
+class FanOut(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
+    """A block of messages that several queues take in, written once: it says what an enqueue for each would say."""
+
+    queues: list[tuple[int, int]]  # (queue, first)
+    count: int
+    taken_ms: int
+    plain: bool
+    sizes: int | bytes
+    messages: msgspec.Raw
+
+    def each(self) -> Iterator[Enqueue]:
+        for queue, first in self.queues:
+            yield Enqueue(queue, first, self.count, self.taken_ms, self.plain, self.sizes, self.messages)
+
+
 Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Park | Bury | Forgive
+Stored = Command | FanOut
+"""What a record of the log may be: a change of one queue, or the same change of several."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_decoder: msgspec.msgpack.Decoder[Stored] = msgspec.msgpack.Decoder(Stored)
 _messages: msgspec.msgpack.Decoder[list[Message]] = msgspec.msgpack.Decoder(list[Message])
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _unopened: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-def encode(command: Command) -> bytes:
-    return _encoder.encode(command)
+def encode(stored: Stored) -> bytes:
+    return _encoder.encode(stored)
 
 
-def decode(data: bytes) -> Command:
+def decode(data: bytes) -> Stored:
     return _decoder.decode(data)
+
+
+def changes_of(stored: Stored) -> Iterable[Command]:
+    """The same, queue by queue."""
+    return stored.each() if isinstance(stored, FanOut) else (stored,)
 
 
 def encode_messages(messages: list[Message]) -> msgspec.Raw:

@@ -12,7 +12,7 @@ import msgspec
 from waystation.errors import Full, Invalid, TooLarge
 from waystation.message import PLAIN, Message, check_id, check_terms, terms_of
 from waystation.queues import commands
-from waystation.queues.commands import Enqueue
+from waystation.queues.commands import Enqueue, FanOut
 from waystation.queues.open_transactions import Coming
 from waystation.queues.queue import Queue, pack_sizes
 from waystation.queues.runs import Run, add_run
@@ -150,6 +150,22 @@ def make_blocks(
         blocks.append((block, part))
         start = stop
     return blocks
+
+
+def fan_out(blocks: Sequence[tuple[Enqueue, list[Message]]], firsts: Sequence[tuple[Queue, int]]) -> list[FanOut]:
+    """Blocks that were made for the first of some queues, for all of them. `firsts`: the first entry of each."""
+    made_for = firsts[0][1]
+    return [
+        FanOut(
+            [(queue.id, first if first < 0 else first + block.first - made_for) for queue, first in firsts],
+            block.count,
+            block.taken_ms,
+            block.plain,
+            block.sizes,
+            block.messages,
+        )
+        for block, _ in blocks
+    ]
 
 
 def _encoded(messages: list[Message]) -> msgspec.Raw:

@@ -40,7 +40,7 @@ from waystation.queues.commands import (
 )
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant
-from waystation.queues.publish import check_all, check_room, drop_overflow, leave_out_seen, make_blocks
+from waystation.queues.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
 from waystation.queues.queue import Queue
 from waystation.queues.runs import joined
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
@@ -76,6 +76,13 @@ class PutEach(NamedTuple):
 
     receipt: Receipt | None  # None: nothing was taken
     refused: list[int]  # indexes of messages for which there was no room
+
+
+class PutSame(NamedTuple):
+    """What a publish of the same messages to several queues gave."""
+
+    receipt: Receipt | None  # None: no queue took them
+    left: list[Queue]  # these did not: the caller puts to each of them by itself
 
 
 class Shard(Upkeep):
@@ -139,6 +146,50 @@ class Shard(Upkeep):
         if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
             self.tracing.put(queue.name, wanted, first, *written.receipt, own=moved)
         return PutResult(first, len(wanted), duplicates, written.receipt, size)
+
+    def put_same(
+        self, queues: Sequence[Queue], messages: Sequence[Message], producer: Producer | None = None
+    ) -> PutSame:
+        """Writes the same messages to several queues, once for all of them. A queue that might leave some out, since
+        it is full or looks at their ids, is left to the caller; so are all where that leaves less than two."""
+        now_ms = self.world.clock.now_ms()
+        sizes, plain = check_all(messages, self.max_message_bytes)
+        able: list[Queue] = []
+        left: list[Queue] = []
+        for queue in queues:
+            (able if self._takes_all(queue, len(sizes), sum(sizes)) else left).append(queue)
+        if len(able) < 2:
+            return PutSame(None, list(queues))
+        firsts = [(queue, -1 if producer is not None else queue.newest + 1) for queue in able]
+        blocks = make_blocks(able[0], list(messages), sizes, firsts[0][1], now_ms, plain=plain)
+        shared = fan_out(blocks, firsts)
+        written = self.log.write(shared, producer)
+        for offset, (block, content) in enumerate(blocks, written.first):
+            self._remember(offset, block, content, len(able))
+        own = zip(*(block.each() for block in shared), strict=True)  # each queue's blocks
+        for (queue, first), parts in zip(firsts, own, strict=True):
+            if producer is None:
+                waited = queue.ledger.ready if queue.ledger is not None else 0
+                self.note_use(queue)
+                for offset, (part, (_, content)) in enumerate(zip(parts, blocks, strict=True), written.first):
+                    queue.admit(part, part.first, offset, content)
+                queue.put += len(sizes)
+                self._admitted(queue, waited, now_ms)
+            else:
+                for offset, part in enumerate(parts, written.first):
+                    self.open.add(producer[0], offset, part)
+            if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
+                self.tracing.put(queue.name, messages, first, *written.receipt, own=False)
+        return PutSame(written.receipt, left)
+
+    def _takes_all(self, queue: Queue, count: int, size: int) -> bool:
+        if queue.settings.dedup_window_ms:
+            return False
+        try:
+            self._check_room(queue, count, size)
+        except Full:
+            return False
+        return True
 
     def _check_room(self, queue: Queue, count: int, size: int) -> None:
         """Raises Full. Consumers of an AMQP queue that have room for what waits get it first: it does not count."""
@@ -204,9 +255,10 @@ class Shard(Upkeep):
             self._remember(offset, block, content)
             offset += 1
 
-    def _remember(self, offset: int, block: Enqueue, content: list[Message]) -> None:
+    def _remember(self, offset: int, block: Enqueue, content: list[Message], queues: int = 1) -> None:
         """What was just written is likely to be delivered soon."""
-        self.bodies.keep(offset, block.taken_ms, content, sum(map(_payload_size, content)), len(block.messages))
+        payloads = sum(map(_payload_size, content))
+        self.bodies.keep(offset, block.taken_ms, content, payloads, len(block.messages), queues)
 
     def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:
         settings = queue.settings

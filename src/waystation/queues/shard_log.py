@@ -15,7 +15,7 @@ from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
 from waystation.log.log import Log
 from waystation.queues import commands
-from waystation.queues.commands import Command, HandedOut, Run
+from waystation.queues.commands import Command, HandedOut, Run, Stored, changes_of
 from waystation.queues.feed import Receipt
 from waystation.world.clock import Clock
 
@@ -49,13 +49,13 @@ class ShardLog:
         self.log = log
         self.replayed_bytes = 0  # at the start: what no snapshot had
         self._clock = clock
-        self._refused: list[Command] = []  # done in memory, but the disk had no room
+        self._refused: list[Stored] = []  # done in memory, but the disk had no room
         self._notes: dict[int, list[Run]] = {}
         self._note_count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def write(
-        self, wanted: Sequence[Command], producer: tuple[int, int] | None = None, *, done: bool = False
+        self, wanted: Sequence[Stored], producer: tuple[int, int] | None = None, *, done: bool = False
     ) -> Written:
         """Appends the commands as one batch: all of them survive a crash, or none. Raises StorageFailed.
 
@@ -91,7 +91,7 @@ class ShardLog:
         elif self._note_count > MAX_NOTES:
             self.flush()
 
-    def _take_waiting(self) -> list[Command]:
+    def _take_waiting(self) -> list[Stored]:
         """What is to be written before anything else."""
         if not (self._notes or self._refused):
             return []
@@ -100,7 +100,7 @@ class ShardLog:
         self._stop_timer()
         return waiting
 
-    def _keep_waiting(self, waiting: list[Command]) -> None:
+    def _keep_waiting(self, waiting: list[Stored]) -> None:
         """The disk refused them: they are tried again, unless they have become too many."""
         if len(waiting) > MAX_REFUSED:
             # Memory knows them, and so will the next snapshot. Until then a crash undoes them.
@@ -145,9 +145,10 @@ class ShardLog:
                             yield Replayed(header.producer_id, outcome, header.base_offset, [])
                         continue
                     found = [
-                        (record.offset, commands.decode(record.value))
+                        (record.offset, change)
                         for record in batches.records_of(data, header)
                         if record.value is not None
+                        for change in changes_of(commands.decode(record.value))
                     ]
                     yield Replayed(header.producer_id if header.transactional else -1, None, header.base_offset, found)
                 return

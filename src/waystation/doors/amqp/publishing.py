@@ -9,7 +9,7 @@ which is how a publisher is slowed that is faster than the disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -161,6 +161,13 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
     failures: list[WaystationError] = []
     refused: set[int] = set()
     pending, channel.pending = channel.pending, {}
+    if len(pending) > 1:
+        for names in alike({name: batch.messages for name, batch in pending.items()}):
+            for taken, receipt in session.broker.queues.put_same(names, pending[names[0]].messages):
+                receipts.append(receipt)
+                for name in taken:
+                    del pending[name]
+                yield channel.pending_bytes
     for name, batch in pending.items():
         try:
             result = session.broker.queues.put_each(name, batch.messages)
@@ -187,6 +194,16 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
     if receipts or last:
         session.took_off(size)
         session.broker.when_kept(receipts, channel.begin_turn(last, size))
+
+
+def alike(pending: Mapping[str, Sequence[Message]]) -> list[list[str]]:
+    """Queues that get the same messages as others: what an exchange fans out is written once for many of them."""
+    groups: dict[tuple[int, int, int], list[str]] = {}
+    for name, messages in pending.items():
+        group = groups.setdefault((len(messages), id(messages[0]), id(messages[-1])), [])
+        if not group or pending[group[0]] == messages:
+            group.append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _nack(session: Session, channel: Channel, refused: set[int]) -> int:

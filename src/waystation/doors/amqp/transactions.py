@@ -8,6 +8,7 @@ own affair.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pamqp.base import Frame
 
 from waystation.broker.transacting import OWN_PREFIX, Tx
 from waystation.doors.amqp.errors import PRECONDITION_FAILED, AmqpError
+from waystation.doors.amqp.publishing import alike
 from waystation.doors.amqp.settling import grouped
 from waystation.errors import Full, NotFound
 from waystation.queues.feed import Verdict
@@ -128,7 +130,13 @@ async def _carry_out(session: Session, channel: Channel, work: Transaction) -> F
 
 
 async def _fill(session: Session, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
+    have: set[str] = set()
+    for names in alike(work.queues):
+        have |= await tx.put_same(names, work.queues[names[0]])
+        await asyncio.sleep(0)
     for name, messages in work.queues.items():
+        if name in have:
+            continue
         try:
             await _put(tx, name, messages)
         except NotFound:

@@ -21,7 +21,7 @@ from waystation.doors.http.rabbit_calls import ApiCall, bad_request, body_of, nu
 from waystation.doors.http.rabbit_shapes import plain
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
-from waystation.queues.feed import Settled, Verdict
+from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.queue_feed import Getter
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dic
     except NotFound:
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
     desk.published([message])
-    receipts = [broker.queues.put_each(name, [message]).receipt for name in queues]
+    receipts: list[Receipt | None] = []
+    have: set[str] = set()
+    for taken, receipt in broker.queues.put_same(queues, [message]):
+        have.update(taken)
+        receipts.append(receipt)
+    receipts += [broker.queues.put_each(name, [message]).receipt for name in queues if name not in have]
     for topic in topics:
         receipts += broker.messages.publish(topic, [message]).receipts
     await broker.kept(*receipts)
