@@ -140,7 +140,7 @@ class Copying:
             for name in COPIES:
                 if not full:
                     self.clients.stored[name] |= numbers
-        await asyncio.sleep(self.rng.choice((0, 0.01)))
+        await asyncio.sleep(self.rng.choice((0, 0.05)))
 
     async def publish_together(self) -> None:
         """In a transaction, which may be undone, or left open by a power cut."""
@@ -158,7 +158,7 @@ class Copying:
         except WaystationError:
             self.clients.together.append(numbers)
             raise
-        await asyncio.sleep(self.rng.choice((0, 0.02)))
+        await asyncio.sleep(self.rng.choice((0, 0.02, 0.05)))
         commits = self.rng.random() < 0.7
         self.clients.together.append(numbers)
         await tx.end(commits)
@@ -198,6 +198,7 @@ class Copying:
                 self.clients.gone[name] |= asked - unknown
         finally:
             getter.close()
+        await asyncio.sleep(self.rng.choice((0, 0.05)))
 
     def _seen(self, name: str, delivered: Delivered) -> int:
         number = self.clients.number_of(name, delivered.message)

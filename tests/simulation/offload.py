@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_calls import callers
@@ -26,45 +26,73 @@ _DELAY_S = 0.004
 """The mean of the virtual time that a step takes: of the order of a disk's flush."""
 
 
+class _Worker:
+    """A thread that does one piece of work after another: to start one for each takes longer than most of the work."""
+
+    idle: ClassVar[list[_Worker]] = []
+
+    def __init__(self) -> None:
+        self.go = threading.Lock()
+        self.stopped = threading.Lock()
+        self.go.acquire()
+        self.stopped.acquire()
+        self.job: _Job | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True, name="simulated-disk-thread")
+        self.thread.start()
+
+    @classmethod
+    def take(cls) -> _Worker:
+        return cls.idle.pop() if cls.idle else cls()
+
+    def _run(self) -> None:
+        while True:
+            self.go.acquire()
+            if self.job is not None:
+                self.job.do()
+            self.stopped.release()
+
+
 class _Job:
     """One piece of work, perhaps in its own thread, which runs only between `resume()` and its return."""
 
     def __init__(self, work: Callable[[], Any], origin: tuple[str, ...], *, threaded: bool) -> None:
         self._work = work
         self.origin = origin
-        self._go = threading.Semaphore(0)
-        self._stopped = threading.Semaphore(0)
-        self.thread: threading.Thread | None = None
+        self._threaded = threaded
+        self._worker: _Worker | None = None
         self.finished = False
         self.result: Any = None
         self.error: BaseException | None = None
-        if threaded:
-            self.thread = threading.Thread(target=self._run, daemon=True, name="simulated-disk-thread")
-            self.thread.start()
 
     def resume(self) -> None:
         """Lets the thread run until it pauses or ends; without a thread, does all the work."""
-        self._go.release()
-        if self.thread is None:
-            self._run()
+        if not self._threaded:
+            self.do()
             return
-        self._stopped.acquire()
+        if self._worker is None:
+            self._worker = _Worker.take()
+            self._worker.job = self
+        self._worker.go.release()
+        self._worker.stopped.acquire()
         if self.finished:
-            self.thread.join()
+            self._worker.job = None
+            _Worker.idle.append(self._worker)
+
+    def is_running_here(self) -> bool:
+        return self._worker is not None and threading.get_ident() == self._worker.thread.ident
 
     def pause(self) -> None:
         """Called in the thread: gives the turn back."""
-        self._stopped.release()
-        self._go.acquire()
+        if self._worker is not None:
+            self._worker.stopped.release()
+            self._worker.go.acquire()
 
-    def _run(self) -> None:
-        self._go.acquire()
+    def do(self) -> None:
         try:
             self.result = self._work()
         except BaseException as error:
             self.error = error
         self.finished = True
-        self._stopped.release()
 
 
 class SimOffload:
@@ -122,7 +150,7 @@ class SimOffload:
 
     def _before_disk_operation(self) -> None:
         job = self._running
-        if job is not None and threading.current_thread() is job.thread and self._rng.random() < self._pauses:
+        if job is not None and job.is_running_here() and self._rng.random() < self._pauses:
             job.pause()
 
 
