@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from tests.log.kit import DAY_MS, NOW_MS, Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import StorageFailed
+from waystation.log import batch as batches
 from waystation.log import retention
+from waystation.log.producers import REMEMBERED_BATCHES
 from waystation.world import ThreadOffload, World
 
 
@@ -112,17 +115,55 @@ def test_a_segment_that_compaction_emptied_does_not_stop_the_clock(tmp_path: Pat
     assert home.log.start_offset == 4
 
 
-def test_what_could_not_go_now_goes_the_next_time(tmp_path: Path) -> None:
+def test_a_removal_waits_for_a_flush_that_has_the_files(tmp_path: Path) -> None:
     home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
     home.fill(3)
-    job = home.log.take_sync()  # a flush has the files in its hands
-    assert job is not None
-    assert run(retention.remove_before(home.log, 2)) == 0
-    assert (home.log.start_offset, logs(home)) == (2, [0, 1, 2])
-    job.run()
-    home.log.synced(job)
-    assert enforce(home) == 2
-    assert logs(home) == [2]
+
+    async def story() -> None:
+        job = home.log.take_sync()
+        assert job is not None
+        removal = asyncio.create_task(retention.remove_before(home.log, 2))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not removal.done()
+        assert (home.log.start_offset, logs(home)) == (0, [0, 1, 2])
+        job.run()
+        home.log.synced(job)
+        assert await removal == 2
+
+    run(story())
+    assert (home.log.start_offset, logs(home)) == (2, [2])
+
+
+def producer_batch(sequence: int) -> bytearray:
+    return batches.build(
+        [(None, b"%d" % sequence, ())], NOW_MS, producer_id=5, producer_epoch=0, base_sequence=sequence
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_producer_goes_on_after_a_power_cut_though_what_it_sent_was_deleted_before_it_was_synced(seed: int) -> None:
+    """Nobody answered it, so it sends all of it again: each batch is a duplicate or the next one."""
+    rng = random.Random(seed)
+    disk = SimDisk(seed)
+    home = Home("/data", disk, segment_bytes=1)
+
+    async def story() -> None:
+        for sequence in range(REMEMBERED_BATCHES):
+            batch = producer_batch(sequence)
+            home.log.append(batch, batches.read_header(batch))
+            if sequence == 1:
+                assert home.log.take_sync() is not None  # a flush that does not come to its end
+        removal = asyncio.create_task(retention.remove_before(home.log, REMEMBERED_BATCHES - 1))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        removal.cancel()
+
+    run(story())
+    home = Home("/data", disk.power_cut(rng), segment_bytes=1)
+    for sequence in range(REMEMBERED_BATCHES):
+        batch = producer_batch(sequence)
+        home.log.append(batch, batches.read_header(batch))
 
 
 def test_a_moved_start_survives_and_never_goes_back(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ saved in the order in which they were noted, one set at a time, on a thread; the
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from waystation.world.disk import Disk
@@ -46,6 +47,7 @@ class Derived:
         self._folder = folder
         self._waiting: dict[str, bytes | None] = {}
         self._saving = False
+        self._settled: asyncio.Future[None] | None = None
         self.noted_offset = -1  # of the newest snapshot
         self.saved_offset = -1  # of the newest that is on the disk
 
@@ -75,9 +77,21 @@ class Derived:
         self._waiting = {}
         return files
 
+    async def settled(self) -> bool:
+        """Returns when nobody saves a set any more; False: nobody does."""
+        if not self._saving:
+            return False
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._settled)
+        return True
+
     def done(self, files: Files, *, saved: bool) -> None:
         """The set that was taken is saved, or has to wait for another time."""
         self._saving = False
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
         if saved:
             self.saved_offset = files.snapshot_offset
         else:

@@ -84,6 +84,7 @@ class Log(SegmentReader):
         self._pending: list[tuple[bytearray | memoryview, Header]] = []
         self._dirty: list[Segment] = []
         self._syncing: list[Segment] = []
+        self._pinned: list[Segment] = []  # being synced beside the rounds
         self._names_changed = False
         self.derived = Derived(world.disk, folder)
         self._jitter_ms = 0
@@ -285,19 +286,32 @@ class Log(SegmentReader):
         self.producers.changed = False
 
     async def remember_producers(self, offset: int) -> bool:
-        """Makes sure of a snapshot behind `offset`, so that what is before it can go; False: not now."""
+        """Makes sure of a snapshot behind `offset`, so that what is before it can go; False: not now.
+
+        What the snapshot says must be durable before the snapshot is. After a power cut, one that is ahead of the log
+        counts for nothing, and the one before it may be older than what was removed.
+        """
         if self.derived.saved_offset >= offset:
             return True
+        if self._pending:
+            return False  # the snapshot would speak of them
         self._take_snapshot()
         files = self.derived.take()
         if files is None:
             return False
+        self._pinned = [*self._syncing, *(segment for segment in self._dirty if segment not in self._syncing)]
+        job = SyncJob(self, self._pinned, self.folder, self.recovery_point, files, 0)
         saved = False
         try:
-            await self.world.offload(files.save)
-            saved = True
+            await self.world.offload(job.run)
+            saved = job.unopened is job.unsaved is None
+        except OSError as error:  # fsync says it once: the next commit round would not hear of it
+            self.fail(StorageFailed(f"{self.folder}: the disk failed to sync: {error.strerror or error}"))
         finally:
+            self._pinned = []
             self.derived.done(files, saved=saved)
+        if job.unsaved is not None:
+            raise job.unsaved
         return self.derived.saved_offset >= offset
 
     def checkpoint(self) -> None:
@@ -369,7 +383,7 @@ class Log(SegmentReader):
 
     def uses(self, segment: Segment) -> bool:
         """Whether a sync of the segment is due or under way, so that it must not be closed."""
-        return segment in self._syncing or segment in self._dirty
+        return segment in self._syncing or segment in self._dirty or segment in self._pinned
 
     def close(self, *, clean: bool) -> None:
         """Closes the files; `clean` leaves everything durable, so that the next start reads nothing again."""
@@ -408,7 +422,7 @@ class Log(SegmentReader):
         gone: list[Segment] = []
         while len(self.segments) - len(gone) > 1 and self.segments[len(gone) + 1].base_offset <= removable:
             segment = self.segments[len(gone)]
-            if segment in self._syncing:
+            if segment in self._syncing or segment in self._pinned:
                 break
             if segment in self._dirty:
                 self._dirty.remove(segment)  # nobody will miss it

@@ -73,7 +73,8 @@ async def remove_before(log: Log, offset: int) -> int:
 async def _remove_before(log: Log, offset: int) -> int:
     full = False
     try:
-        await log.remember_producers(max((s.base_offset for s in log.segments if s.base_offset <= offset), default=0))
+        if not await _remember(log, offset):
+            offset = min(offset, log.durable_offset)
     except OSError:
         full = True  # to have room again matters more than to know the producers after a crash in the next moments
     gone = log.advance_start(offset, even_without_snapshot=full)
@@ -82,6 +83,16 @@ async def _remove_before(log: Log, offset: int) -> int:
     except OSError as error:
         raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
     return len(gone)
+
+
+async def _remember(log: Log, offset: int) -> bool:
+    """Makes sure that everything before `offset` is durable, and that its producers are known without it. If the start
+    were ahead of that, a power cut could take a batch below it and leave the next one of the same producer above."""
+    while not await log.remember_producers(offset):
+        log.check_usable()
+        if not await log.derived.settled():
+            return False
+    return True
 
 
 def _save_and_remove(log: Log, gone: list[Segment]) -> None:
