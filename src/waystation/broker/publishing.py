@@ -6,12 +6,15 @@ records in it, so that nothing is stored that consumers would stop at forever; a
 ones (every record needs a key), ones with a codec of their own, ones that deduplicate.
 
 What `check` opens is bounded (`opened_limit`, `MAX_BATCH_RECORDS`), but what is bounded may still be much for a loop
-that serves everybody: `check_here` does what is quick, and says when a thread should do it.
+that serves everybody: `check_here` does what is quick, and says when a thread should do it. What is not compressed is
+checked where it is, without a copy, if it is known where that is: `place` is where a batch begins in the bytearray that
+it is a view into.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from waystation.broker.dedup import DedupWindow
@@ -32,10 +35,18 @@ AWAY_BYTES = 64 * 1024
 AWAY_OPENED_BYTES = 1024 * 1024
 """So are those that open to more than this, and are small as they came: up to here it takes a few milliseconds."""
 AWAY_RECORDS = 20_000
-"""So are those with more records than this: 12 ms, if no two of them are alike."""
+"""So are those with more records than this: 20 ms, if no two of them are alike."""
 
 
 _SEEN = struct.Struct(">21xh34xi")  # attributes, record count
+
+
+class _Opened(NamedTuple):
+    """The records of a batch, uncompressed: what is from `start` to `end`."""
+
+    buffer: bytes | bytearray
+    start: int
+    end: int
 
 
 class Publishing:
@@ -47,7 +58,7 @@ class Publishing:
         self.tracing: Tracing | None = None
         self._windows: WeakKeyDictionary[Log, DedupWindow] = WeakKeyDictionary()
 
-    def check(self, partition: Partition, batch: bytearray | memoryview) -> Header:
+    def check(self, partition: Partition, batch: bytearray | memoryview, place: int | None = None) -> Header:
         """Everything that can be known of a batch before it is appended; raises if it will not be taken.
 
         It may take a while for a batch that opens to much, and may be called on a thread.
@@ -55,10 +66,13 @@ class Publishing:
         header = self.check_header(partition, batch)
         settings = partition.topic.settings
         if settings.opens_batches:
-            _check_content(settings, _opened(batch, header, opened_limit(settings.max_message_bytes)), header)
+            limit = opened_limit(settings.max_message_bytes)
+            _check_content(settings, _opened(batch, place, header, limit), header)
         return header
 
-    def check_here(self, partition: Partition, batch: bytearray | memoryview) -> Header | None:
+    def check_here(
+        self, partition: Partition, batch: bytearray | memoryview, place: int | None = None
+    ) -> Header | None:
         """As `check`, as long as it is quick; None: it is not, a thread should do it."""
         header = self.check_header(partition, batch)
         settings = partition.topic.settings
@@ -67,16 +81,16 @@ class Publishing:
         if header.record_count > AWAY_RECORDS or (header.codec != NONE and len(batch) > AWAY_BYTES):
             return None
         try:
-            body = _opened(batch, header, AWAY_OPENED_BYTES)
+            opened = _opened(batch, place, header, AWAY_OPENED_BYTES)
         except TooLarge:
             return None
-        _check_content(settings, body, header)
+        _check_content(settings, opened, header)
         return header
 
-    async def checked(self, partition: Partition, batch: bytearray | memoryview) -> Header:
+    async def checked(self, partition: Partition, batch: bytearray | memoryview, place: int | None = None) -> Header:
         """As `check`, here or on a thread. The batch must stay as it is meanwhile."""
-        header = self.check_here(partition, batch)
-        return await self._offload(self.check, partition, batch) if header is None else header
+        header = self.check_here(partition, batch, place)
+        return await self._offload(self.check, partition, batch, place) if header is None else header
 
     def check_header(self, partition: Partition, batch: bytearray | memoryview) -> Header:
         """What `check` does without looking at the records: enough for batches that the broker has made itself."""
@@ -145,21 +159,27 @@ def may_be_slow(batch: bytearray | memoryview) -> bool:
     return bool(codec & CODEC_MASK or count > AWAY_RECORDS)
 
 
-def _check_content(settings: TopicSettings, body: bytes, header: Header) -> None:
+def _check_content(settings: TopicSettings, opened: _Opened, header: Header) -> None:
     """The records themselves."""
     if settings.validate_records == "full":
-        check_records(body, header)
+        check_records(opened.buffer, header, opened.start, opened.end)
     if settings.compacts:
-        for record in batches.parse_records(body, header):
+        for record in batches.parse_records(bytes(memoryview(opened.buffer)[opened.start : opened.end]), header):
             if record.key is None:
                 raise InvalidRecord("a record without a key on a compacted topic")
 
 
-def _opened(batch: bytearray | memoryview, header: Header, limit: int) -> bytes:
-    """The records of a batch, uncompressed. TooLarge if they are more than a batch may have."""
+def _opened(batch: bytearray | memoryview, place: int | None, header: Header, limit: int) -> _Opened:
+    """TooLarge if the records are more than a batch may have."""
     if header.record_count > MAX_BATCH_RECORDS:
         raise TooLarge(f"{header.record_count} records in one batch; at most {MAX_BATCH_RECORDS} are taken")
-    return decompress(header.codec, memoryview(batch)[batches.HEADER_SIZE :], limit)
+    if header.codec == NONE:
+        if isinstance(batch, bytearray):
+            return _Opened(batch, batches.HEADER_SIZE, len(batch))
+        if place is not None and isinstance(batch.obj, bytearray):
+            return _Opened(batch.obj, place + batches.HEADER_SIZE, place + len(batch))
+    body = decompress(header.codec, memoryview(batch)[batches.HEADER_SIZE :], limit)
+    return _Opened(body, 0, len(body))
 
 
 def _check_size(partition: Partition, batch: bytearray | memoryview) -> None:

@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
         answer = self._slot(request.correlation_id, flexible, self._door.produce_times)[1]
-        waiting = produce.handle(self._door.broker, request.version, body, answer)
+        waiting = produce.handle(self._door.broker, request.version, body, request.end - len(body), answer)
         if waiting is not None:
             self._hold(waiting)
 

@@ -28,6 +28,7 @@ class Request(NamedTuple):
     version: int
     correlation_id: int
     frame: memoryview  # behind the eight bytes that are above
+    end: int  # where the frame ends in the buffer that it is a view into
 
     def body(self, flexible: bool) -> tuple[str | None, memoryview]:
         """(client id, body): what follows the header depends on whether the version is a flexible one."""
@@ -102,7 +103,9 @@ class Engine:
             self.blocked = True
             return None
         self._start = start + size
-        return Request(api_key, version, correlation_id, memoryview(self._buffer)[start + 8 : start + size])
+        return Request(
+            api_key, version, correlation_id, memoryview(self._buffer)[start + 8 : start + size], start + size
+        )
 
     @property
     def kept(self) -> int:

@@ -37,10 +37,12 @@ Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
 
 
-def handle(broker: Broker, version: int, data: memoryview, answer: Answer) -> Awaitable[None] | None:
+def handle(broker: Broker, version: int, data: memoryview, place: int, answer: Answer) -> Awaitable[None] | None:
     """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
-    nothing else of the connection may be looked at until it is done."""
-    request = produce_codec.decode(data, version)
+    nothing else of the connection may be looked at until it is done.
+
+    `data` is a view into the connection's buffer, and begins at `place` of that."""
+    request = produce_codec.decode(data, version, place)
     if broker.tracing is not None:
         broker.tracing.arrived("kafka", waits=request.acks == ALL)
     if request.acks not in (0, 1, ALL):
@@ -85,7 +87,7 @@ def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
         if records is None or len(records) < HEADER_SIZE or not may_be_slow(records):
             continue
         try:
-            part.header = broker.publishing.check_here(_find(broker, part), records)
+            part.header = broker.publishing.check_here(_find(broker, part), records, part.place)
         except WaystationError as error:
             part.refusal = error
         else:
@@ -97,7 +99,7 @@ async def _check_away(broker: Broker, request: ProduceRequest, answer: Answer) -
     for part in request.partitions:
         if part.records and part.header is None and part.refusal is None:
             try:
-                part.header = await broker.publishing.checked(_find(broker, part), part.records)
+                part.header = await broker.publishing.checked(_find(broker, part), part.records, part.place)
             except WaystationError as error:
                 part.refusal = error
     waiting = _proceed(broker, request, None, answer)
@@ -110,7 +112,7 @@ def _header_of(broker: Broker, partition: Partition, part: PartitionData) -> Hea
     if part.refusal is not None:
         raise part.refusal
     if part.header is None:
-        part.header = broker.publishing.check(partition, part.records or memoryview(b""))
+        part.header = broker.publishing.check(partition, part.records or memoryview(b""), part.place)
     return part.header
 
 

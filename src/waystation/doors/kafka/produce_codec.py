@@ -27,7 +27,7 @@ _I32 = struct.Struct(">i")
 
 @dataclass(slots=True)
 class PartitionData:
-    """One partition's records; `records` is a view into the connection's buffer.
+    """One partition's records; `records` is a view into the connection's buffer, and begins at `place` of that.
 
     `header`, `refusal`: what the check of the records has found, if they were checked ahead.
     """
@@ -35,6 +35,7 @@ class PartitionData:
     topic: str | UUID
     index: int
     records: memoryview | None
+    place: int
     header: Header | None = None
     refusal: WaystationError | None = None
 
@@ -59,7 +60,8 @@ class PartitionResult:
     message: str | None = None
 
 
-def decode(data: memoryview, version: int) -> ProduceRequest:
+def decode(data: memoryview, version: int, place: int = 0) -> ProduceRequest:
+    """`data` begins at `place` of the buffer that it is a view into."""
     reader = Reader(data, version >= FIRST_FLEXIBLE)
     transactional_id = reader.nullable_string() if version >= 3 else None
     acks = reader.i16()
@@ -68,7 +70,9 @@ def decode(data: memoryview, version: int) -> ProduceRequest:
     for _ in range(reader.array()):
         topic: str | UUID = reader.uuid() if version >= TOPIC_IDS else reader.string()
         for _ in range(reader.array()):
-            partitions.append(PartitionData(topic, reader.i32(), reader.nullable_bytes()))
+            index, records = reader.i32(), reader.nullable_bytes()
+            begin = place + reader.position - (0 if records is None else len(records))
+            partitions.append(PartitionData(topic, index, records, begin))
             reader.tags()
         reader.tags()
     reader.tags()
