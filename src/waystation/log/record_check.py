@@ -8,7 +8,7 @@ bytes, one below -1, offsets with gaps (only the broker itself makes gaps).
 It stands on the produce path, so it looks at the records where they are, without a copy, and has three speeds. What the
 faster ones cannot say for sure is left to the slower (figures per record of 100 bytes, CPython 3.11):
 
-- runs of records of one size and one shape are compared column by column: 0.01 µs;
+- runs of records of one size and one shape are compared column by column: 0.01 µs, 0.02 µs where caches are shared;
 - records of one shape whose sizes differ are hopped over, with tables instead of arithmetic: 0.3 µs, and 0.2 µs more
   for each header;
 - all others are gone through one by one: 0.8 to 1.7 µs, and 0.8 µs more for each header.
