@@ -11,10 +11,10 @@ TURNS = 10
 
 
 class ByHand(LongWork):
-    """Its clock, and the ends of its rests, are the test's."""
+    """Its clock, and the ends of its rests, are the test's; a step may be as short as it likes, there is a rest."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: self.now_s)
+    def __init__(self, short_s: float = -1.0) -> None:
+        super().__init__(lambda: self.now_s, short_s)
         self.now_s = 0.0
         self.rests: list[float] = []
 
@@ -128,6 +128,51 @@ def test_a_step_that_something_held_up_does_not_make_the_line_rest_for_long() ->
         line.then(held_up)
         await line.turns()
         assert line.rests == [MOST_REST_S]
+
+    asyncio.run(story())
+
+
+def test_behind_a_short_step_the_next_one_does_not_wait_for_nobody() -> None:
+    async def story() -> None:
+        line = ByHand(short_s=0.01)
+        done: list[int] = []
+
+        def step(number: int) -> None:
+            done.append(number)
+            line.now_s += 0.01
+
+        for number in range(3):
+            line.then(lambda number=number: step(number))  # type: ignore[misc]
+        for _ in range(3):
+            await line.turns()
+        assert done == [0, 1, 2]
+        assert line.rests == []
+        assert not line.taken
+
+    asyncio.run(story())
+
+
+def test_behind_a_short_step_others_who_work_get_as_much_time() -> None:
+    async def story() -> None:
+        line = ByHand(short_s=0.01)
+        others = asyncio.Event()
+
+        def step() -> None:
+            line.now_s += 0.01
+
+        async def work() -> None:
+            while not others.is_set():
+                line.now_s += 0.004
+                await asyncio.sleep(0)
+
+        line.then(step)
+        line.then(step)
+        working = asyncio.create_task(work())
+        await line.turns()
+        others.set()
+        await working
+        assert len(line) == 1, "the second waits"
+        assert len(line.rests) == 1
 
     asyncio.run(story())
 

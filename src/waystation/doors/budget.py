@@ -46,6 +46,9 @@ STALL_S = 2.0
 
 CHECK_S = 1.0
 
+FIRST_ANSWER_BYTES = 1024 * 1024
+"""Of messages in one answer to a client that has read nothing large yet: what Kafka's consumers ask of a partition."""
+
 
 class Owner(Protocol):
     """A connection, as a budget sees it."""
@@ -183,7 +186,7 @@ class Budget:
 class Share:
     """One connection's part of a budget."""
 
-    __slots__ = ("_budget", "_moved", "_seen", "_seen_s", "owner", "size", "then", "wanted")
+    __slots__ = ("_budget", "_moved", "_seen", "_seen_s", "owner", "size", "then", "trusted", "wanted")
 
     def __init__(self, budget: Budget, owner: Owner, moved: Callable[[], int]) -> None:
         self._budget = budget
@@ -194,6 +197,7 @@ class Share:
         self.size = 0  # what it holds
         self.wanted = 0  # what it waits for, in all
         self.then: Callable[[], None] | None = None
+        self.trusted = FIRST_ANSWER_BYTES  # bytes that are read for this client at once
 
     def want(self, size: int, then: Callable[[], None] | None = None) -> bool:
         """Asks to hold this many bytes. False: it has to wait, and `then`, or `on_room`, is called when it has them."""
@@ -218,6 +222,10 @@ class Share:
         if self.size:
             self._budget.renew(self)
 
+    def was_read(self, size: int) -> None:
+        """An answer of this size has left: the next one may be twice as large. So one who never reads gets little."""
+        self.trusted = max(self.trusted, 2 * size)
+
     def stalled(self, now_s: float) -> bool:
         """Whether no byte has moved for STALL_S, as far as those who asked could see."""
         moved = self._moved()
@@ -237,6 +245,11 @@ class Share:
         large = self._budget.left(large=True)
         small = self._budget.left(large=False)
         return max(FREE_BYTES, self.size + (large if large > SMALL_BYTES else min(SMALL_BYTES, small)))
+
+    @property
+    def room_for_answer(self) -> int:
+        """How much may be read for an answer."""
+        return min(self.trusted, self.room)
 
 
 class Budgets:

@@ -153,16 +153,16 @@ def scan(data: Buffer, position: int = 0) -> Iterator[tuple[int, Header]]:
         position = after
 
 
-def end_offset(data: Buffer, position: int) -> int | None:
-    """The offset behind the last whole batch from `position` on, where one begins; None if not one is whole."""
-    found: int | None = None
+def last_whole(data: Buffer, position: int) -> tuple[int, int] | None:
+    """(position, offset) behind the last whole batch from `position` on, where one begins; None if not one is whole."""
+    found: tuple[int, int] | None = None
     end = len(data)
     while position + HEADER_SIZE <= end:
         base, length, delta = _EXTENT.unpack_from(data, position)
         position += length + PREFIX_SIZE
         if position > end or length < HEADER_SIZE - PREFIX_SIZE:
             break
-        found = base + delta + 1
+        found = position, base + delta + 1
     return found
 
 

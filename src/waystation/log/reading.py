@@ -9,6 +9,7 @@ place that cannot be read is an error there, never a silent gap.
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
@@ -21,6 +22,10 @@ from waystation.log.compression import opened_limit
 from waystation.log.segment import Segment
 
 logger = logging.getLogger("waystation.log")
+
+
+class _FirstIsLarger(Exception):
+    """The first batch has more bytes than are wanted."""
 
 
 class SegmentReader:
@@ -56,6 +61,16 @@ class SegmentReader:
         May end in the middle of a batch, as Kafka's fetch does; never reaches `before_offset`. Empty at the end of the
         log. OffsetOutOfRange outside the log, CorruptBatch where the batch is not intact.
         """
+        return self._read(offset, max_bytes, before_offset, sys.maxsize)
+
+    def read_within(self, offset: int, max_bytes: int, before_offset: int | None, first_bytes: int) -> bytes | None:
+        """The same, but None, and next to nothing was read, if the first batch alone is larger than `first_bytes`."""
+        try:
+            return self._read(offset, max_bytes, before_offset, first_bytes)
+        except _FirstIsLarger:
+            return None
+
+    def _read(self, offset: int, max_bytes: int, before_offset: int | None, first_bytes: int) -> bytes:
         limit = self.written_offset if before_offset is None else min(before_offset, self.written_offset)
         if offset < self.start_offset or offset > max(self.written_offset, self.start_offset):
             raise OffsetOutOfRange(f"offset {offset} is outside {self.start_offset}..{self.written_offset}")
@@ -63,7 +78,7 @@ class SegmentReader:
             return b""
         try:
             for i in range(max(0, bisect_right(self._bases, offset) - 1), len(self.segments)):
-                data = self._read_from(self.segments[i], offset, max_bytes, limit)
+                data = self._read_from(self.segments[i], offset, max_bytes, limit, first_bytes)
                 if data is not None:
                     return data
         except OSError as error:
@@ -73,7 +88,7 @@ class SegmentReader:
     def _unreadable(self, error: OSError) -> StorageFailed:
         return StorageFailed(f"{self.folder}: cannot read: {error.strerror or error}")
 
-    def _read_from(self, segment: Segment, offset: int, max_bytes: int, limit: int) -> bytes | None:
+    def _read_from(self, segment: Segment, offset: int, max_bytes: int, limit: int, first_bytes: int) -> bytes | None:
         """What `read` gives if it is in this segment; None if it can only be in a later one."""
         self._turn_to(segment)
         found = segment.find(offset)
@@ -81,6 +96,8 @@ class SegmentReader:
             self._explain_gap(segment, offset)
             return None
         position, header = found
+        if header.size > first_bytes:
+            raise _FirstIsLarger
         size = max(max_bytes, header.size)
         if segment.last_offset >= limit:
             end = segment.find(limit)
@@ -131,8 +148,8 @@ class SegmentReader:
                 yield data[position : position + header.size], header
                 offset = header.last_offset + 1
 
-    def end_of_read(self, data: bytes) -> int:
-        """The offset behind the last whole batch of what `read` gave just now; it gave one at least.
+    def whole_of_read(self, data: bytes) -> tuple[int, int]:
+        """(bytes, offset) behind the last whole batch of what `read` gave just now; it gave one at least.
 
         Found from the index's last entry before the end of the bytes, so that a megabyte of small batches takes a few
         microseconds and not a millisecond.
@@ -142,11 +159,11 @@ class SegmentReader:
         entry = bisect_right(positions, begin + len(data)) - 1
         while True:
             at = positions[entry] - begin if entry >= 0 else 0
-            end = batches.end_offset(data, max(0, at))
-            if end is not None:
-                return end
+            found = batches.last_whole(data, max(0, at))
+            if found is not None:
+                return found
             if at <= 0:
-                return 0
+                return 0, 0
             entry -= 1
 
     def aborted_in(self, first: int, data: bytes) -> list[Aborted]:

@@ -68,9 +68,10 @@ class Connection(asyncio.BufferedProtocol):
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
         self._requests = door.budgets.requests.share(self, lambda: self._engine.unread)
-        self.unsent = door.budgets.unsent.share(self, self._unsent_bytes)
+        self.unsent = door.budgets.unsent.share(self, lambda: self._unsent_bytes() + self.unsent.size)
         self._awaited = 0  # bytes of the large request that is arriving
         self._finished_bytes = 0
+        self._sending = 0  # bytes of what was written last, while it has not left
         self._held = False  # an append has to wait: nothing behind it may be looked at
         self._writing_paused = False
         self._reading_paused = False
@@ -127,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self.unsent.drop()
+        self.unsent.was_read(self._sending)
         self._work()
 
     def close(self) -> None:
@@ -285,7 +287,10 @@ class Connection(asyncio.BufferedProtocol):
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
         slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
-        cancel = fetch.handle(self._door.broker, self._door.sessions, request.version, body, answer, self.unsent)
+        door = self._door
+        cancel = fetch.handle(
+            door.broker, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
+        )
         if not slot.done:
             slot.cancel = cancel
 
@@ -394,10 +399,13 @@ class Connection(asyncio.BufferedProtocol):
         if not slots:
             self._finished_bytes = 0
         if out and self._transport is not None and not self._transport.is_closing():
+            self._sending = sum(map(len, out))
             if len(out) == 2 and len(out[1]) < 4096:
                 self._transport.write(out[0] + out[1])  # type: ignore[operator]
             else:
                 self._transport.writelines(out)
+            if not self._writing_paused:
+                self.unsent.was_read(self._sending)
         if self.unsent.size and not self._writing_paused:
             self.unsent.drop()
         if waits and not self._busy:

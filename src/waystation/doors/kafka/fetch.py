@@ -4,7 +4,9 @@ A fetch that cannot be answered at once watches its partitions. An append wakes 
 come together or `max_wait` is over, whichever is first. Nothing polls.
 
 It reads no more than there is room for in the memory for unread answers (`doors/budget.py`), and if that is not enough
-for one batch, it waits for room.
+for one batch, it waits for room. Nor does it read more than twice as much as its client has read before, beyond the
+first megabyte. What is more than that, or comes while others have much to do, is read in the line of long work
+(`world/long_work.py`), a step at a time.
 """
 
 from __future__ import annotations
@@ -12,14 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from waystation.broker.record_tracing import traced_from
+from waystation.doors.budget import FIRST_ANSWER_BYTES, FREE_BYTES
 from waystation.doors.kafka import fetch_codec
-from waystation.doors.kafka.errors_map import refused
-from waystation.doors.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionAnswer
+from waystation.doors.kafka.fetch_codec import FetchRequest, PartitionAnswer
+from waystation.doors.kafka.fetch_reading import STEP_BYTES, Reading, find
 from waystation.doors.kafka.fetch_sessions import Session, SessionError, Sessions
-from waystation.errors import WaystationError
 from waystation.log.log import Log
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.broker.partition import Partition
     from waystation.doors.budget import Share
+    from waystation.world.long_work import LongWork
 
 Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
@@ -37,7 +39,13 @@ MAX_WAIT_MS = 300_000
 
 
 def handle(
-    broker: Broker, sessions: Sessions, version: int, data: memoryview, answer: Answer, unsent: Share
+    broker: Broker,
+    sessions: Sessions,
+    version: int,
+    data: memoryview,
+    answer: Answer,
+    unsent: Share,
+    long_work: LongWork,
 ) -> Callable[[], None] | None:
     """Calls `answer` now or later; returns how to give the fetch up, if it is waiting."""
     request = fetch_codec.decode(data, version)
@@ -46,8 +54,9 @@ def handle(
     except SessionError as error:
         answer(fetch_codec.encode(version, [], error=error.code))
         return None
-    fetch = _Fetch(broker, request, session, answer, unsent)
-    return fetch.begin()
+    fetch = _Fetch(broker, request, session, answer, unsent, long_work)
+    fetch.begin()
+    return fetch.cancel
 
 
 class _Fetch:
@@ -56,10 +65,16 @@ class _Fetch:
     __slots__ = (
         "_answer",
         "_broker",
+        "_in_line",
+        "_long_work",
         "_needed",
+        "_over",
         "_partitions",
+        "_reading",
         "_request",
         "_session",
+        "_stepped",
+        "_then",
         "_timer",
         "_unsent",
         "_wanted",
@@ -67,86 +82,87 @@ class _Fetch:
     )
 
     def __init__(
-        self, broker: Broker, request: FetchRequest, session: Session | None, answer: Answer, unsent: Share
+        self,
+        broker: Broker,
+        request: FetchRequest,
+        session: Session | None,
+        answer: Answer,
+        unsent: Share,
+        long_work: LongWork,
     ) -> None:
         self._broker = broker
         self._request = request
         self._session = session
         self._answer = answer
         self._unsent = unsent
+        self._long_work = long_work
         self._partitions: list[Partition] = []
-        self._wanted: list[FetchPartition] = []
+        if session is None or request.session_epoch == 0:
+            self._wanted = request.partitions
+        else:
+            self._wanted = list(session.partitions.values())
         self._watched: list[Log] = []
         self._needed = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._reading: Reading
+        self._then: Callable[[], None] = self._began  # what follows when all is read
+        self._in_line = False
+        self._stepped = False  # it was read in more than one turn: what came meanwhile is for the next fetch
+        self._over = False
 
-    def begin(self) -> Callable[[], None] | None:
+    def begin(self) -> None:
+        self._read(self._began)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def _new_reading(self) -> Reading:
         request = self._request
-        if self._session is None or request.session_epoch == 0:
-            self._wanted = request.partitions
+        most = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"))
+        room = min(most, self._unsent.room_for_answer)
+        return Reading(self._broker, self._wanted, room, committed=request.read_committed)
+
+    def _read(self, then: Callable[[], None]) -> None:
+        """Reads what there is, in this turn if that is not much or nobody else has much to do; then calls `then`."""
+        self._reading, self._then = self._new_reading(), then
+        others = self._long_work.taken
+        complete = self._reading.step(FREE_BYTES if others else FIRST_ANSWER_BYTES, patient=others)
+        if not others and self._reading.size > STEP_BYTES:
+            self._long_work.took()
+        self._goes_on(complete)
+
+    def _goes_on(self, complete: bool) -> None:
+        self._in_line = not complete
+        if complete:
+            self._then()
         else:
-            self._wanted = list(self._session.partitions.values())
-        answers, size, urgent = self._read()
-        if urgent or size >= request.min_bytes or request.max_wait_ms <= 0 or not self._wanted:
-            return None if self._finish(answers, size) else self.cancel
-        self._wait(size)
-        return self.cancel
+            self._unsent.hold(max(self._unsent.size, self._reading.size))
+            self._long_work.then(self._step)
 
-    def _read(self) -> tuple[list[PartitionAnswer], int, bool]:
-        """Reads what there is: the answers, their bytes, and whether one of them should not wait (an error)."""
-        request = self._request
-        room = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"), self._unsent.room)
-        size = 0
-        urgent = False
-        answers: list[PartitionAnswer] = []
-        for wanted in self._wanted:
-            answer = PartitionAnswer(wanted.topic, wanted.index)
-            answers.append(answer)
-            try:
-                self._read_partition(wanted, answer, room - size, first=size == 0)
-            except WaystationError as error:
-                answer.error = refused(self._broker, error)
-            if answer.error or answer.diverging is not None:
-                urgent = True
-            size += len(answer.records)
-        return answers, size, urgent
+    def _step(self) -> None:
+        if not self._over:
+            self._stepped = True
+            reading = self._reading
+            reading.room = min(reading.room, self._unsent.room)
+            complete = reading.step(STEP_BYTES)
+            self._unsent.hold(max(self._unsent.size, reading.size))
+            self._goes_on(complete)
 
-    def _read_partition(self, wanted: FetchPartition, answer: PartitionAnswer, room: int, *, first: bool) -> None:
-        partition = self._find(wanted)
-        log = partition.log
-        partition.check_epoch(wanted.leader_epoch)
-        answer.high_watermark = log.high_watermark
-        answer.stable_offset = log.stable_offset
-        answer.start_offset = log.start_offset
-        if wanted.last_fetched_epoch >= 0:
-            epoch, end = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.end_offset)
-            if 0 <= epoch < wanted.last_fetched_epoch or 0 <= end < wanted.offset:
-                answer.diverging = (epoch, end)
-                return
-        if room <= 0 and not first:
-            return
-        size = max(0, min(wanted.max_bytes, room))
-        committed = self._request.read_committed
-        data = log.read(wanted.offset, size, answer.stable_offset if committed else None)
-        if not first and len(data) > size:
-            return  # one batch larger than what is left: it comes with the next fetch
-        answer.records = data
-        if data:
-            answer.delivered = log.end_of_read(data) - wanted.offset
-        if committed:
-            answer.aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_in(wanted.offset, data)]
+    def _began(self) -> None:
+        if self._enough or self._request.max_wait_ms <= 0 or not self._wanted:
+            self._finish()
+        else:
+            self._wait(self._reading.size)
 
-    def _find(self, wanted: FetchPartition) -> Partition:
-        topics = self._broker.topics
-        topic = topics.by_id(wanted.topic) if isinstance(wanted.topic, UUID) else topics.get(wanted.topic)
-        return topic.partition(wanted.index)
+    @property
+    def _enough(self) -> bool:
+        return self._reading.urgent or self._reading.size >= self._request.min_bytes or self._stepped
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def _wait(self, size: int) -> None:
         request = self._request
         for wanted in self._wanted:
-            partition = self._find(wanted)
+            partition = find(self._broker, wanted)
             partition.watchers.add(self._woken)
             self._partitions.append(partition)
             self._watched.append(partition.log)
@@ -156,22 +172,29 @@ class _Fetch:
 
     def _woken(self) -> None:
         """A partition grew. Bytes are counted, not read, until there are enough."""
+        if self._in_line:
+            return
         if sum(log.appended_bytes for log in self._watched) < self._needed and all(
             log.failure is None for log in self._watched
         ):
             return
-        answers, size, urgent = self._read()
-        if urgent or size >= self._request.min_bytes:
-            self.cancel()
-            self._finish(answers, size)
+        self._read(self._woke)
+
+    def _woke(self) -> None:
+        if self._enough:
+            self._stop_watching()
+            self._finish()
+        else:
+            self._reading = self._new_reading()
 
     def _finish_waiting(self) -> None:
-        self.cancel()
-        answers, size, _ = self._read()
-        self._finish(answers, size)
+        self._stop_watching()
+        if self._in_line:
+            self._then = self._finish
+        else:
+            self._read(self._finish)
 
-    def cancel(self) -> None:
-        """Stops watching; nobody will be answered unless `_finish` follows."""
+    def _stop_watching(self) -> None:
         for partition in self._partitions:
             partition.watchers.discard(self._woken)
         self._partitions.clear()
@@ -179,17 +202,25 @@ class _Fetch:
             self._timer.cancel()
             self._timer = None
 
-    def _finish(self, answers: list[PartitionAnswer], size: int) -> bool:
+    def cancel(self) -> None:
+        """It is given up: nobody will be answered."""
+        self._over = True
+        self._stop_watching()
+
+    # -- the answer -------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
         """Answers, if there is room for it; else it reads again when there is."""
-        room = self._unsent.want(size, self._with_room)
-        if room:
-            self._send(answers)
-        return room
+        if self._unsent.want(self._reading.size, self._with_room):
+            self._send()
+        else:
+            self._reading = self._new_reading()
 
     def _with_room(self) -> None:
-        self._send(self._read()[0])
+        self._read(self._send)
 
-    def _send(self, answers: list[PartitionAnswer]) -> None:
+    def _send(self) -> None:
+        answers = self._reading.answers
         self._count(answers)
         if self._broker.tracing is not None:
             self._trace(self._broker.tracing, answers)
@@ -204,9 +235,9 @@ class _Fetch:
 
     def _trace(self, tracing: Tracing, answers: list[PartitionAnswer]) -> None:
         for wanted, answer in zip(self._wanted, answers, strict=True):
-            found = traced_from(answer.records, wanted.offset) if answer.records else None
+            found = [one for piece in answer.records for one in traced_from(bytes(piece), wanted.offset)]
             if found:
-                tracing.fetched(Place("topic", self._find(wanted).topic.name, "kafka"), wanted.index, found)
+                tracing.fetched(Place("topic", find(self._broker, wanted).topic.name, "kafka"), wanted.index, found)
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""
@@ -214,5 +245,5 @@ class _Fetch:
         for wanted, answer in zip(self._wanted, answers, strict=True):
             if answer.records:
                 meter.delivered += answer.delivered
-                meter.delivered_bytes += len(answer.records)
-                self._find(wanted).topic.delivered += answer.delivered
+                meter.delivered_bytes += answer.size
+                find(self._broker, wanted).topic.delivered += answer.delivered

@@ -55,7 +55,8 @@ class PartitionAnswer:
     stable_offset: int = -1
     start_offset: int = -1
     aborted: list[tuple[int, int]] | None = None
-    records: bytes = b""
+    records: list[bytes | memoryview] = field(default_factory=list)  # in pieces, one behind the other
+    size: int = 0  # of the records
     diverging: tuple[int, int] | None = None  # (epoch, where it ended)
     delivered: int = 0  # offsets that the records span; not sent
 
@@ -122,7 +123,7 @@ def encode(
             _write_head(out, answer, version, compact)
             if answer.records:
                 parts.append(out)
-                parts.append(answer.records)
+                parts += answer.records
                 out = bytearray()
             if compact:
                 _write_tags(out, answer)
@@ -150,9 +151,9 @@ def _write_head(out: bytearray, answer: PartitionAnswer, version: int, compact: 
     if version >= 11:
         out += _I32.pack(-1)  # preferred read replica
     if compact:
-        write_uvarint(out, len(answer.records) + 1)
+        write_uvarint(out, answer.size + 1)
     else:
-        out += _I32.pack(len(answer.records))
+        out += _I32.pack(answer.size)
 
 
 def _write_tags(out: bytearray, answer: PartitionAnswer) -> None:

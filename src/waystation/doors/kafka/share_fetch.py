@@ -210,7 +210,7 @@ class _Acquisition:
 
     def _limit(self) -> int:
         most = self._call.broker.settings.integer("fetch.max.bytes")
-        return most if self._call.unsent is None else min(most, self._call.unsent.room)
+        return most if self._call.unsent is None else min(most, self._call.unsent.room_for_answer)
 
     def _watch(self) -> None:
         if self._watched:
