@@ -29,6 +29,7 @@ from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
 from waystation.version import __version__
+from waystation.world.memory import keep_freed_memory
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _allow_many_files()
     if plan.ready_file is not None:
         _remove(plan.ready_file)  # a file of an earlier run would tell a lie
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(plan))
     return 0
