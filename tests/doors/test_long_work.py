@@ -152,6 +152,18 @@ def test_behind_a_short_step_the_next_one_does_not_wait_for_nobody() -> None:
     asyncio.run(story())
 
 
+def test_a_short_step_that_nobody_foresaw_keeps_the_line_for_its_own_turn_only() -> None:
+    async def story() -> None:
+        line = ByHand(short_s=0.01)
+        line.took()
+        assert line.taken, "another one in this turn gets in the line"
+        await line.turns()
+        assert not line.taken
+        assert line.rests == []
+
+    asyncio.run(story())
+
+
 def test_behind_a_short_step_others_who_work_get_as_much_time() -> None:
     async def story() -> None:
         line = ByHand(short_s=0.01)

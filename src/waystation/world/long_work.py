@@ -6,7 +6,8 @@ own (frames, bytes, one message) where it is made. After a step the line rests f
 many connections are in the line, they have half of the time together. While nobody is, it costs nothing.
 
 A step that was short is followed by the next one at once if nobody else had anything to do in the turn between them:
-whoever comes then waits for one short step at most, and those in the line lose no time to nobody.
+whoever comes then waits for one short step at most, and those in the line lose no time to nobody. If nobody is in the
+line then, it is free again: one who reads much, alone, in steps that are short, does not meet it.
 
 Constructed once per broker, beside the budgets of memory that connections share. All calls are for the loop's thread.
 """
@@ -79,6 +80,8 @@ class LongWork:
         self._took_s = min(now_s - self._began_s, MOST_REST_S)
         if self._took_s > self._short_s:
             self._later(self._took_s)
+        elif not self._line:
+            self.taken = False
         else:
             self._began_s = now_s
             asyncio.get_running_loop().call_soon(self._look)

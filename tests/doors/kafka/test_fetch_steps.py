@@ -1,10 +1,11 @@
-"""Fetches that are answered with megabytes: read a step at a time, so that whoever asks for little waits for nobody; and
-no more of it than the client has shown to read."""
+"""Fetches that are answered with megabytes: read a step at a time, so that whoever asks for little waits for nobody;
+and no more of it than the client has shown to read."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_a_client_is_sent_twice_what_it_has_read_and_one_who_never_read_a_megaby
                 offset = header.last_offset + 1
         assert whole == lab.read_whole(LONG)
         assert sizes[0] <= FIRST_ANSWER_BYTES
-        assert all(later <= 2 * earlier + 1_000 for earlier, later in zip(sizes, sizes[1:], strict=False))
+        assert all(later <= 2 * earlier + 1_000 for earlier, later in pairwise(sizes))
         assert max(sizes) > 3 * FIRST_ANSWER_BYTES
 
     with_lab(tmp_path, monkeypatch, story)

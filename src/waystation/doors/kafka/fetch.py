@@ -105,7 +105,7 @@ class _Fetch:
         self._needed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reading: Reading
-        self._then: Callable[[], None] = self._began  # what follows when all is read
+        self._then: Callable[[], None] | None = None  # what follows when all is read, until then
         self._in_line = False
         self._stepped = False  # it was read in more than one turn: what came meanwhile is for the next fetch
         self._over = False
@@ -133,7 +133,12 @@ class _Fetch:
     def _goes_on(self, complete: bool) -> None:
         self._in_line = not complete
         if complete:
-            self._then()
+            then, self._then = (
+                self._then,
+                None,
+            )  # it is a method of this: what was read would be kept until a collection
+            if then is not None:
+                then()
         else:
             self._unsent.hold(max(self._unsent.size, self._reading.size))
             self._long_work.then(self._step)
