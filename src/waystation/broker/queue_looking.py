@@ -48,17 +48,18 @@ def _taken_ms(shard: Shard, queue: Queue, entry: int) -> int | None:
         return None
 
 
-def peek(shard: Shard, queue: Queue, count: int, after: int, state: str) -> list[Peeked]:
-    """Messages as they are, oldest first: `count`, or as many as one answer should carry; none is the end."""
+def peek(shard: Shard, queue: Queue, count: int, after: int, state: str, max_bytes: int = PEEKED_BYTES) -> list[Peeked]:
+    """Messages as they are, oldest first: `count`, or as many as have `max_bytes`, or one; none is the end."""
     found: list[Peeked] = []
     size = 0
-    if queue.ledger is None:
+    places = queue.places
+    if queue.ledger is None or places is None:
         return found
     for run_state, first, length in queue.ledger.alive_runs(after=after):
         if state not in ("any", STATES[run_state]):
             continue
         for entry in range(max(first, after + 1), first + length):
-            if len(found) >= count or size >= PEEKED_BYTES:
+            if len(found) >= count or (found and size + places.bytes_of(entry, 1) > max_bytes):
                 return found
             peeked = peeked_at(shard, queue, entry)
             if peeked is not None:
@@ -86,7 +87,7 @@ def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
 
 
 def read_entries(shard: Shard, queue: Queue, runs: Sequence[Run], count: int, max_bytes: int) -> EntriesAnswer:
-    """The living messages of some runs, in order, until there are `count` or so many bytes of them.
+    """The living messages of some runs, in order: `count`, or as many as have `max_bytes`, or one.
 
     `deliveries` counts the reader's own look as one: what is read again is the same again. Raises what the disk says.
     """
@@ -102,11 +103,13 @@ def read_entries(shard: Shard, queue: Queue, runs: Sequence[Run], count: int, ma
             for at, many, offset, index in places.blocks(first, min(alive, start + length - first)):
                 block = shard.bodies.get(offset)
                 for entry in range(at, at + many):
-                    if len(found) >= count or size >= max_bytes:
+                    if len(found) >= count:
                         return EntriesAnswer(found, entry)
                     if entry in dead:
                         continue
                     message = block.messages[index + entry - at]
+                    if found and size + len(message.payload) > max_bytes:
+                        return EntriesAnswer(found, entry)
                     tries = ledger.tries_of(entry)
                     found.append(Delivered(entry, tries + 1, block.taken(index + entry - at), message))
                     size += len(message.payload)

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.keeping import Keeping
 from waystation.broker.queue_checks import check_declaration, difference
-from waystation.broker.queue_looking import entries_with_id, found_at, info_of, peek, split_tag
+from waystation.broker.queue_looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
 from waystation.broker.queue_putting import put_or_refuse, put_same, put_with_patience, together
 from waystation.broker.redriving import Redrive
@@ -352,7 +352,7 @@ class Queues:
     @staticmethod
     def _check_exclusive(queue: Queue, exclusive: bool) -> None:
         feeds = queue.feeds or []
-        if any(feed.exclusive for feed in feeds):
+        if feeds and feeds[0].exclusive:  # then it is the only one
             raise Conflict(f"queue {queue.name!r} has an exclusive consumer")
         if exclusive and feeds:
             raise Conflict(f"queue {queue.name!r} has {len(feeds)} consumers; it cannot be consumed exclusively")
@@ -366,9 +366,11 @@ class Queues:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def peek(self, name: str, count: int, after: int = -1, state: str = "any") -> builtins.list[Peeked]:
-        """Messages as they are, oldest first."""
-        return peek(*self.get(name), count, after, state)
+    def peek(
+        self, name: str, count: int, after: int = -1, state: str = "any", max_bytes: int = PEEKED_BYTES
+    ) -> builtins.list[Peeked]:
+        """Messages as they are, oldest first: as many as have `max_bytes`, or one."""
+        return peek(*self.get(name), count, after, state, max_bytes)
 
     def find(self, message_id: str, queue: str | None = None) -> Found | None:
         """A living message by its id: its own, or QUEUE#TAG."""

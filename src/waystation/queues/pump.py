@@ -24,8 +24,9 @@ SHARE = 1024
 """The most that one consumer gets before the next one has its turn."""
 AT_ONCE = 8192
 """Messages in one turn of the loop: about ten milliseconds."""
-AT_ONCE_BYTES = 4 * 1024 * 1024
-"""And about so many bytes: behind each turn, consumers' sockets are written to, and those that are full get no more."""
+AT_ONCE_BYTES = 1024 * 1024
+"""And about so many bytes: to read and send them takes two milliseconds. Behind each turn, consumers' sockets are
+written to, and those that are full get no more."""
 
 
 class Pump:

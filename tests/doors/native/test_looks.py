@@ -4,18 +4,25 @@ and the order is kept."""
 from __future__ import annotations
 
 import asyncio
+import socket
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
+import waystation
 from tests.doors.test_long_work import ByHand
+from tests.support.ports import split_address
+from tests.support.server import Server
+from tests.support.waiting import DEADLINE_S
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
-from waystation.doors.native.binary import BinaryTalk
+from waystation.doors.budget import FIRST_ANSWER_BYTES
+from waystation.doors.native.binary import OTHERS_AT_ONCE, BinaryTalk
 from waystation.doors.native.connection import FULL_BYTES, Out
 from waystation.message import Message
-from waystation.protocol import MAGIC, AnyCommand, DeclareQueue, Peek, Ping, Put
+from waystation.protocol import MAGIC, AnyCommand, Consume, DeclareQueue, Peek, Ping, Put, ReadEntries
 
 
 class Client:
@@ -122,3 +129,71 @@ def test_looks_with_short_answers_wait_for_nobody(tmp_path: Path) -> None:
             await broker.stop()
 
     asyncio.run(story())
+
+
+def test_many_requests_at_once_are_done_some_in_a_turn_and_in_their_order(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            line = ByHand()
+            client, ordinary = Client(broker, "busy", line), Client(broker, "ordinary", line)
+            count = 3 * OTHERS_AT_ONCE + 5
+            client.send(*(Consume(id=n, consumer=n, queue="small", credit=0) for n in range(1, count + 1)))
+            assert client.ids == list(range(1, OTHERS_AT_ONCE + 1))
+            done = OTHERS_AT_ONCE
+            await line.turns()
+            while done < count:
+                ordinary.send(Ping(id=1))
+                assert ordinary.ids == [1], "others are answered in between"
+                assert client.talk.busy == (client.called == 0)
+                client.called = 0
+                client.work()
+                assert client.ids == list(range(done + 1, min(done + OTHERS_AT_ONCE, count) + 1))
+                done += len(client.ids)
+                await line.rested()
+            for talk in (client.talk, ordinary.talk):
+                talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_an_answer_to_who_looks_has_so_many_bytes_or_one_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            looks = Peek(id=1, queue="q", count=100), ReadEntries(id=1, queue="q", runs=[(0, 4)])
+            for most, expected in ((1, 1), (FULL_BYTES // 2, 1), (FULL_BYTES, 2), (8 * FULL_BYTES, 4)):
+                for look in looks:
+                    client = Client(broker, "looks", ByHand())
+                    client.talk.session.answer_bytes = most
+                    client.send(look)
+                    assert expected * FULL_BYTES // 2 < len(client.answers) < expected * FULL_BYTES // 2 + 1_000
+                    client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_an_answer_to_who_looks_has_a_megabyte_at_first_and_twice_what_was_read_from_then_on(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        address = server.addresses["kafka"]
+        with waystation.connect(address) as client:
+            queue = client.queue("q")
+            for _ in range(20):
+                queue.put(bytes(400_000))
+        sizes = []
+        with socket.create_connection(split_address(address), timeout=DEADLINE_S) as reader:
+            reader.sendall(MAGIC)
+            for number in range(1, 6):
+                body = msgspec.msgpack.encode(Peek(id=number, queue="q", count=100))
+                reader.sendall(len(body).to_bytes(4, "big") + body)
+                with reader.makefile("rb") as answers:
+                    sizes.append(len(answers.read(int.from_bytes(answers.read(4), "big"))))
+    assert sizes[0] <= FIRST_ANSWER_BYTES
+    assert all(later <= 2 * earlier + 1_000 for earlier, later in pairwise(sizes))
+    assert sizes[-1] > 4 * FIRST_ANSWER_BYTES, "and 8 MiB in the end"

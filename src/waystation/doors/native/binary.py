@@ -2,7 +2,7 @@
 
 A request that only looks at messages may be answered with megabytes at once, as often as its client likes. Of those
 there is one in a turn of the loop, whatever the number of connections; while such a request waits for its turn, those
-behind it wait too.
+behind it wait too. The same goes for many requests at once that are none of those which come in masses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from waystation.doors.native.connection import FULL_BYTES, Out, TalkOver
 from waystation.doors.native.frames import BadFrame, Frames, Refused, encode_into
 from waystation.doors.native.session import Session
-from waystation.protocol import AnyCommand, Failure, Outgoing, Peek, ReadEntries
+from waystation.protocol import AnyCommand, Credit, Failure, Outgoing, Peek, Ping, Publish, Put, ReadEntries, Settle
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 LOOKS = frozenset((Peek, ReadEntries))
 """Up to 8 MiB of messages in an answer, for a request of a few bytes."""
+
+
+IN_MASSES = frozenset((Put, Publish, Settle, Credit, Ping))
+"""Neighbours of these are dealt with as one, or take next to nothing."""
+
+OTHERS_AT_ONCE = 32
+"""Of all others that have come together. One takes some ten microseconds, as opening a consumer does."""
 
 
 class BinaryTalk:
@@ -31,6 +38,7 @@ class BinaryTalk:
         self._on_room = on_room
         self._in_line = False  # the next command waits for its turn
         self._has_turn = False
+        self._many = False  # those that are next need one
         self._frames = Frames()
         self.intake = self._frames.intake
         self._out = out
@@ -56,11 +64,18 @@ class BinaryTalk:
                 raise TalkOver(str(error)) from None
             if not commands:
                 return False
+            if self._many and not self._has_turn:
+                self._left = commands
+                self._get_in_line()
+                return False
             self._left = commands[self._handle(commands) :]
         return session.full
 
     def _handle(self, commands: list[AnyCommand | Refused]) -> int:
         """How many were dealt with."""
+        others = 0
+        if self._many:
+            self._many = self._has_turn = False
         for at, command in enumerate(commands):
             if isinstance(command, Refused):
                 if at:
@@ -68,17 +83,26 @@ class BinaryTalk:
                 if command.id:
                     self._send(Failure(command.id, "Invalid", command.why))
                 return 1
-            if type(command) in LOOKS:
+            kind = type(command)
+            if kind in LOOKS:
                 return self.session.handle_all(commands[:at]) if at else self._look(command)  # type: ignore[arg-type]
+            if kind not in IN_MASSES:
+                others += 1
+                if others > OTHERS_AT_ONCE:
+                    self._many = True
+                    return self.session.handle_all(commands[:at])  # type: ignore[arg-type]
         return self.session.handle_all(commands)  # type: ignore[arg-type]
 
     def _look(self, command: AnyCommand) -> int:
         if self._long_work.taken and not self._has_turn:
-            self._in_line = True
-            self._long_work.then(self._turn_came)
+            self._get_in_line()
             return 0
         self._has_turn = False
         return self.session.handle_all((command,))
+
+    def _get_in_line(self) -> None:
+        self._in_line = True
+        self._long_work.then(self._turn_came)
 
     def _turn_came(self) -> None:
         self._in_line, self._has_turn = False, True

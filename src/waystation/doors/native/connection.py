@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from waystation.doors.budget import FREE_BYTES
 from waystation.doors.native.intake import KEPT_BUFFER
+from waystation.doors.native.session import ANSWER_BYTES
 
 if TYPE_CHECKING:
     from waystation.doors.budget import Budgets
@@ -103,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = budgets.requests.share(self, lambda: self._talk.intake.unread)
         self._unsent = budgets.unsent.share(self, self._unsent_bytes)
         self._awaited = 0  # bytes of the large frame that is arriving
+        self._writing = 0  # bytes of what was written last
         self._writing_paused = False
         self._reading_paused = False
         self.client_host = ""
@@ -115,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
         self._talk.session.appear(self)
+        self._talk.session.answer_bytes = min(ANSWER_BYTES, self._unsent.trusted)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -142,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._unsent.drop()
+        self._was_read()
         self._talk.resume()
         self._work()
 
@@ -246,4 +250,12 @@ class Connection(asyncio.BufferedProtocol):
         data = self._out.take()
         if self._transport is not None and not self._transport.is_closing():
             self.last_active = self._clock.monotonic()
+            self._writing = len(data)
             self._transport.write(data)
+            if not self._writing_paused and self._writing > FREE_BYTES:
+                self._was_read()
+
+    def _was_read(self) -> None:
+        """What was written last has left: answers may be longer from now on."""
+        self._unsent.was_read(self._writing)
+        self._talk.session.answer_bytes = min(ANSWER_BYTES, self._unsent.trusted)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.queues.queue_feed import QueueFeed
+
 if TYPE_CHECKING:
     from waystation.message import Delivered
     from waystation.queues.feed import Feed
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 FIRST_PORTION = 16
 LARGEST_PORTION = 1_024
 PORTION_BYTES = 1024 * 1024
+
+SMALL_PORTION = 64
+"""As long as messages are so large that a portion has few of them, or their size is not known yet, a feed counts their
+bytes one by one. Many small ones are counted by their average."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Payloads in one frame; one that is larger comes alone."""
@@ -80,6 +86,8 @@ class Consumer:
         self.taken_bytes = size
         if size:
             self._portion = max(1, min(self._largest, PORTION_BYTES * len(messages) // size))
+        if isinstance(self.feed, QueueFeed):
+            self.feed.portion_bytes = PORTION_BYTES if self._portion <= SMALL_PORTION else 0
         return [messages] if size <= PIECE_BYTES else pieces(messages)
 
     def end(self, *, politely: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from waystation.doors.native.consumers import INBOX_KEPT, Consumer
+from waystation.doors.native.consumers import INBOX_KEPT, PORTION_BYTES, Consumer
 from waystation.doors.native.settling import check_runs
 from waystation.errors import Conflict, Invalid, NotFound, WaystationError
 from waystation.protocol import (
@@ -58,6 +58,7 @@ def consume(session: Session, command: Consume) -> None:
     except BaseException:
         session.consumers.pop(command.consumer, None)
         raise
+    consumer.feed.portion_bytes = PORTION_BYTES
     consumer.allow(command.credit)
     session.credited(consumer)
 

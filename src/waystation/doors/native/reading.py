@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker import queue_looking
-from waystation.doors.native.consuming import ANSWER_BYTES
 from waystation.errors import Invalid
 from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer, Run
 from waystation.queues.queue_reader import MAX_RUNS, QueueReader
@@ -55,7 +54,7 @@ def claim_entries(session: Session, command: ClaimEntries) -> Awaitable[list[Run
 def read_entries(session: Session, command: ReadEntries) -> EntriesAnswer:
     check_runs(command.runs)
     place = session.broker.queues.of_users(command.queue)
-    answer = queue_looking.read_entries(*place, command.runs, MAX_READ, ANSWER_BYTES)
+    answer = queue_looking.read_entries(*place, command.runs, MAX_READ, session.answer_bytes)
     session.meter.delivered += len(answer.messages)
     session.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
     return answer

@@ -126,7 +126,7 @@ def list_queues(session: Session, command: ListQueues) -> list[QueueInfo]:
 
 def peek(session: Session, command: Peek) -> list[Peeked]:
     count = _between("count", command.count, MAX_PEEKED)
-    return session.broker.queues.peek(command.queue, count, command.after, command.state)
+    return session.broker.queues.peek(command.queue, count, command.after, command.state, session.answer_bytes)
 
 
 async def find(session: Session, command: Find) -> Found | None:

@@ -53,6 +53,9 @@ MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Messages in requests that wait (for room in a queue, for a topic to be made, for the step of a transaction before
 them); then nothing more is read either."""
 
+ANSWER_BYTES = 8 * 1024 * 1024
+"""Payloads in an answer to one who only looks, at most: whoever reads what it asks for gets so much."""
+
 MAX_CONSUMERS = 100_000
 INTERNAL = "internal"
 CALLS: dict[type, str] = {
@@ -83,6 +86,7 @@ class Session:
         self.turns = Turns()
         self.closed = False
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
+        self.answer_bytes = ANSWER_BYTES  # messages in an answer to one who only looks
         self._send = send
         self._on_room = on_room
         self._tasks: set[asyncio.Task[None]] = set()
