@@ -77,3 +77,39 @@ def test_many_large_ones_come_to_a_client_that_reads(server: Server, queue: str)
         while len(got) < COUNT:
             got += [each["payload"] for each in json.loads(reader.recv(timeout=DEADLINE_S))["messages"]]
     assert got == [chr(65 + number % 26) * LARGE for number in range(COUNT)], "all of them, in order"
+
+
+def test_a_long_message_comes_in_fragments_and_answers_come_behind_it(server: Server) -> None:
+    http = Http(server.addresses["http"])
+    queue, payload = unique("fragments"), bytes(range(128)) * 8192
+    http("PUT", f"/v1/queues/{queue}")
+    plain = {"content-type": "application/octet-stream"}
+    for body in (payload, b"short", payload):
+        http("POST", f"/v1/queues/{queue}/messages", body, headers=plain)
+    address = f"ws://{server.addresses['http']}/v1/queues/{queue}/stream?prefetch=0"
+    got: list[str] = []
+    answers = 0
+    with connect(address, open_timeout=DEADLINE_S, compression=None, max_size=None) as reader:
+        reader.send(json.dumps({"action": "ack", "ack_ids": ["none"], "id": 1}))
+        while len(got) < 3 or not answers:
+            said = json.loads(reader.recv(timeout=DEADLINE_S))
+            answers += said["kind"] == "failure"
+            got += [each["payload"] for each in said.get("messages", ())]
+    assert [each.encode() for each in got] == [payload, b"short", payload]
+
+
+def test_a_long_message_comes_as_one_event(server: Server) -> None:
+    http = Http(server.addresses["http"])
+    queue, payload = unique("events"), bytes(range(128)) * 8192
+    http("PUT", f"/v1/queues/{queue}")
+    plain = {"content-type": "application/octet-stream"}
+    http("POST", f"/v1/queues/{queue}/messages", payload, headers=plain)
+    http("POST", f"/v1/queues/{queue}/messages", b"short", headers=plain)
+    with socket.create_connection(split_address(server.addresses["http"]), timeout=DEADLINE_S) as reader:
+        head = "host: localhost\r\nx-requested-with: a test\r\n\r\n"
+        reader.sendall(f"GET /v1/queues/{queue}/stream?prefetch=0 HTTP/1.1\r\n{head}".encode())
+        said = b""
+        while said.count(b"\n\n") < 2:
+            said += reader.recv(1 << 20)
+    events = [part.partition(b"data: ")[2] for part in said.partition(b"\r\n\r\n")[2].split(b"\n\n")[:2]]
+    assert [json.loads(event)["payload"].encode() for event in events] == [payload, b"short"]

@@ -58,6 +58,10 @@ Outcome = Reply | Stream | msgspec.Struct | dict[str, Any] | None
 """A struct or a dict is answered as JSON with the route's status; None as 204."""
 
 
+STEP_BYTES = 128 * 1024
+"""Of an answer; when it is longer, others get their turn before it goes on."""
+
+
 class Peer(Protocol):
     """The connection that a call came by."""
 
@@ -66,6 +70,9 @@ class Peer(Protocol):
 
     @property
     def gone(self) -> bool: ...
+
+    async def rest(self, size: int) -> None:
+        """Others get their turn while a long answer is made, of which there are so many bytes."""
 
 
 @dataclass(slots=True)

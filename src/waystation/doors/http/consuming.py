@@ -4,19 +4,25 @@ Credit is given to the feed only while the client reads what it is sent: what wa
 than `WINDOW` messages and the socket's buffer, and of a queue's messages not more than about `WINDOW_BYTES`: then what
 is left of the credit is void until the client has read. When the client goes, the feed is closed, and what it held is
 delivered to others.
+
+Long messages are made into JSON and sent a part at a time, each in a turn of the line of long work
+(`world/long_work.py`), as far as the client reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.doors.budget import FREE_BYTES
 from waystation.doors.http.bodies import Reject, Release, Settle, Touch
-from waystation.doors.http.calls import convert
+from waystation.doors.http.calls import STEP_BYTES, convert
 from waystation.doors.http.holds import Holder, Outcome, check_any
+from waystation.doors.http.json_pieces import json_pieces
 from waystation.doors.http.wire import Outlet
 from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
@@ -56,6 +62,9 @@ class Consumer:
         self._outlet: Outlet | None = None
         self._due = False
         self._long = True  # what it gets next may take long
+        self._left: deque[Delivered] = deque()  # long ones, and those behind them, that are not sent yet
+        self._pieces: Iterator[bytes] | None = None  # of the first of them, if it is begun
+        self._in_line = False
         self._ended: WaystationError | None = None
 
     def attach(self, feed: Feed, place: str, hold_ms: int) -> None:
@@ -71,11 +80,47 @@ class Consumer:
         self._granted -= len(messages)
         self._desk.delivered(messages, acked=bool(self._queue) and not self._acks)
         if self._outlet is not None:
-            self._outlet.deliver([self._shown(delivered) for delivered in messages])
             size = sum(len(delivered.message.payload) for delivered in messages)
             self._long = size > FREE_BYTES
+            if self._long or self._left:
+                self._left += messages
+                if self._feed is not None:
+                    self._feed.pause()
+                self._go_on_soon()
+            else:
+                self._outlet.deliver([self._shown(delivered) for delivered in messages])
             self._void(size)
             self._grant_soon()
+
+    def _go_on_soon(self) -> None:
+        if self._left and not self._in_line:
+            self._in_line = True
+            self._desk.long_work.then(self._go_on)
+
+    def _go_on(self) -> None:
+        """Sends the next part of a long message, if the client can take it; else when it can."""
+        self._in_line = False
+        if self._outlet is None or not self._left or not self._outlet.writable:
+            return
+        first = self._pieces is None
+        pieces = self._pieces = self._pieces or json_pieces(self._shown(self._left[0]))
+        part: list[bytes] = []
+        size, last = 0, False
+        while size < STEP_BYTES and not last:
+            piece = next(pieces, None)
+            last = piece is None
+            part.append(piece or b"")
+            size += len(part[-1])
+        if last:
+            self._left.popleft()
+            self._pieces = None
+        self._outlet.deliver_part(b"".join(part), first=first, last=last)
+        self._go_on_soon()
+        if not self._left:
+            if self._ended is not None:
+                self._outlet.finish(self._ended)
+            if self._outlet.writable:
+                self.drained()
 
     def _void(self, size: int) -> None:
         """After a portion of bytes, credit that was not used waits until the client can take more."""
@@ -88,7 +133,7 @@ class Consumer:
 
     def ceased(self, error: WaystationError) -> None:
         self._ended = error
-        if self._outlet is not None:
+        if self._outlet is not None and not self._left:
             self._outlet.finish(error)
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
@@ -112,6 +157,9 @@ class Consumer:
             self._feed.pause()
 
     def drained(self) -> None:
+        if self._left:
+            self._go_on_soon()
+            return
         if self._feed is not None:
             self._feed.resume()
         self._grant_soon()
@@ -120,6 +168,8 @@ class Consumer:
         if self._holder is not None:
             self._desk.holds.drop(self._holder)
             self._holder = self._feed = None
+        self._left.clear()
+        self._pieces = None
 
     async def receive(self, value: dict[str, Any]) -> dict[str, Any] | None:
         action = value.pop("action", None)
@@ -167,7 +217,7 @@ class Consumer:
 
         At first, and after what was long, that is one which nobody else has: JSON of long messages takes time.
         """
-        if not self._due:
+        if not self._due and not self._left:
             self._due = True
             if self._long:
                 self._desk.long_work.then(self._grant)
@@ -176,7 +226,7 @@ class Consumer:
 
     def _grant(self) -> None:
         self._due = False
-        if self._feed is None or self._outlet is None or not self._outlet.writable:
+        if self._feed is None or self._outlet is None or self._left or not self._outlet.writable:
             return
         count = min(WINDOW - self._granted, self._allowed)
         if count > 0:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.doors.http.bodies import read_messages, with_trace
 from waystation.doors.http.calls import (
+    STEP_BYTES,
     AnyRoute,
     Call,
     Messages,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from waystation.world.long_work import LongWork
 
 logger = logging.getLogger("waystation.http")
-
-STEP_BYTES = 256 * 1024
-"""Of an answer; when it is longer, others get their turn before it goes on."""
 
 
 class Desk:

@@ -27,6 +27,7 @@ class EventStream:
         self._wire = wire
         self._date = date
         self._open = True
+        self._whole = True  # no message is half said
         self._said_s = 0.0
         self._read_s = 0.0
 
@@ -45,13 +46,19 @@ class EventStream:
                 parts += (b"event: message\ndata: ", encode_json(message), b"\n\n")
             self._wire.write(b"".join(parts))
 
+    def deliver_part(self, part: bytes, *, first: bool, last: bool) -> None:
+        if self._open:
+            self._whole = last
+            self._wire.write(b"".join((b"event: message\ndata: " if first else b"", part, b"\n\n" if last else b"")))
+
     def tell(self, kind: str, data: bytes) -> None:
         if self._open:
             self._wire.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
 
     def finish(self, error: WaystationError) -> None:
         if self._open:
-            self._wire.write(b"event: ceased\ndata: " + encode_json(problem_of(error)) + b"\n\n")
+            if self._whole:  # else the client forgets what it has of a message
+                self._wire.write(b"event: ceased\ndata: " + encode_json(problem_of(error)) + b"\n\n")
             self._wire.close()
 
     def received(self, data: bytes) -> None:
@@ -74,7 +81,7 @@ class EventStream:
     def tick(self, now_s: float) -> None:
         if self._wire.writable:
             self._read_s = now_s
-            if now_s - self._said_s >= COMMENT_EVERY_S:
+            if self._whole and now_s - self._said_s >= COMMENT_EVERY_S:
                 self._said_s = now_s
                 self._wire.write(b": still here\n\n")
         elif now_s - self._read_s > MAX_STUCK_S:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker.paging import Next, Total
+from waystation.broker.queue_looking import PEEKED_BYTES
 from waystation.broker.view_queues import (
     ConsumerPage,
     ConsumersQuery,
@@ -17,8 +18,19 @@ from waystation.broker.view_queues import (
     queue_view,
     queues_page,
 )
+from waystation.doors.budget import FREE_BYTES
 from waystation.doors.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
-from waystation.doors.http.calls import NEEDS_VOUCHER, AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
+from waystation.doors.http.calls import (
+    NEEDS_VOUCHER,
+    STEP_BYTES,
+    AnyRoute,
+    Call,
+    Messages,
+    Nothing,
+    Outcome,
+    Route,
+    Stream,
+)
 from waystation.doors.http.consuming import Consumer
 from waystation.doors.http.replies import json_reply
 from waystation.errors import Conflict, Invalid, NotFound
@@ -151,8 +163,20 @@ async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
 async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
     asked = call.query
     queue = call.path["queue"]
-    found = desk.broker.queues.peek(queue, asked.count, asked.after, asked.state)
-    return {"messages": [peeked_out(one, queue) for one in found]}
+    shown: list[dict[str, Any]] = []
+    after, size = asked.after, 0
+    while len(shown) < asked.count and size < PEEKED_BYTES:
+        found = desk.broker.queues.peek(queue, asked.count - len(shown), after, asked.state, STEP_BYTES)
+        if not found:
+            break
+        shown += [peeked_out(one, queue) for one in found]
+        step = sum(len(one.delivered.message.payload) for one in found)
+        after, size = found[-1].delivered.tag, size + step
+        if step > FREE_BYTES:
+            await call.peer.rest(size)
+            if call.peer.gone:
+                break
+    return {"messages": shown}
 
 
 def peeked_out(one: Peeked, queue: str) -> dict[str, Any]:

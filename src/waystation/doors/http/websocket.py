@@ -50,6 +50,7 @@ class WebSocket:
         self._open = False
         self._over = False
         self._fragments: list[bytes] = []
+        self._behind: list[bytes] | None = None  # what is to be said behind a message that is half sent
         self._waiting: deque[dict[str, Any] | Invalid] = deque()
         self._task: asyncio.Task[None] | None = None
         self._pinged_s = 0.0
@@ -133,6 +134,24 @@ class WebSocket:
         whole = b",".join(encoded)
         self._send_text(whole if self._single else b"".join((b'{"kind":"deliver","messages":[', whole, b"]}")))
 
+    def deliver_part(self, part: bytes, *, first: bool, last: bool) -> None:
+        """As a fragment of one message."""
+        if not self._open:
+            return
+        before = b'{"kind":"deliver","messages":[' if first and not self._single else b""
+        data = b"".join((before, part, b"]}" if last and not self._single else b""))
+        try:
+            if first:
+                self._engine.send_text(data, fin=last)
+            else:
+                self._engine.send_continuation(data, fin=last)
+        except InvalidState:
+            return  # it is closing
+        self._flush()
+        behind, self._behind = self._behind or [], None if last else self._behind or []
+        for text in behind if last else ():
+            self._send_text(text)
+
     def tell(self, kind: str, data: bytes) -> None:
         self._send_text(b'{"kind":"%b","data":%b}' % (kind.encode(), data))
 
@@ -146,7 +165,9 @@ class WebSocket:
         self._send_text(encode_json(value))
 
     def _send_text(self, text: bytes) -> None:
-        if self._open:
+        if self._behind is not None:
+            self._behind.append(text)
+        elif self._open:
             try:
                 self._engine.send_text(text)
             except InvalidState:

@@ -67,6 +67,9 @@ class Outlet(Protocol):
 
     def deliver(self, messages: Sequence[dict[str, Any]]) -> None: ...
 
+    def deliver_part(self, part: bytes, *, first: bool, last: bool) -> None:
+        """A message whose JSON comes in parts. Until the last one is here, nothing else is delivered."""
+
     def tell(self, kind: str, data: bytes) -> None:
         """Something else than messages: JSON, encoded already."""
 
