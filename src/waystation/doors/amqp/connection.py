@@ -33,9 +33,9 @@ class Connection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
-        "_assembling", "_door", "_flushing", "_going_on", "_paused", "_requests", "_since", "_transport", "_unsent",
-        "_working", "_writable", "closing_since", "host", "last_received", "last_sent", "peer", "received_bytes",
-        "sent_bytes", "session",
+        "_assembling", "_door", "_filled", "_flushing", "_getting", "_going_on", "_paused", "_requests", "_since",
+        "_transport", "_unsent", "_working", "_writable", "closing_since", "host", "last_received", "last_sent", "peer",
+        "received_bytes", "sent_bytes", "session",
     )  # fmt: skip
 
     def __init__(self, door: AmqpDoor) -> None:
@@ -49,6 +49,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flushing = False
         self._working = False
         self._going_on = False  # in line for a turn of the loop
+        self._getting = False  # the same, for a get
+        self._filled = False  # the last read has filled the buffer: there is more, for the next turn
         self._since = self.last_received = self.last_sent = door.now_s()
         self.closing_since: float | None = None
         self.received_bytes = self.sent_bytes = 0
@@ -83,7 +85,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.last_received = self._door.now_s()
         self.received_bytes += nbytes
+        if nbytes == len(self._door.buffer) and not self._filled:
+            # The loop would read on at once, up to 32 times: 20,000 small publishes took 60 ms of one turn.
+            self._filled = True
+            asyncio.get_running_loop().call_soon(self._read_on)
         session.receive(bytes(self._door.buffer[:nbytes]))
+        self._after()
+
+    def _read_on(self) -> None:
+        self._filled = False
         self._after()
 
     def eof_received(self) -> bool:
@@ -98,6 +108,17 @@ class Connection(asyncio.BufferedProtocol):
         self._working = False
         if self.session is not None and self._transport is not None:
             self.session.work()
+            self._after()
+
+    def to_get(self) -> None:
+        if not self._getting:
+            self._getting = True
+            self._door.budgets.long_work.then(self._get)
+
+    def _get(self) -> None:
+        self._getting = False
+        if self.session is not None and self._transport is not None:
+            self.session.get_one()
             self._after()
 
     def _go_on(self) -> None:
@@ -120,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         if session.engine.more and not held and not self._going_on:
             self._going_on = True
             self._door.budgets.long_work.then(self._go_on)
-        busy = (held or session.engine.more) and not session.closed
+        busy = (held or session.engine.more or self._filled) and not session.closed
         if busy and not self._paused:
             self._paused = True
             transport.pause_reading()

@@ -66,9 +66,10 @@ FRAME_MAX = 131_072
 FRAMES_PER_TURN = 4_096
 """Publishes that lie in the buffer as a whole, and acks: so many are read in one go. What a socket gives at once has
 more of them only if they are smaller than 64 bytes, as hardly a publish is."""
-OTHERS_PER_TURN = 256
-"""The same for frames that are not one of many of their kind: methods, and pieces of large messages. Each takes longer,
-and what a socket gives at once has more of them only if they are smaller than 1 KiB."""
+OTHERS_PER_TURN = 64
+"""The same for frames that are not one of many of their kind: methods, and pieces of large messages. Each takes longer
+(a consumer that is opened twenty microseconds), and what a socket gives at once has more of them only if they are
+smaller than 4 KiB."""
 MOST_TARGETS = 1_024
 MAX_CHANNELS = 2_047
 

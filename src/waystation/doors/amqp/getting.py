@@ -137,7 +137,7 @@ def _give(
     properties = encode(message, session.names, {"x-delivery-count": delivered.deliveries - 1} if counted else None)
     add_content(out, channel.number, properties, message.payload, session.engine.frame_max)
     session.to_flush()
-    session.delivering(len(message.payload))
+    session.got(len(message.payload))
     return None
 
 

@@ -50,6 +50,7 @@ from waystation.doors.amqp.names import DEFAULT, Names
 from waystation.doors.amqp.room import Room, Share
 from waystation.doors.amqp.routes import Routes
 from waystation.doors.amqp.sources import Sources
+from waystation.doors.budget import FREE_BYTES
 from waystation.errors import NotAllowed, WaystationError
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class Outside(Protocol):
     def to_work(self) -> None:
         """Events wait, and now they can be worked off."""
 
+    def to_get(self) -> None:
+        """The next event gets a message that may be long: `get_one` is to be called when nobody has long work to do."""
+
     def over(self) -> None:
         """What is in `out` is the last that is sent."""
 
@@ -98,9 +102,10 @@ class Session:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_blocked", "_events", "_in_flight", "_pressed", "_published", "_stuck", "_task", "_writing", "broker",
-        "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name", "names", "out",
-        "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
+        "_blocked", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck", "_task", "_writing",
+        "broker", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name",
+        "names", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources",
+        "tx_ids", "user",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
@@ -134,6 +139,7 @@ class Session:
         self._published = False
         self._blocked = False
         self._stuck = False  # the next event gets a message, and there is no room for one
+        self._long_gets = False  # the last one that was got was long: the next one waits for its turn
 
     # -- bytes in, frames out -----------------------------------------------------------------------------------------
 
@@ -189,9 +195,15 @@ class Session:
                         settling.ack(channel, event.tag, event.multiple)
                     except AmqpError as error:
                         self._fail(channel, error, 60, 80)
-            elif isinstance(event, Method) and self._full and isinstance(event.method, commands.Basic.Get):
+            elif (
+                isinstance(event, Method)
+                and isinstance(event.method, commands.Basic.Get)
+                and (self._long_gets or self._full)
+            ):
                 events.appendleft(event)
                 self._stuck = True
+                if not self._full:
+                    self.outside.to_get()
                 break
             else:
                 self._finish(touched)
@@ -200,6 +212,16 @@ class Session:
                     break
                 self._handle(event)
         self._finish(touched)
+
+    def get_one(self) -> None:
+        """It is this session's turn to get a long message."""
+        self._long_gets = False
+        self.work()
+
+    def got(self, size: int) -> None:
+        """A message of this size was got."""
+        self._long_gets = size > FREE_BYTES
+        self.delivering(size)
 
     @property
     def _full(self) -> bool:
