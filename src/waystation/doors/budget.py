@@ -46,6 +46,10 @@ STALL_S = 2.0
 
 CHECK_S = 1.0
 
+MUCH_BYTES = 128 * 1024
+"""When a read gives more, the next one is for the next turn of the loop, which would otherwise read on at once; or for
+a turn of the line of long work, if somebody else has read much in this one."""
+
 FIRST_ANSWER_BYTES = 1024 * 1024
 """Of messages in one answer to a client that has read nothing large yet: what Kafka's consumers ask of a partition."""
 
@@ -254,6 +258,14 @@ class Share:
 
 class Budgets:
     """Both of a broker's; and the line for what takes time."""
+
+    def read_much(self, then: Callable[[], None]) -> None:
+        """A connection has read much, and reads no more until `then` is called: in the next turn, or in the line."""
+        if self.long_work.taken:
+            self.long_work.then(then)
+        else:
+            self.long_work.took()
+            asyncio.get_running_loop().call_soon(then)
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.long_work = LongWork(clock.monotonic)

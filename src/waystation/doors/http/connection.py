@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from waystation.broker.presence import ConnectionInfo
-from waystation.doors.budget import FREE_BYTES, SMALL_BYTES
+from waystation.doors.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.doors.http.calls import AnyRoute, Stream
 from waystation.doors.http.engine import Broken, Engine, Expects, Request
 from waystation.doors.http.events import EventStream
@@ -37,6 +37,9 @@ LARGEST_ANSWER = 48 * 1024 * 1024
 REQUEST_S = 60.0
 """How long a request may take to arrive."""
 LINGER_S = 5.0
+PARSE_BYTES = 8 * 1024
+"""Are looked through at once, since each few of them may be a piece of a body or a request of their own: a third of
+a millisecond. What is the body of one request is taken as a whole."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -57,6 +60,9 @@ class Connection(asyncio.Protocol):
         self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
         self._making = False  # a long answer: what it shows may be nowhere else any more
         self._received = 0
+        self._unparsed = b""  # what has come and was not looked at; the socket is not read meanwhile
+        self._parsing = False  # in line for a turn of the loop
+        self._much = False  # the last read has given much
         self._served_bytes = 0  # the body that is being dealt with
         self._writing_paused = False
         self._reading_paused = False
@@ -88,16 +94,46 @@ class Connection(asyncio.Protocol):
         self._received += len(data)
         if self._engine.between_requests:
             self.last_active_s = self._door.now_s()
-        for event in self._engine.receive(data):
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        if len(data) >= MUCH_BYTES and not self._much:
+            self._much = True
+            self._door.budgets.read_much(self._read_on)
+        if not self._parsing:
+            self._parse()
+
+    def _read_on(self) -> None:
+        self._much = False
+        self._balance()
+
+    def _parse(self) -> None:
+        """Looks through a part of what has come, and through the rest when nobody else has long work to do."""
+        self._parsing = False
+        if self._takeover is not None or self._lingering is not None or self._transport is None:
+            self._unparsed = b""
+            return
+        self._parse_some()
+        if self._unparsed and len(self._unparsed) <= max(PARSE_BYTES, self._engine.left):
+            self._parse_some()
+        if self._unparsed:
+            self._parsing = True
+            self._door.budgets.long_work.then(self._parse)
+        self._count()
+        self._go_on()
+
+    def _parse_some(self) -> None:
+        data, left = self._unparsed, self._engine.left
+        size = max(PARSE_BYTES, min(left, len(data)))
+        part, self._unparsed = (data[:size], data[size:]) if len(data) > size else (data, b"")
+        for event in self._engine.receive(part):
             if isinstance(event, Request):
+                if event.websocket:
+                    event.rest, self._unparsed = event.rest + self._unparsed, b""
                 self._waiting.append(event)
             elif isinstance(event, Expects):
                 if self._task is None:
                     self.write(CONTINUE)
             else:
-                self._broken = event
-        self._count()
-        self._go_on()
+                self._broken, self._unparsed = event, b""
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -361,7 +397,7 @@ class Connection(asyncio.Protocol):
         self._balance()
 
     def _balance(self) -> None:
-        stop = self._held_back or self._requests.wanted > 0
+        stop = self._held_back or self._requests.wanted > 0 or bool(self._unparsed) or self._much
         if stop == self._reading_paused or self._transport is None or self._transport.is_closing():
             return
         self._reading_paused = stop

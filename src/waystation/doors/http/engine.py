@@ -84,6 +84,14 @@ class Engine:
         """Whether no part of a further request has come yet."""
         return not self._begun
 
+    @property
+    def left(self) -> int:
+        """Bytes that are still to come of a body whose length was said; 0 where there is none, or it was not."""
+        request = self._request
+        if request is None or "transfer-encoding" in request.headers:
+            return 0
+        return self.awaited - len(self._body)
+
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes complete, in order."""
         if self._broken:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.presence import ConnectionInfo
-from waystation.doors.budget import FREE_BYTES
+from waystation.doors.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.doors.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
 from waystation.doors.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
 from waystation.doors.kafka.registry import APIS, Api, Call, Listener
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("waystation.kafka")
 
+READ_BYTES = 1024 * 1024
+"""In one read: half a millisecond, and a batch of the usual largest size."""
 MAX_IN_FLIGHT = 1_000
 """Produce requests that are not answered yet."""
 MAX_FINISHED_BYTES = 1024 * 1024
@@ -71,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self.unsent = door.budgets.unsent.share(self, lambda: self._unsent_bytes() + self.unsent.size)
         self._awaited = 0  # bytes of the large request that is arriving
         self._finished_bytes = 0
+        self._much = False  # of a large request much has come: more of it is for another turn
         self._sending = 0  # bytes of what was written last, while it has not left
         self._held = False  # an append has to wait: nothing behind it may be looked at
         self._writing_paused = False
@@ -111,11 +114,19 @@ class Connection(asyncio.BufferedProtocol):
             end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._engine.buffer()
+        return self._engine.buffer()[:READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._engine.received(nbytes)
         self._work()
+        if nbytes >= MUCH_BYTES and self._engine.awaited > SMALL_BYTES and not self._much:
+            self._much = True
+            self._door.budgets.read_much(self._read_on)
+            self._balance()
+
+    def _read_on(self) -> None:
+        self._much = False
+        self._balance()
 
     def eof_received(self) -> bool:
         return False
@@ -252,7 +263,9 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         engine = self._engine
-        stop = self._requests.wanted > 0 or ((self._busy or engine.blocked) and engine.unread >= FREE_BYTES)
+        stop = (
+            self._requests.wanted > 0 or self._much or ((self._busy or engine.blocked) and engine.unread >= FREE_BYTES)
+        )
         if stop and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()

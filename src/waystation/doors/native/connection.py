@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.doors.budget import FREE_BYTES
+from waystation.doors.budget import FREE_BYTES, MUCH_BYTES
 from waystation.doors.native.intake import KEPT_BUFFER
 from waystation.doors.native.session import ANSWER_BYTES
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.native")
+
+READ_BYTES = 512 * 1024
+"""In one read: a quarter of a millisecond."""
 
 FULL_BYTES = 1024 * 1024
 """So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
@@ -104,6 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = budgets.requests.share(self, lambda: self._talk.intake.unread)
         self._unsent = budgets.unsent.share(self, self._unsent_bytes)
         self._awaited = 0  # bytes of the large frame that is arriving
+        self._budgets = budgets
+        self._much = False  # the last read has given much: there may be more, for another turn
         self._writing = 0  # bytes of what was written last
         self._writing_paused = False
         self._reading_paused = False
@@ -127,11 +132,18 @@ class Connection(asyncio.BufferedProtocol):
         self._gone()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._talk.intake.buffer()
+        return self._talk.intake.buffer()[:READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._talk.intake.received(nbytes)
+        if nbytes >= MUCH_BYTES and not self._much:
+            self._much = True
+            self._budgets.read_much(self._read_on)
         self._work()
+
+    def _read_on(self) -> None:
+        self._much = False
+        self._balance()
 
     def eof_received(self) -> bool:
         return False
@@ -236,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        stop = self._busy or self._requests.wanted > 0
+        stop = self._busy or self._requests.wanted > 0 or self._much
         if stop and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()
