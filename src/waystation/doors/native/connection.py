@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.doors.budget import FREE_BYTES, MUCH_BYTES
+from waystation.doors.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.doors.native.intake import KEPT_BUFFER
 from waystation.doors.native.session import ANSWER_BYTES
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("waystation.native")
 
-READ_BYTES = 512 * 1024
-"""In one read: a quarter of a millisecond."""
+READ_BYTES = 1024 * 1024
+"""In one read: half a millisecond."""
 
 FULL_BYTES = 1024 * 1024
 """So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = budgets.unsent.share(self, self._unsent_bytes)
         self._awaited = 0  # bytes of the large frame that is arriving
         self._budgets = budgets
-        self._much = False  # the last read has given much: there may be more, for another turn
+        self._much = False  # of a large frame much has come: more of it is for another turn
         self._writing = 0  # bytes of what was written last
         self._writing_paused = False
         self._reading_paused = False
@@ -136,10 +136,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._talk.intake.received(nbytes)
-        if nbytes >= MUCH_BYTES and not self._much:
+        self._work()
+        if nbytes >= MUCH_BYTES and self._talk.intake.unread > SMALL_BYTES and not self._much:
             self._much = True
             self._budgets.read_much(self._read_on)
-        self._work()
+            self._balance()
 
     def _read_on(self) -> None:
         self._much = False
