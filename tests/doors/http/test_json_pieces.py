@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.doors.http import desk
+from waystation.doors.http.calls import STEP_BYTES
 from waystation.doors.http.connection import Connection
 from waystation.doors.http.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
 from waystation.doors.http.replies import encode_json, reply_bytes
@@ -79,7 +80,7 @@ def test_others_get_a_turn_after_each_step_of_a_long_answer_and_what_is_held_is_
     rests = Rests()
     assert made(answer, rests) == msgspec.json.encode(answer)
     whole = 9 * 900_000 * 6
-    assert len(rests.sizes) >= whole // (desk.STEP_BYTES + 6 * PIECE_CHARS) - 1
+    assert len(rests.sizes) >= whole // (STEP_BYTES + 6 * PIECE_CHARS) - 1
     assert rests.sizes[0] >= 9 * 900_000, "the text that is not made yet counts as well"
     assert rests.sizes == sorted(rests.sizes)
 
@@ -93,5 +94,5 @@ def test_an_ordinary_answer_is_made_in_one_turn() -> None:
 
 def test_nothing_more_is_made_for_a_client_that_has_gone() -> None:
     rests = Rests(goes_after=2)
-    assert len(made({"messages": [{"payload": "\x00" * 900_000}] * 9}, rests)) < 4 * desk.STEP_BYTES
+    assert len(made({"messages": [{"payload": "\x00" * 900_000}] * 9}, rests)) < 4 * STEP_BYTES
     assert len(rests.sizes) == 2
