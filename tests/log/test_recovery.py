@@ -402,3 +402,20 @@ def test_any_mixture_of_ends_and_work_keeps_every_record(tmp_path: Path, seed: i
                 home.save_points()
         rng.choice((home.restart, home.kill_and_open, home.reboot_and_open))()
         assert home.values() == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_segment_that_was_just_begun_when_the_process_died_keeps_its_name(seed: int) -> None:
+    """Its name was never synced. What is written to it by the next process, and synced, survives a power cut."""
+    disk = SimDisk(seed)
+    home = Home("/data", disk)
+    home.put(b"first")
+    home.sync()
+    home.save_points()
+    home.log.roll(home.log.end_offset)
+    disk = disk.process_crash()
+    home = Home("/data", disk)
+    home.put(b"second")
+    home.sync()
+    home = Home("/data", disk.power_cut(random.Random(seed)))
+    assert home.values() == [b"first", b"second"]

@@ -300,7 +300,7 @@ class Log(SegmentReader):
         if files is None:
             return False
         self._pinned = [*self._syncing, *(segment for segment in self._dirty if segment not in self._syncing)]
-        job = SyncJob(self, self._pinned, self.folder, self.recovery_point, files, 0)
+        job = SyncJob(self, self._pinned, self.folder, self.recovery_point, files, 0, of_round=False)
         saved = False
         try:
             await self.world.offload(job.run)
@@ -326,6 +326,10 @@ class Log(SegmentReader):
             self._tell_commit()
 
     # -- durability -------------------------------------------------------------------------------------------------
+
+    def doubt_names(self) -> None:
+        """The names of the files may not be durable: the next sync syncs the folder, too."""
+        self._names_changed = True
 
     def take_sync(self) -> SyncJob | None:
         """What a commit round must sync of this log; None if there is nothing or the log has failed."""

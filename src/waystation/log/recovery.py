@@ -130,6 +130,8 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
             log.epochs.save()
     if not (trust.nothing_lost and trust.point is not None and trust.point.offset == log.end_offset):
         _sync_checked(log, checked)
+    else:
+        log.doubt_names()  # a segment that was just begun may have a name that a power cut takes back
 
 
 def _settle_names(log: Log, names: list[str]) -> list[str]:

@@ -41,6 +41,7 @@ class SyncJob:
     error: OSError | None = field(default=None)
     unopened: OSError | None = field(default=None)  # nothing was synced, and nothing is lost: it is to be done again
     unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
+    of_round: bool = True  # False: beside a round, for the sake of a snapshot; the epochs are the round's
 
     def run(self) -> None:
         """Raises what fsync raised; whatever else went wrong is noted."""
@@ -64,7 +65,7 @@ class SyncJob:
             self.unsaved = error
 
     def _save(self) -> None:
-        if self.log.epochs.changed:
+        if self.of_round and self.log.epochs.changed:
             self.log.epochs.save()
         if self.files is not None:
             self.files.save()
