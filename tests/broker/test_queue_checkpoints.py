@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.broker.kit import broker_on, snapshot
+from tests.broker.queue_kit import Machine, consumer, on_a_machine, put
+from waystation.log import retention
+from waystation.log.log import Log
 from waystation.message import Message
+from waystation.queues.feed import Verdict
+from waystation.queues.stragglers import Stragglers
 
 LIFE_BYTES = 3 * 1024 * 1024
 """Less than what makes a checkpoint worth its while within one life, more in three."""
@@ -33,3 +40,42 @@ def test_what_was_replayed_counts_towards_the_next_checkpoint(tmp_path: Path) ->
     assert max(replayed for replayed, _ in found) <= 4 * LIFE_BYTES, found
     assert max(size for _, size in found) <= 8 * LIFE_BYTES, found
     assert found[2][0] > LIFE_BYTES, "these were crashes: there was something to replay"
+
+
+def test_no_segment_is_freed_before_the_end_of_its_messages_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut would bring back messages that nobody can read any more."""
+    found: list[tuple[int, int]] = []  # where the acknowledgements ended, how far the log was durable
+    ended: list[int] = []
+    remove_before = retention.remove_before
+
+    async def watched(log: Log, offset: int) -> int:
+        found.append((ended[0], log.durable_offset))
+        return await remove_before(log, offset)
+
+    @on_a_machine
+    async def story(machine: Machine) -> None:
+        broker = await machine.anew(shards="1", segment_bytes="3000")
+        await broker.queues.declare("jobs")
+        (shard,) = broker.shards
+        (checkpointer,) = broker.shards.checkpointers
+        await put(broker, "jobs", *[bytes(500)] * 20)
+        for _ in range(2):
+            await put(broker, "jobs", bytes(500))
+            await checkpointer.run(force=True)
+        async with consumer(broker, "jobs") as inbox:
+            await put(broker, "jobs", bytes(500))
+            await asyncio.sleep(0.01)
+            oldest_living = Stragglers.oldest_living
+
+            async def acked_meanwhile(self: Stragglers, limit: int) -> int:
+                inbox.feed.settle(Verdict.ACK, [(one.tag, 1) for one in inbox.got])
+                ended.append(shard.log.log.end_offset)
+                return await oldest_living(self, limit)
+
+            monkeypatch.setattr(Stragglers, "oldest_living", acked_meanwhile)
+            monkeypatch.setattr(retention, "remove_before", watched)
+            await checkpointer.run(force=True)
+
+    story()
+    assert found, "nothing was freed: this shows nothing"
+    assert all(durable >= end for end, durable in found)

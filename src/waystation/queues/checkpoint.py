@@ -180,7 +180,9 @@ class Checkpointer:
         if len(self._kept) < KEPT or floor <= self._log.start_offset or len(self._log.segments) < 2:
             return
         floor = await self._stragglers.oldest_living(floor)
-        if floor > self._log.start_offset:
+        if floor > self._log.start_offset and self._shard.log.flush():
+            # What ended the messages below must be durable, or a power cut makes them alive again, and unreadable.
+            await self._durable(self._log, self._log.end_offset)
             await retention.remove_before(self._log, floor)
 
 
