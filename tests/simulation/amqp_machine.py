@@ -62,6 +62,9 @@ class SimConnection:
     def to_work(self) -> None:
         asyncio.get_running_loop().call_soon(self.session.work)
 
+    def to_get(self) -> None:
+        asyncio.get_running_loop().call_soon(self.session.get_one)
+
     def over(self) -> None:
         self._flush()
 

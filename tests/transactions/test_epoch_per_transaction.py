@@ -53,7 +53,7 @@ def send(desk: Desk, producer: Producer, sequence: int, partition: int = 0) -> E
         def answer(parts: produce.Parts | None) -> None:
             answered.set_result(b"".join(parts or []))
 
-        waiting = produce.handle(desk.broker, VERSION, memoryview(bytearray(body)), answer)
+        waiting = produce.handle(desk.broker, VERSION, memoryview(bytearray(body)), 0, answer)
         if waiting is not None:
             await waiting
         return await answered
