@@ -23,12 +23,12 @@ from waystation.errors import Invalid, Unavailable
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.client.link import Dial
-    from waystation.doors.amqp.server import AmqpDoor
-    from waystation.doors.budget import Budgets
-    from waystation.doors.front import Front
-    from waystation.doors.http.server import HttpDoor
-    from waystation.doors.native.server import NativeDoor
     from waystation.pipeline_runner import FolderRunner
+    from waystation.protocols.amqp.server import AmqpDoor
+    from waystation.protocols.budget import Budgets
+    from waystation.protocols.front import Front
+    from waystation.protocols.http.server import HttpDoor
+    from waystation.protocols.native.server import NativeDoor
     from waystation.world import World
 
 KAFKA_PORT = 9092
@@ -73,8 +73,8 @@ class Station:
     async def start(self) -> None:
         """Opens the data folder, then the doors: whoever can connect can be served."""
         from waystation.broker.open import open_broker
-        from waystation.doors.budget import Budgets
-        from waystation.doors.native.server import NativeDoor
+        from waystation.protocols.budget import Budgets
+        from waystation.protocols.native.server import NativeDoor
 
         if self._pipelines is not None:
             from waystation.pipeline_runner import FolderRunner
@@ -89,12 +89,12 @@ class Station:
                 self._front = _front(self._broker, budgets, self.native, self._kafka)
                 self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
             if self._amqp is not None:
-                from waystation.doors.amqp.server import AmqpDoor
+                from waystation.protocols.amqp.server import AmqpDoor
 
                 self._amqp_door = AmqpDoor(self._broker, budgets, self._amqp.host, self._amqp.port)
                 self.addresses["amqp"] = str(await _listen(self._amqp_door, self._amqp, "AMQP"))
             if self._http is not None:
-                from waystation.doors.http.server import HttpDoor
+                from waystation.protocols.http.server import HttpDoor
 
                 self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
@@ -126,8 +126,8 @@ class Station:
 
 def _front(broker: Broker, budgets: Budgets, native: NativeDoor, address: Address) -> Front:
     """The port that the Kafka door and the native one share."""
-    from waystation.doors.front import Front
-    from waystation.doors.kafka.server import KafkaDoor
+    from waystation.protocols.front import Front
+    from waystation.protocols.kafka.server import KafkaDoor
 
     kafka = KafkaDoor(broker, budgets)
     clock = broker.world.clock

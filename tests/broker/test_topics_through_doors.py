@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import waystation as ws
-from tests.doors.native.kit import JsonLines
+from tests.protocols.native.kit import JsonLines
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for

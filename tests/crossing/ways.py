@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import waystation as ws
 from tests.crossing import page
 from tests.crossing.samples import Sample
-from tests.doors.http.kit import Http, name
-from tests.doors.native.kit import JsonLines
+from tests.protocols.http.kit import Http, name
+from tests.protocols.native.kit import JsonLines
 from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server

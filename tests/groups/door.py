@@ -22,9 +22,9 @@ from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.static.constants import EntityType
 
 from tests.groups.kit import Stage
-from waystation.doors.kafka import codec, consumer_groups, groups, offsets
-from waystation.doors.kafka.registry import APIS, Call, Listener
 from waystation.observe.meters import Meters
+from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
+from waystation.protocols.kafka.registry import APIS, Call, Listener
 
 FAMILIES = (groups, offsets, consumer_groups)
 

@@ -15,10 +15,10 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.doors.kafka.admin_kit import Desk, each_version
-from waystation.doors.kafka.registry import load_all
+from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
+from waystation.protocols.kafka.registry import load_all
 
 load_all()
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.doors.http.kit import Http
 from tests.observe.kit import Growth
+from tests.protocols.http.kit import Http
 from tests.support.server import Server
 
 

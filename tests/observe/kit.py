@@ -1,4 +1,4 @@
-"""A scrape, read by Prometheus' own parser, and sums over it. Used by tests/observe and tests/doors/http."""
+"""A scrape, read by Prometheus' own parser, and sums over it. Used by tests/observe and tests/protocols/http."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from tests.doors.http.kit import Http
+from tests.protocols.http.kit import Http
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import waystation
-from tests.doors.http.kit import Http
 from tests.observe.kit import Growth
+from tests.protocols.http.kit import Http
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for

@@ -14,8 +14,8 @@ import pika
 import pytest
 
 import waystation
-from tests.doors.http.kit import Http
 from tests.observe.kit import Scrape
+from tests.protocols.http.kit import Http
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.broker.health import LOOKS

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 import waystation
 from tests.clients.share_kit import from_the_beginning, share_consumer, take
-from tests.doors.http.kit import Http
 from tests.observe.collector import Collector, Seen, Trace
+from tests.protocols.http.kit import Http
 from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server

@@ -263,7 +263,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_sdk_is_loaded_only_when_asked_for() -> None:
     code = (
-        "import sys, waystation, waystation.cli.serve, waystation.broker.open, waystation.doors.front\n"
+        "import sys, waystation, waystation.cli.serve, waystation.broker.open, waystation.protocols.front\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -14,11 +14,11 @@ from pamqp import commands
 from pamqp import frame as frames
 from pamqp.base import Frame
 
-from tests.doors.amqp.kit import HEADER, method, publish
+from tests.protocols.amqp.kit import HEADER, method, publish
 from tests.simulation.promises import expect
 from waystation.broker.broker import Broker
-from waystation.doors.amqp.room import Room
-from waystation.doors.amqp.session import Session
+from waystation.protocols.amqp.room import Room
+from waystation.protocols.amqp.session import Session
 
 QUEUES = ("one", "two", "three")
 FANOUT = "everywhere"

@@ -19,8 +19,8 @@ from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
 from waystation.broker.keeping import Keeping
 from waystation.config import BrokerSettings
-from waystation.doors.amqp.channel import Channel
 from waystation.errors import WaystationError
+from waystation.protocols.amqp.channel import Channel
 
 ROOT = "/data"
 SEEDS = 12

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.doors.kafka.admin_kit import LISTENER, Desk, versions
-from waystation.doors.kafka import transactions
-from waystation.doors.kafka.codec import decode_request, encode_response
-from waystation.doors.kafka.registry import Call
+from tests.protocols.kafka.admin_kit import LISTENER, Desk, versions
 from waystation.errors import StorageFailed
 from waystation.groups.calls import FetchedOffset
 from waystation.log import batch as batches
 from waystation.log.log import Log
+from waystation.protocols.kafka import transactions
+from waystation.protocols.kafka.codec import decode_request, encode_response
+from waystation.protocols.kafka.registry import Call
 from waystation.transactions.machine import Producer
 
 MINUTE = timedelta(minutes=1)

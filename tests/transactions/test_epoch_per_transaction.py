@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.doors.kafka.admin_kit import Desk
+from tests.protocols.kafka.admin_kit import Desk
 from tests.transactions.test_door import commit_offsets, committed, end, log_of, start
 from waystation.broker.broker import Broker
-from waystation.doors.kafka import produce
 from waystation.log import batch as batches
+from waystation.protocols.kafka import produce
 from waystation.transactions.machine import Producer
 from waystation.world.world import real_world
 

@@ -1,8 +1,8 @@
 """One share group at work: its members, its partitions, the feeds that it pushes to.
 
-Kafka's share consumers fetch from the group's partitions (`doors/kafka/share_fetch.py`); members of our own doors are
-feeds, and the group sends them records as their credit allows: whoever waits longest first, and what there is divided
-among those who wait. Nobody polls: appends, acknowledgements, credit and time wake the group.
+Kafka's share consumers fetch from the group's partitions (`protocols/kafka/share_fetch.py`); members of our own
+protocols are feeds, and the group sends them records as their credit allows: whoever waits longest first, and what
+there is divided among those who wait. Nobody polls: appends, acknowledgements, credit and time wake the group.
 
 Made and found by `SharedGroups`. On the loop's thread only.
 """

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waystation.doors.kafka.wire import Reader, write_array, write_nullable_string, write_string
 from waystation.errors import Unavailable
+from waystation.protocols.kafka.wire import Reader, write_array, write_nullable_string, write_string
 from waystation.spark.options import Partition
 
 Address = tuple[str, int]

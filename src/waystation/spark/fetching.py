@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from waystation.doors.kafka.wire import write_string
 from waystation.errors import ConnectionLost, UnknownTopic, WaystationError
+from waystation.protocols.kafka.wire import write_string
 from waystation.spark.decoding import PADDING
 from waystation.spark.fetch_wire import (
     FETCH,

@@ -1,0 +1,162 @@
+"""The methods about consumers: consume, cancel, qos. What a consumer does is in `consumer.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+from pamqp.base import Frame
+
+from waystation.broker.queue_names import INTERNAL_PREFIX
+from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
+from waystation.message import MAX_HORIZON_MS
+from waystation.protocols.amqp.consumer import Consumer
+from waystation.protocols.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    AmqpError,
+)
+from waystation.protocols.amqp.streams import STREAM
+
+if TYPE_CHECKING:
+    from waystation.protocols.amqp.channel import Channel
+    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.sources import Source
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def consume(session: Session, channel: Channel, method: commands.Basic.Consume) -> Awaitable[Frame] | Frame:
+    tag = method.consumer_tag or f"amq.ctag-{session.token()}"
+    if tag in channel.consumers:
+        raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    queue = method.queue or channel.last_queue
+    if not queue:
+        raise AmqpError(NOT_FOUND, "no previously declared queue")
+    consumer = Consumer(channel, tag, queue, method.no_ack, dict(method.arguments or {}))
+    consumer.exclusive = method.exclusive
+    if queue == REPLY_TO:
+        _consume_replies(session, channel, consumer)
+        return _consuming(session, consumer)
+    if not session.routes.holds(queue):
+        raise no_queue(session, queue)
+    source = session.sources.find(queue)
+    if source is not None:
+        return _consume_source(session, consumer, source)
+    _open(session, consumer)
+    return _consuming(session, consumer)
+
+
+def _consuming(session: Session, consumer: Consumer) -> Frame:
+    consumer.channel.consumers[consumer.tag] = consumer
+    session.hungry[consumer] = None
+    return commands.Basic.ConsumeOk(consumer.tag)
+
+
+def _open(session: Session, consumer: Consumer) -> None:
+    arguments = consumer.arguments
+    priority = arguments.get("x-priority", 0)
+    if not isinstance(priority, int):
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is no number")
+    consumer.priority = priority
+    timeout = arguments.get("x-consumer-timeout")
+    full = session.names.full(consumer.queue)
+    try:
+        feed = session.broker.queues.open_feed(
+            full,
+            f"{session.name}/{consumer.channel.number}/{consumer.tag}",
+            consumer.deliver,
+            on_end=consumer.ended,
+            hold_ms=timeout if isinstance(timeout, int) and timeout > 0 else MAX_HORIZON_MS,
+            auto_ack=consumer.no_ack,
+            exclusive=consumer.exclusive,
+            owner=session.name,
+            priority=priority,
+        )
+    except WaystationError as error:
+        raise of_queue(session, consumer.queue, error) from error
+    queue = feed.queue
+    if len(queue):
+        consumer.expect(len(queue), queue.bytes)
+    elif priority > 0:
+        consumer.expect(1, 0)  # others shall not get what it has room for, from the first message on
+    consumer.counts = queue.settings.queue_type == "quorum"
+    consumer.feed = feed
+
+
+async def _consume_source(session: Session, consumer: Consumer, source: Source) -> Frame:
+    consumer.stream = source.kind == STREAM
+    consumer.counts = not consumer.stream
+    feed = await source.open(
+        f"{session.name}/{consumer.channel.number}/{consumer.tag}",
+        consumer.deliver,
+        consumer.ended,
+        arguments=consumer.arguments,
+        prefetch=consumer.limit,
+        no_ack=consumer.no_ack,
+        exclusive=consumer.exclusive,
+        owner=session.name,
+    )
+    if consumer.channel.closed or session.closed:
+        feed.close()
+        raise AmqpError(NOT_FOUND, "the channel was closed meanwhile")
+    consumer.feed = feed
+    return _consuming(session, consumer)
+
+
+def _consume_replies(session: Session, channel: Channel, consumer: Consumer) -> None:
+    if not consumer.no_ack:
+        raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.inbox is not None:
+        raise AmqpError(PRECONDITION_FAILED, "reply consumer already set")
+    channel.inbox = session.broker.inboxes.open(consumer.reply)
+
+
+def no_queue(session: Session, queue: str) -> AmqpError:
+    return AmqpError(NOT_FOUND, f"no queue '{queue}' in vhost '{session.names.vhost}'")
+
+
+def of_queue(session: Session, queue: str, error: WaystationError) -> AmqpError:
+    """What the heart says of a queue, in the words that clients know."""
+    where = f"queue '{queue}' in vhost '{session.names.vhost}'"
+    if isinstance(error, NotFound):
+        return no_queue(session, queue)
+    if isinstance(error, NotAllowed) and not queue.startswith(INTERNAL_PREFIX):
+        return AmqpError(
+            RESOURCE_LOCKED,
+            f"cannot obtain exclusive access to locked {where}. It could be originally declared on another connection"
+            " or the exclusive property value does not match that of the original declaration.",
+        )
+    if isinstance(error, Conflict):
+        return AmqpError(ACCESS_REFUSED, f"{where} in exclusive use")
+    return session.translated(error)
+
+
+def cancel(session: Session, channel: Channel, method: commands.Basic.Cancel) -> Frame:
+    tag = method.consumer_tag or ""
+    consumer = channel.consumers.pop(tag, None)
+    if consumer is not None:
+        if consumer.queue == REPLY_TO and channel.inbox is not None:
+            session.broker.inboxes.close(channel.inbox)
+            channel.inbox = None
+        consumer.retire()
+    return commands.Basic.CancelOk(tag)
+
+
+def qos(session: Session, channel: Channel, method: commands.Basic.Qos) -> Frame:
+    if method.prefetch_size:
+        raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if not method.global_:
+        channel.prefetch = method.prefetch_count  # of consumers that come after this
+    if method.global_ or channel.global_prefetch:
+        # As with RabbitMQ, a prefetch for each consumer ends the one that they had in common.
+        channel.global_prefetch = method.prefetch_count if method.global_ else 0
+        for consumer in channel.consumers.values():
+            consumer.pause()
+            session.hungry[consumer] = None
+    return commands.Basic.QosOk()

@@ -1,0 +1,237 @@
+"""Publishes: from the event to the queues and topics, and back as confirms and returns.
+
+Messages of one turn of the loop are collected by queue and written at its end (or before anything else happens on the
+connection that could tell the difference): a thousand messages are a few writes. A confirm is sent when what was
+written is kept (rule 7); so is the room that a publish takes on its connection given back, with or without confirms,
+which is how a publisher is slowed that is faster than the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.broker.inboxes import PREFIX as INBOX_PREFIX
+from waystation.errors import NotAllowed, NotFound, WaystationError
+from waystation.message import size_of
+from waystation.protocols.amqp.channel import Batch
+from waystation.protocols.amqp.consuming import REPLY_TO
+from waystation.protocols.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    AmqpError,
+)
+from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
+from waystation.protocols.amqp.properties import encode
+
+if TYPE_CHECKING:
+    from waystation.message import Message
+    from waystation.protocols.amqp.channel import Channel
+    from waystation.protocols.amqp.events import Published, Target
+    from waystation.protocols.amqp.session import Session
+    from waystation.queues.feed import Receipt
+
+NO_ROUTE = 312
+NACKED = "NACK"
+TURN_BYTES = 4 * 1024 * 1024
+"""So much is written in one turn of the loop, about 30 ms; a fan-out of large messages to many queues takes more."""
+OVERHEAD_BYTES = 200
+"""Of a message on its way to the disk, beside its body."""
+
+
+def publish(session: Session, channel: Channel, event: Published) -> None:
+    """Takes in one message. It is written with the others of this turn."""
+    _, target, template, body = event
+    if target.version != session.routing.version:
+        resolve(session, target)
+    message = template.make(body, target.exchange, target.key)
+    sequence = 0
+    if channel.confirming:
+        sequence = channel.sequence = channel.sequence + 1
+    channel.published += 1
+    channel.pending_bytes += len(body) + OVERHEAD_BYTES
+    queues, topics = target.queues, target.topics
+    if message.reply_to is not None or message.user_id is not None:
+        message = _checked(session, channel, message)
+    if target.reads or template.keys:
+        queues, topics = session.routes.route_all(target, template.keys, message)
+    if channel.tx is not None:
+        size = size_of(message) + OVERHEAD_BYTES * (1 + len(queues) + len(topics))
+        session.room.take(size)
+        channel.tx.publish(message, target, queues, topics, size)
+        return
+    if target.inbox:
+        if session.broker.inboxes.reply(target.key, message):
+            return
+    elif queues or topics:
+        for name in queues:
+            _add(channel.pending, name, message, sequence)
+        for name in topics:
+            _add(channel.pending_topics, name, message, sequence)
+        return
+    if target.mandatory:
+        give_back(session, channel, message)
+
+
+def _add(pending: dict[str, Batch], name: str, message: Message, sequence: int) -> None:
+    batch = pending.get(name)
+    if batch is None:
+        batch = pending[name] = Batch()
+    batch.messages.append(message)
+    batch.sequences.append(sequence)
+
+
+def _checked(session: Session, channel: Channel, message: Message) -> Message:
+    if message.user_id is not None and message.user_id != session.user:
+        raise AmqpError(
+            PRECONDITION_FAILED,
+            f"user_id property set to '{message.user_id}' but authenticated user was '{session.user}'",
+        )
+    if message.reply_to == REPLY_TO:
+        if channel.inbox is None:
+            raise AmqpError(PRECONDITION_FAILED, "fast reply consumer does not exist")
+        return msgspec.structs.replace(message, reply_to=channel.inbox)
+    return message
+
+
+def resolve(session: Session, target: Target) -> None:
+    """Looks up where a target leads now."""
+    if target.immediate:
+        raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
+    version = session.routing.version
+    target.inbox = not target.exchange and target.key.startswith(INBOX_PREFIX)
+    try:
+        target.queues, target.topics, target.reads = session.routes.resolve(target.exchange, target.key)
+    except NotFound as error:
+        raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{session.names.vhost}'") from error
+    except NotAllowed as error:
+        raise AmqpError(
+            ACCESS_REFUSED,
+            f"cannot publish to internal exchange '{target.exchange}' in vhost '{session.names.vhost}'",
+        ) from error
+    target.version = version
+
+
+def give_back(session: Session, channel: Channel, message: Message) -> None:
+    """basic.return: nobody wants it, and the publisher wants to know."""
+    out = session.out
+    out.append(return_head(channel.number, NO_ROUTE, "NO_ROUTE", message.exchange or "", message.routing_key or ""))
+    add_content(out, channel.number, encode(message, session.names), message.payload, session.engine.frame_max)
+    session.to_flush()
+
+
+def count(session: Session, channel: Channel) -> None:
+    """Tells the meters what was published on the channel in this turn. Before it is written."""
+    channel.fresh = fresh = channel.published - channel.metered
+    channel.metered = channel.published
+    session.meter.published += fresh
+    session.meter.published_bytes += channel.pending_bytes - fresh * OVERHEAD_BYTES
+
+
+def is_wide(channel: Channel) -> bool:
+    """Whether what was published in this turn is too much to be written in one: large messages to many queues."""
+    copies = len(channel.pending) + len(channel.pending_topics)
+    return copies > 1 and copies * channel.pending_bytes > TURN_BYTES
+
+
+def write(session: Session, channel: Channel) -> None:
+    """Writes what was published on the channel in this turn."""
+    for _ in _write(session, channel):
+        pass
+
+
+async def write_in_turns(session: Session, channel: Channel) -> None:
+    """The same, with turns for everybody else in between. Nothing else may happen on the connection meanwhile."""
+    size = 0
+    for written in _write(session, channel):
+        size += written
+        if size >= TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+
+
+def _write(session: Session, channel: Channel) -> Iterator[int]:
+    """Step by step; says after each how many bytes it has written."""
+    receipts: list[Receipt] = []
+    failures: list[WaystationError] = []
+    refused: set[int] = set()
+    pending, channel.pending = channel.pending, {}
+    if len(pending) > 1:
+        for names in alike({name: batch.messages for name, batch in pending.items()}):
+            for taken, receipt in session.broker.queues.put_same(names, pending[names[0]].messages):
+                receipts.append(receipt)
+                for name in taken:
+                    del pending[name]
+                yield channel.pending_bytes
+    for name, batch in pending.items():
+        try:
+            result = session.broker.queues.put_each(name, batch.messages)
+        except NotFound:
+            continue  # deleted a moment ago: as if it had not been bound
+        except WaystationError as error:
+            failures.append(error)
+            refused.update(batch.sequences)
+            continue
+        if result.receipt is not None:
+            receipts.append(result.receipt)
+        for index in result.refused:
+            refused.add(batch.sequences[index])
+        yield channel.pending_bytes
+    if channel.pending_topics:
+        yield from _write_topics(session, channel, receipts, failures, refused)
+    size, channel.pending_bytes = channel.pending_bytes, 0
+    if failures and not channel.confirming:
+        session.publish_failed(channel, failures[0])
+        return
+    last = 0
+    if channel.confirming and not channel.closed:
+        last = _nack(session, channel, refused)
+    if receipts or last:
+        session.took_off(size)
+        session.broker.when_kept(receipts, channel.begin_turn(last, size))
+
+
+def alike(pending: Mapping[str, Sequence[Message]]) -> list[list[str]]:
+    """Queues that get the same messages as others: what an exchange fans out is written once for many of them."""
+    groups: dict[tuple[int, int, int], list[str]] = {}
+    for name, messages in pending.items():
+        group = groups.setdefault((len(messages), id(messages[0]), id(messages[-1])), [])
+        if not group or pending[group[0]] == messages:
+            group.append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _nack(session: Session, channel: Channel, refused: set[int]) -> int:
+    """Tells of what was refused; returns the highest number of this turn that was not, 0 if all were."""
+    for sequence in sorted(refused):
+        session.meter.failed(NACKED)
+        session.send(nack_frame(channel.number, sequence, False))
+    first, last = channel.written + 1, channel.sequence
+    channel.written = last
+    while last in refused:
+        last -= 1
+    return last if last >= first else 0
+
+
+def _write_topics(
+    session: Session,
+    channel: Channel,
+    receipts: list[Receipt],
+    failures: list[WaystationError],
+    refused: set[int],
+) -> Iterator[int]:
+    pending, channel.pending_topics = channel.pending_topics, {}
+    for name, batch in pending.items():
+        try:
+            receipts += session.broker.messages.publish(name, batch.messages).receipts
+        except NotFound:
+            continue
+        except WaystationError as error:
+            failures.append(error)
+            refused.update(batch.sequences)
+        yield channel.pending_bytes

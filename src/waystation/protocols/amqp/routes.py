@@ -1,0 +1,70 @@
+"""Where a publish goes, as one virtual host sees it: by the heart's routing table, and by names of queues and topics.
+
+A virtual host reaches what is in it and nothing else; the heart's own default exchange is that of `/`. One per
+connection, made when it has said which virtual host it wants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.errors import NotFound
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.message import Message
+    from waystation.protocols.amqp.events import Target
+    from waystation.protocols.amqp.names import Names
+    from waystation.protocols.amqp.sources import Sources
+
+
+class Routes:
+    """One virtual host's."""
+
+    __slots__ = ("_broker", "_names", "_sources")
+
+    def __init__(self, broker: Broker, names: Names, sources: Sources) -> None:
+        self._broker = broker
+        self._names = names
+        self._sources = sources
+
+    def holds(self, name: str) -> bool:
+        """Whether a queue or exchange of this name is in this virtual host: `/` has no prefix that keeps it apart."""
+        return "/" not in name or self._broker.namespaces.of(self._names.full(name)) == self._names.vhost
+
+    def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """Queues and topics that a publish goes to, and whether that depends on the message."""
+        names = self._names
+        if not self.holds(exchange):
+            raise NotFound(f"exchange {exchange!r} is not in this virtual host")
+        if not exchange and not self.holds(key):
+            return (), (), False
+        if not exchange and names.prefix:
+            # The default exchange of a namespace reaches that namespace's queues alone.
+            if names.full(key) in self._broker.queues:
+                return (names.full(key),), (), False
+            source = self._sources.find(key)
+            return ((), (source.topic,), False) if source is not None else ((), (), False)
+        route = self._broker.routing.resolve(names.full(exchange) if exchange else "", key)
+        if not exchange and any(map(self._sources.hides, route.topics)):
+            return (), (), False
+        if not exchange and not route.queues:
+            source = self._sources.find(key)
+            if source is not None:
+                return (), (source.topic,), False
+        return route.queues, route.topics, route.reads_messages
+
+    def route_all(
+        self, target: Target, more: tuple[str, ...], message: Message
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where one message goes: by what is in it, and by the other keys that it says."""
+        queues: dict[str, None] = {}
+        topics: dict[str, None] = {}
+        if not target.exchange:
+            for key in (target.key, *more):
+                found = self.resolve("", key)
+                queues.update(dict.fromkeys(found[0]))
+                topics.update(dict.fromkeys(found[1]))
+            return tuple(queues), tuple(topics)
+        routed = self._broker.routing.route_all(self._names.full(target.exchange), (target.key, *more), message)
+        return tuple(routed[0]), tuple(routed[1])

@@ -1,0 +1,118 @@
+"""The AMQP door: a listening socket and the connections behind it.
+
+Everything but the socket is loaded when the first client comes: a broker that nobody speaks AMQP to starts as fast and
+stays as small as one without this door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waystation.world.alarm import PatientTimer
+from waystation.world.listener import Leave, Listener
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.amqp.connection import Connection
+    from waystation.protocols.amqp.room import Room
+    from waystation.protocols.budget import Budgets
+
+TICK_S = 1.0
+READ_BYTES = 256 * 1024
+FAREWELL_TURNS = 50
+
+
+class AmqpDoor:
+    """Opens when started; `stop` closes it and every connection."""
+
+    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
+        self.broker = broker
+        self.budgets = budgets
+        self.now_s = broker.world.clock.monotonic
+        self.tx_ids: list[str] = []  # transactional ids that no channel uses now
+        self._host = host
+        self._port = port
+        self._listener: Listener | None = None
+        self._connections: dict[Connection, None] = {}
+        self._leaves: dict[Connection, Leave] = {}
+        self._timer: PatientTimer | None = None
+        self._buffer: memoryview | None = None
+        self._room: Room | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address, with the port that was taken where 0 was asked for."""
+        gate = self.broker.admission.gate("amqp")
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._port = await self._listener.start()
+        return self._host, self._port
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            if connection.session is not None:
+                connection.session.end("broker forced connection closure with reason 'shutdown'")
+            connection.over()
+        for _ in range(FAREWELL_TURNS):
+            await asyncio.sleep(0)
+            if not self._connections:
+                return
+        for connection in list(self._connections):
+            connection.abort()  # a client that does not read would keep its connection for ever
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    @property
+    def buffer(self) -> memoryview:
+        """Where bytes arrive, of whichever connection is read."""
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(READ_BYTES))
+        return self._buffer
+
+    @property
+    def room(self) -> Room:
+        """Memory for what clients have sent and what cannot be stored yet."""
+        if self._room is None:
+            from waystation.protocols.amqp.room import SETTING, Room
+
+            broker = self.broker
+            self._room = Room(lambda: broker.settings.integer(SETTING), broker.max_queue_message_bytes)
+        return self._room
+
+    def _connect(self, leave: Leave) -> Connection:
+        from waystation.protocols.amqp.connection import Connection
+
+        if self._timer is None:
+            self._timer = PatientTimer(TICK_S, self._tick)
+            self._unsubscribe = self.broker.pressure.subscribe(self._pressure)
+        connection = Connection(self)
+        self._leaves[connection] = leave
+        return connection
+
+    def add(self, connection: Connection) -> None:
+        self._connections[connection] = None
+
+    def dismiss(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        leave = self._leaves.pop(connection, None)
+        if leave is not None:
+            leave()
+
+    def _pressure(self, namespace: str, reason: str | None) -> None:
+        for connection in list(self._connections):
+            session = connection.session
+            if session is not None and session.names.vhost == namespace:
+                session.pressure(reason)
+
+    def _tick(self) -> None:
+        self._timer = PatientTimer(TICK_S, self._tick)
+        now_s = self.now_s()
+        for connection in list(self._connections):
+            connection.tick(now_s)

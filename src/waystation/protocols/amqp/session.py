@@ -1,0 +1,584 @@
+"""A session: one connection's events (`engine.py`) become calls of the broker, its answers become frames.
+
+It has no socket: bytes come in by `receive`, and go out through `Outside`, which is the connection in real life and a
+test elsewhere. Events are worked off in order. One that has to wait (a declaration that must be durable) makes those
+behind it wait, and the peer is not read meanwhile; publishes and acks wait for nothing and are written once a turn.
+
+Invariant: whatever a peer sends, its session ends with the protocol's own error at worst; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pamqp import commands
+from pamqp.base import Frame
+
+from waystation.broker.presence import ConnectionInfo, doing_at
+from waystation.errors import NotAllowed, WaystationError
+from waystation.protocols.amqp import handshake, publishing, settling
+from waystation.protocols.amqp.channel import Channel
+from waystation.protocols.amqp.declaring import Declaring
+from waystation.protocols.amqp.engine import Engine
+from waystation.protocols.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NAMES,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    AmqpError,
+    of_error,
+)
+from waystation.protocols.amqp.events import (
+    Acked,
+    Broken,
+    ChannelState,
+    Event,
+    Greeted,
+    Method,
+    Opened,
+    Phase,
+    Published,
+    WrongHeader,
+)
+from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
+from waystation.protocols.amqp.methods import HANDLERS
+from waystation.protocols.amqp.names import DEFAULT, Names
+from waystation.protocols.amqp.room import Room, Share
+from waystation.protocols.amqp.routes import Routes
+from waystation.protocols.amqp.sources import Sources
+from waystation.protocols.budget import FREE_BYTES
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.message import Message
+    from waystation.protocols.amqp.consumer import Consumer
+
+logger = logging.getLogger("waystation.amqp")
+
+MOST_IN_FLIGHT = 8 * 1024 * 1024
+"""Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
+MOST_OUT_BYTES = 1024 * 1024
+"""Messages that are written at the end of this turn of the loop; with more, they are written at once."""
+PUBLISH = "basic.publish"
+CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
+
+
+class Outside(Protocol):
+    """What is around a session."""
+
+    peer: tuple[str, int]
+    host: tuple[str, int]
+
+    @property
+    def congested(self) -> bool:
+        """Whether the peer has not read so much that it shall be sent nothing that it can do without."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the peer has to read before it is sent another message."""
+
+    def to_flush(self) -> None:
+        """There is something in `out`; it is to be written when this turn is over."""
+
+    def write_out(self) -> None:
+        """There is much in `out`; it is to be written now."""
+
+    def to_work(self) -> None:
+        """Events wait, and now they can be worked off."""
+
+    def to_get(self) -> None:
+        """The next event gets a message that may be long: `get_one` is to be called when nobody has long work to do."""
+
+    def over(self) -> None:
+        """What is in `out` is the last that is sent."""
+
+
+class Session:
+    """One connection's, from its first byte to its last."""
+
+    __slots__ = (
+        "_blocked", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck", "_task", "_writing",
+        "broker", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name",
+        "names", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources",
+        "tx_ids", "user",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.meter = broker.meters.amqp
+        self.publish_times = self.meter.call(PUBLISH)
+        self.outside = outside
+        self.name = name
+        self.tx_ids = tx_ids  # free ones, shared by all sessions
+        self.room = Share(room)
+        self.engine = Engine(broker.max_queue_message_bytes)
+        self.names = Names(DEFAULT)
+        self.sources = Sources(broker, self.names)
+        self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
+        self.routes = Routes(broker, self.names, self.sources)
+        self.out: list[bytes] = []
+        self.out_bytes = 0  # of the messages in it
+        self.hungry: dict[Consumer, None] = {}  # may have room for more
+        self.channels: dict[int, Channel] = {}
+        self.client: dict[str, Any] = {}
+        self.user = ""
+        self.heartbeat_s = 0
+        self.closed = False
+        self.since_ms = broker.world.clock.now_ms()
+        self._events: deque[Event] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._writing = False  # the task writes what was published
+        self._in_flight = 0
+        self._pressed: str | None = None  # why the namespace cannot take more
+        self._published = False
+        self._blocked = False
+        self._stuck = False  # the next event gets a message, and there is no room for one
+        self._long_gets = False  # the last one that was got was long: the next one waits for its turn
+
+    # -- bytes in, frames out -----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come. `engine.more`: those were too many for one turn, and it wants to be called without any."""
+        if self.closed:
+            if CLOSE_OK in data:
+                self.outside.over()
+            return
+        self._events.extend(self.engine.receive(data))
+        self.work()
+
+    @property
+    def busy(self) -> bool:
+        """Whether more bytes are of no use now."""
+        return self._task is not None or self._blocked or self._in_flight > MOST_IN_FLIGHT or self._stuck
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that were not worked off."""
+        return bool(self._events)
+
+    def work(self) -> None:
+        """Works off events, as far as none of them has to wait."""
+        if self.broker.tracing is not None:
+            self.broker.tracing.arrived("amqp")
+        try:
+            self._work_off()
+        except Exception:
+            self._broke()
+
+    def _work_off(self) -> None:
+        events = self._events
+        touched: dict[Channel, None] = {}
+        self._stuck = False
+        while events and self._task is None and not self.closed:
+            event = events.popleft()
+            if isinstance(event, Published):
+                channel: Channel | None = event.channel.owner
+                if channel is not None and not channel.closed:
+                    touched[channel] = None
+                    try:
+                        publishing.publish(self, channel, event)
+                    except AmqpError as error:
+                        self._fail(channel, error, 60, 40)
+                    except WaystationError as error:
+                        self._fail(channel, self.translated(error), 60, 40)
+            elif isinstance(event, Acked):
+                channel = event.channel.owner
+                if channel is not None and not channel.closed:
+                    touched[channel] = None
+                    try:
+                        settling.ack(channel, event.tag, event.multiple)
+                    except AmqpError as error:
+                        self._fail(channel, error, 60, 80)
+            elif (
+                isinstance(event, Method)
+                and isinstance(event.method, commands.Basic.Get)
+                and (self._long_gets or self._full)
+            ):
+                events.appendleft(event)
+                self._stuck = True
+                if not self._full:
+                    self.outside.to_get()
+                break
+            else:
+                self._finish(touched)
+                if self._task is not None:
+                    events.appendleft(event)  # what was published before it is not written yet
+                    break
+                self._handle(event)
+        self._finish(touched)
+
+    def get_one(self) -> None:
+        """It is this session's turn to get a long message."""
+        self._long_gets = False
+        self.work()
+
+    def got(self, size: int) -> None:
+        """A message of this size was got."""
+        self._long_gets = size > FREE_BYTES
+        self.delivering(size)
+
+    @property
+    def _full(self) -> bool:
+        """No message is got for a peer that has not read those before: a request of twenty bytes gets a megabyte."""
+        return self.out_bytes > MOST_OUT_BYTES or self.outside.full
+
+    def _finish(self, touched: dict[Channel, None]) -> None:
+        """Writes what channels have collected."""
+        wide: list[Channel] = []
+        for channel in touched:
+            if channel.settled and not channel.closed:
+                try:
+                    channel.settle_acked()
+                except WaystationError as error:
+                    self._fail(channel, self.translated(error), 60, 80)
+            if channel.published > channel.metered:
+                publishing.count(self, channel)
+            if channel.pending or channel.pending_topics or channel.written < channel.sequence:
+                self._published = True
+                if publishing.is_wide(channel):
+                    wide.append(channel)
+                else:
+                    publishing.write(self, channel)
+            else:
+                channel.pending_bytes = 0  # nobody wants them, or they wait for their transaction
+        if touched and self._pressed is not None and self._published:
+            self._block()
+        touched.clear()
+        if wide:
+            self._writing = True
+            self._task = asyncio.get_running_loop().create_task(self._write_in_turns(wide))
+
+    async def _write_in_turns(self, channels: list[Channel]) -> None:
+        """Large messages to many queues; events behind them wait. It goes on if the connection ends meanwhile."""
+        try:
+            for channel in channels:
+                await publishing.write_in_turns(self, channel)
+        except Exception:
+            self._broke()
+        finally:
+            self._task, self._writing = None, False
+            self.outside.to_work()
+
+    def send(self, frame: bytes) -> None:
+        self.out.append(frame)
+        self.outside.to_flush()
+
+    def answer(self, channel: int, method: Frame) -> None:
+        self.send(method_frame(method, channel))
+
+    def to_flush(self) -> None:
+        self.outside.to_flush()
+
+    def delivering(self, size: int) -> None:
+        """Messages of this size were put into `out`."""
+        self.out_bytes += size
+        if self.out_bytes > MOST_OUT_BYTES:
+            self.outside.write_out()
+
+    def written(self) -> None:
+        """What was in `out` is the socket's."""
+        self.out.clear()
+        self.out_bytes = 0
+        if self._stuck and not self.outside.full:
+            self.outside.to_work()
+
+    def fed(self, *, sparingly: bool = False) -> None:
+        """The socket can take more: consumers with room get credit. `sparingly`: only for what is small."""
+        hungry, self.hungry = self.hungry, {}
+        for consumer in hungry:
+            if not consumer.pass_on(sparingly=sparingly):
+                self.hungry[consumer] = None
+
+    def starve(self, stop: bool) -> None:
+        """The peer does not read, or does again: credit that consumers have is of no use meanwhile."""
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                if consumer.feed is not None:
+                    if stop:
+                        consumer.feed.pause()
+                    else:
+                        consumer.feed.resume()
+
+    # -- publishes on their way to the disk ---------------------------------------------------------------------------
+
+    def took_off(self, size: int) -> None:
+        self._in_flight += size
+
+    def landed(self, size: int) -> None:
+        before = self._in_flight
+        self._in_flight = before - size
+        if before > MOST_IN_FLIGHT >= self._in_flight:
+            self.outside.to_work()
+
+    def publish_failed(self, channel: Channel, error: WaystationError) -> None:
+        """A publish without confirms was not stored: closing the channel is all there is to tell it."""
+        if not channel.closed:
+            self._fail(channel, self.translated(error), 60, 40)
+
+    def pressure(self, reason: str | None) -> None:
+        """The namespace is short of something, or is no more."""
+        self._pressed = reason
+        if reason is not None and self._published:
+            self._block()
+        elif reason is None and self._blocked:
+            self._blocked = False
+            if self._knows("connection.blocked"):
+                self.answer(0, commands.Connection.Unblocked())
+            self.outside.to_work()
+
+    def _block(self) -> None:
+        if self._blocked or self.closed or self.engine.phase is not Phase.OPEN:
+            return
+        self._blocked = True
+        if self._knows("connection.blocked"):
+            self.answer(0, commands.Connection.Blocked((self._pressed or "")[:200]))
+        self.outside.to_work()
+
+    def _knows(self, capability: str) -> bool:
+        capabilities = self.client.get("capabilities")
+        return isinstance(capabilities, dict) and bool(capabilities.get(capability))
+
+    def give_back(self, channel: Channel, message: Message) -> None:
+        publishing.give_back(self, channel, message)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        try:
+            if isinstance(event, Method):
+                if event.channel is None:
+                    self._connection_method(event.method)
+                else:
+                    self._method(event.channel, event.method)
+            elif isinstance(event, Opened):
+                self._open_channel(event.channel)
+            elif isinstance(event, Greeted):
+                self.answer(0, handshake.start(self.broker.cluster_id))
+            elif isinstance(event, WrongHeader):
+                self.send(PROTOCOL_HEADER)
+                self.closed = True
+                self.outside.over()
+            elif isinstance(event, Broken):
+                self._broken(event)
+        except AmqpError as error:
+            self.close(error)
+
+    def _broke(self) -> None:
+        """A mistake of ours ends this session, and no other."""
+        logger.exception("a session failed and is closed: connection=%s", self.name)
+        self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
+
+    def _broken(self, event: Broken) -> None:
+        if event.channel is None:
+            self.close(event.error)
+        elif event.channel.owner is not None:
+            self._fail(event.channel.owner, event.error, 60, 40)
+
+    def _open_channel(self, state: ChannelState) -> None:
+        state.owner = self.channels[state.number] = Channel(self, state)
+        self.answer(state.number, commands.Channel.OpenOk())
+
+    def _method(self, state: ChannelState, method: Frame) -> None:
+        channel: Channel | None = state.owner
+        if isinstance(method, commands.Channel.Close):
+            self.engine.closed(state)
+            if channel is not None:
+                channel.gone(politely=True)
+                self.channels.pop(state.number, None)
+            self.answer(state.number, commands.Channel.CloseOk())
+            return
+        if channel is None or channel.closed:
+            return
+        handler = HANDLERS.get(method.name)
+        if handler is None:
+            raise AmqpError(NOT_IMPLEMENTED, f"{method.name} is not for clients to send")
+        began = self.broker.world.clock.monotonic()
+        try:
+            answer = handler(self, channel, method)
+        except AmqpError as error:
+            self._fail(channel, error, *divmod(method.index, 1 << 16))
+            return
+        except WaystationError as error:
+            self._fail(channel, self.translated(error), *divmod(method.index, 1 << 16))
+            return
+        if answer is None or isinstance(answer, Frame):
+            self._took(method, began)
+            if answer is not None:
+                self._reply(channel, method, answer)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer, began))
+
+    def _took(self, method: Frame, began: float) -> None:
+        self.meter.call(method.name.lower()).add(self.broker.world.clock.monotonic() - began)
+
+    async def _wait(self, channel: Channel, method: Frame, work: Awaitable[Frame | None], began: float) -> None:
+        """Something that takes a while; events behind it wait."""
+        try:
+            answer = await work
+            self._took(method, began)
+            if answer is not None and not channel.closed:
+                self._reply(channel, method, answer)
+        except AmqpError as error:
+            self._fail(channel, error, *divmod(method.index, 1 << 16))
+        except WaystationError as error:
+            self._fail(channel, self.translated(error), *divmod(method.index, 1 << 16))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self._broke()
+        finally:
+            self._task = None
+            self.outside.to_work()
+
+    def _reply(self, channel: Channel, method: Frame, answer: Frame) -> None:
+        if not getattr(method, "nowait", False):
+            self.answer(channel.number, answer)
+
+    def _connection_method(self, method: Frame) -> None:
+        if isinstance(method, commands.Connection.StartOk):
+            self._authenticate(method)
+        elif isinstance(method, commands.Connection.TuneOk):
+            frame_max, channel_max, self.heartbeat_s = handshake.tuned(method)
+            self.engine.tuned(frame_max, channel_max)
+        elif isinstance(method, commands.Connection.Open):
+            self._open(method)
+        elif isinstance(method, commands.Connection.Close):
+            self.answer(0, commands.Connection.CloseOk())
+            self.ended(politely=True)
+            self.outside.over()
+        elif isinstance(method, commands.Connection.CloseOk):
+            self.outside.over()
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            self.answer(0, commands.Connection.UpdateSecretOk())
+
+    def _authenticate(self, method: commands.Connection.StartOk) -> None:
+        self.client = dict(method.client_properties or {})
+        response: Any = method.response
+        try:
+            self.user = handshake.user_of(
+                method.mechanism, response.encode() if isinstance(response, str) else bytes(response)
+            )
+        except AmqpError as error:
+            logger.warning("login refused: mechanism=%s client=%s", method.mechanism[:20], self.outside.peer[0])
+            if self._knows("authentication_failure_close"):
+                raise
+            logger.debug("%s", error)
+            self.closed = True
+            self.outside.over()
+            return
+        self.answer(0, handshake.tune())
+
+    def _open(self, method: commands.Connection.Open) -> None:
+        vhost = method.virtual_host
+        if vhost not in self.broker.namespaces:
+            raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found")
+        try:
+            self.broker.namespaces.check_connections(vhost, self.broker.presence.count(vhost))
+        except NotAllowed as error:
+            raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused: {error}") from error
+        self.names = Names(vhost)
+        self.sources = Sources(self.broker, self.names)
+        self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
+        self.routes = Routes(self.broker, self.names, self.sources)
+        self._pressed = self.broker.pressure.reason(vhost)
+        self.broker.presence.add(self)
+        self.answer(0, commands.Connection.OpenOk())
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def translated(self, error: WaystationError) -> AmqpError:
+        return of_error(error)
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        """Its queue is gone: the client is told, if it can be."""
+        consumer.channel.consumers.pop(consumer.tag, None)
+        if self._knows("consumer_cancel_notify") and not self.closed:
+            self.answer(consumer.channel.number, commands.Basic.Cancel(consumer.tag, True))
+
+    def _fail(self, channel: Channel, error: AmqpError, class_id: int, method_id: int) -> None:
+        """An error on a channel: it ends the channel, or all of them."""
+        if error.hard:
+            self.close(error, class_id, method_id)
+        elif not channel.closed and not self.closed:
+            self.meter.failed(NAMES[error.code])
+            logger.info("channel closed: connection=%s channel=%d: %s", self.name, channel.number, error.reply_text)
+            self.engine.closing(channel.state)
+            channel.gone(politely=False)
+            self.channels.pop(channel.number, None)
+            self.answer(channel.number, commands.Channel.Close(error.code, error.reply_text, class_id, method_id))
+
+    def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
+        """Ends the connection, saying why. The peer's agreement is awaited for a moment by whoever is outside."""
+        if self.closed:
+            return
+        self.meter.failed(NAMES[error.code])
+        logger.info("connection closed: connection=%s: %s", self.name, error.reply_text)
+        if self.engine.phase is not Phase.HEADER:
+            self.answer(0, commands.Connection.Close(error.code, error.reply_text, class_id, method_id))
+        self.ended(politely=False)
+
+    def end(self, reason: str) -> None:
+        """Somebody who runs the broker wants it to end."""
+        self.close(AmqpError(CONNECTION_FORCED, reason))
+
+    def ended(self, *, politely: bool) -> None:
+        """Nothing more is worked off; what it held is given back, and what was its own goes."""
+        if self.closed:
+            return
+        self.closed = True
+        self._events.clear()
+        self.hungry.clear()
+        if self._task is not None and not self._writing:
+            self._task.cancel()
+        for channel in list(self.channels.values()):
+            channel.gone(politely=politely)
+        self.channels.clear()
+        self.room.end()
+        self.broker.presence.discard(self)
+        self.broker.queues.release_owner(self.name)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> str:
+        return self.names.vhost
+
+    @property
+    def door(self) -> str:
+        return "amqp"
+
+    def token(self) -> str:
+        """Part of a name that nobody has."""
+        return self.broker.world.random.uuid().hex
+
+    def texts(self) -> Iterable[str]:
+        said = (value for value in self.client.values() if isinstance(value, str))
+        consumers = (one for channel in self.channels.values() for one in channel.consumers.values())
+        return (self.name, self.user, *said, *(consumer.info().queue for consumer in consumers))
+
+    def info(self) -> ConnectionInfo:
+        channels = [channel.info() for channel in self.channels.values()]
+        return ConnectionInfo(
+            self.name,
+            "amqp",
+            self.user,
+            self.names.vhost,
+            self.outside.peer,
+            self.outside.host,
+            self.since_ms,
+            "blocked" if self._blocked else "running",
+            self.client,
+            self.engine.channel_max,
+            self.engine.frame_max,
+            self.heartbeat_s,
+            getattr(self.outside, "received_bytes", 0),
+            getattr(self.outside, "sent_bytes", 0),
+            channels,
+            doing_at(channels),
+        )

@@ -1,0 +1,415 @@
+"""One client's connection: requests in their order, one at a time, and what may take the connection over.
+
+Requests that come before the last one is answered wait; while too many wait, or the client does not read its answers,
+or there is no room for a large request (`protocols/budget.py`), its socket is not read. A call that waits for messages
+ends when its client goes away; any other runs to its end, since what it does must not stop half-way. Whatever a client
+sends, the worst that happens is that its own connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from waystation.broker.presence import ConnectionInfo
+from waystation.errors import Unavailable
+from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.http.calls import AnyRoute, Stream
+from waystation.protocols.http.engine import Broken, Engine, Expects, Request
+from waystation.protocols.http.events import EventStream
+from waystation.protocols.http.problems import problem_of_status
+from waystation.protocols.http.replies import Reply, error_reply, problem_reply, reply_bytes
+from waystation.protocols.http.websocket import WebSocket
+from waystation.protocols.http.wire import Takeover
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.server import HttpDoor
+
+logger = logging.getLogger("waystation.http")
+
+MAX_WAITING = 32
+"""Requests of a client that wait for their turn; and their bodies have no more than FREE_BYTES."""
+LARGEST_ANSWER = 48 * 1024 * 1024
+"""Bytes of an answer that shows messages: 8 MiB of them, of which JSON's escapes make six times as much at worst."""
+REQUEST_S = 60.0
+"""How long a request may take to arrive."""
+LINGER_S = 5.0
+PARSE_BYTES = 8 * 1024
+"""Are looked through at once, since each few of them may be a piece of a body or a request of their own: a third of
+a millisecond. What is the body of one request is taken as a whole."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection(asyncio.Protocol):
+    """Made by the door for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._engine = Engine()
+        self._waiting: deque[Request] = deque()
+        self._broken: Broken | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._route: AnyRoute | None = None  # what is being answered, or has taken the connection over
+        self._takeover: Takeover | None = None
+        self._transport: asyncio.Transport | None = None
+        self._requests = door.budgets.requests.share(self, lambda: self._received)
+        self._unsent = door.budgets.unsent.share(self, self._unsent_bytes)
+        self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
+        self._making = False  # a long answer: what it shows may be nowhere else any more
+        self._received = 0
+        self._unparsed = b""  # what has come and was not looked at; the socket is not read meanwhile
+        self._parsing = False  # in line for a turn of the loop
+        self._much = False  # the last read has given much
+        self._served_bytes = 0  # the body that is being dealt with
+        self._writing_paused = False
+        self._reading_paused = False
+        self._held_back = False
+        self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
+        self.last_active_s = 0.0
+        self.since_ms = 0
+        self.name = "http:gone"
+
+    # -- the transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(FREE_BYTES)
+        self.last_active_s = self._door.now_s()
+        peer = self._address("peername")
+        self.name = f"http:{peer[0]}:{peer[1]}"
+        self._door.add(self)
+        self.since_ms = self._door.broker.world.clock.now_ms()
+        self._door.broker.presence.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._takeover is not None:
+            self._takeover.received(data)
+            return
+        if self._lingering is not None:
+            return
+        self._received += len(data)
+        if self._engine.between_requests:
+            self.last_active_s = self._door.now_s()
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        if len(data) >= MUCH_BYTES and not self._much:
+            self._much = True
+            self._door.budgets.read_much(self._read_on)
+        if not self._parsing:
+            self._parse()
+
+    def _read_on(self) -> None:
+        self._much = False
+        self._balance()
+
+    def _parse(self) -> None:
+        """Looks through a part of what has come, and through the rest when nobody else has long work to do."""
+        self._parsing = False
+        if self._takeover is not None or self._lingering is not None or self._transport is None:
+            self._unparsed = b""
+            return
+        self._parse_some()
+        if self._unparsed and len(self._unparsed) <= max(PARSE_BYTES, self._engine.left):
+            self._parse_some()
+        if self._unparsed:
+            self._parsing = True
+            self._door.budgets.long_work.then(self._parse)
+        self._count()
+        self._go_on()
+
+    def _parse_some(self) -> None:
+        data, left = self._unparsed, self._engine.left
+        size = max(PARSE_BYTES, min(left, len(data)))
+        part, self._unparsed = (data[:size], data[size:]) if len(data) > size else (data, b"")
+        for event in self._engine.receive(part):
+            if isinstance(event, Request):
+                if event.websocket:
+                    event.rest, self._unparsed = event.rest + self._unparsed, b""
+                self._waiting.append(event)
+            elif isinstance(event, Expects):
+                if self._task is None:
+                    self.write(CONTINUE)
+            else:
+                self._broken, self._unparsed = event, b""
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._unsent.hold(self._unsent_bytes())
+        if self._takeover is not None:
+            self._takeover.filled()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._unsent.drop()
+        if self._takeover is not None:
+            self._takeover.drained()
+        else:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.dismiss(self)
+        self._door.broker.presence.discard(self)
+        self._requests.drop()
+        self._unsent.drop()
+        self._waiting.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._takeover is not None:
+            self._takeover.lost()
+        if self._granted is not None:
+            self._granted.cancel()
+        if self._task is not None and self._waits:
+            self._task.cancel()
+
+    # -- what the door calls -------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float, idle_s: float) -> None:
+        """Every few seconds: closes a client that is idle for too long, or too slow to send a request."""
+        if self._takeover is not None:
+            self._takeover.tick(now_s)
+        elif self._task is None:
+            limit = idle_s if self._engine.between_requests else REQUEST_S
+            if now_s - self.last_active_s > limit:
+                self.close()
+
+    def shut(self) -> None:
+        """The broker stops: a call that waits ends now, any other is still answered."""
+        self._closing = True
+        if self._takeover is not None:
+            self._takeover.shut()
+        elif self._task is None:
+            self.close()
+        elif self._waits:
+            self._task.cancel()
+
+    # -- among those who share the memory ------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Asks for room for a large body that has begun to arrive. Those that wait to be dealt with count as well."""
+        waiting = sum(len(request.body) for request in self._waiting)
+        need = self._served_bytes + waiting + self._engine.awaited
+        if need > self._requests.size:
+            self._requests.want(need)
+        elif self._requests.size:
+            self._requests.hold(need)
+        self.hold_back(len(self._waiting) > MAX_WAITING or waiting > FREE_BYTES)
+
+    def _room(self) -> bool:
+        """Whether there is room for what this client would not read; if not, it is called when there is."""
+        if self._unsent.room > FREE_BYTES:
+            return True
+        self._unsent.want(SMALL_BYTES)
+        return False
+
+    async def room_for(self, route: AnyRoute) -> None:
+        """Messages are not read before there is room for them. One who waits for messages cannot keep it so long."""
+        if not route.shows_messages or self.gone or (route.waits and self._unsent.room >= LARGEST_ANSWER):
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._granted = granted
+        if not self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None)):
+            await granted
+        if route.waits:
+            self._unsent.drop()
+        elif self._door.budgets.long_work.taken:
+            await self._door.budgets.long_work.turn()
+
+    async def rest(self, size: int) -> None:
+        """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
+        self._making = True
+        if not self.gone:
+            self._unsent.hold(max(size, self._unsent.size))
+        await self._door.budgets.long_work.turn()
+
+    def on_room(self) -> None:
+        self._balance()
+        if self._takeover is None:
+            self._go_on()
+        elif not self._writing_paused:
+            self._takeover.drained()
+
+    def spare(self) -> bool:
+        if not self._writing_paused:
+            self._unsent.drop()
+        return not (self._requests.size or self._unsent.size)
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def overdue(self, why: str) -> bool:
+        if self._task is not None and not self._writing_paused:
+            return False  # its request is here, and we are at it
+        logger.info("connection closed: connection=%s reason=%s", self.name, why)
+        self.abort()
+        return True
+
+    # -- one request after another -------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if self._task is not None or self._takeover is not None or self._writing_paused or self._lingering is not None:
+            return
+        if self._waiting:
+            request = self._waiting.popleft()
+            self._served_bytes = len(request.body)
+            self._count()
+            self._task = asyncio.get_running_loop().create_task(self._serve(request))
+        elif self._broken is not None:
+            reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
+            self._write_all(reply_bytes(reply, self._door.date(), keep_alive=False))
+            self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection a little later: a client that is still sending would lose the answer with its socket."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            outcome = await self._door.desk.answer(request, self)
+        except asyncio.CancelledError:
+            outcome = error_reply(Unavailable("the broker stops; ask again"))
+        finally:
+            self._task = None
+            self._making = False
+            self._served_bytes = 0
+            self._requests.renew()
+            self._count()
+            self.last_active_s = self._door.now_s()
+        if isinstance(outcome, Stream):
+            self._hand_over(outcome, request)
+        else:
+            self._route = None
+            self._send(outcome, request)
+
+    def serving(self, route: AnyRoute) -> None:
+        """The desk has found what the request is for."""
+        self._route = route
+        if route.waits and self.gone:
+            raise Unavailable("the client has gone")
+
+    @property
+    def _waits(self) -> bool:
+        """What is being answered ends when its client goes away."""
+        return self._route is not None and self._route.waits and not self._making
+
+    def _send(self, reply: Reply, request: Request) -> None:
+        keep_alive = request.keep_alive and not request.websocket and not self._closing
+        head_only = request.method == "HEAD"
+        self._write_all(reply_bytes(reply, self._door.date(), keep_alive=keep_alive, head_only=head_only))
+        if not keep_alive:
+            self.close()
+        else:
+            self._go_on()
+
+    def _hand_over(self, stream: Stream, request: Request) -> None:
+        if self.gone or self._closing:
+            stream.session.end()
+            self.close()
+            return
+        self._requests.drop()
+        self.hold_back(False)
+        if request.websocket:
+            self._takeover = WebSocket(stream, self, request)
+        else:
+            self._takeover = EventStream(stream.session, self, self._door.date())
+        self._takeover.begin()
+
+    # -- among the connections -----------------------------------------------------------------------------------------
+
+    @property
+    def door(self) -> str:
+        return "http"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"
+        return ConnectionInfo(
+            self.name,
+            self.door,
+            "",
+            self.namespace,
+            self._address("peername"),
+            self._address("sockname"),
+            self.since_ms,
+            "closing" if self._closing else "running",
+            {"kind": kind} if kind else {},
+            doing=self._doing(kind),
+        )
+
+    def texts(self) -> Iterable[str]:
+        return (self.name, "" if self._route is None else self._route.path)
+
+    def _doing(self, kind: str) -> str:
+        if self._route is not None:
+            return f"{'streams' if kind else 'is answered'} {self._route.method} {self._route.path}"
+        idle_s = int(self._door.now_s() - self.last_active_s)
+        return f"idle for {idle_s} s" if idle_s else "idle"
+
+    def _address(self, which: str) -> tuple[str, int]:
+        found: Any = None if self._transport is None else self._transport.get_extra_info(which)
+        return (str(found[0]), int(found[1])) if found else ("", 0)
+
+    def end(self, reason: str) -> None:
+        """A stream is told why; a request that is being answered still is."""
+        logger.info("connection closed: connection=%s reason=%s", self.name, reason)
+        self._closing = True
+        if self._takeover is not None:
+            self._takeover.finish(Unavailable(reason))
+        elif self._task is None:
+            self.close()
+        elif self._waits:
+            self._task.cancel()
+
+    # -- the wire, and the peer ----------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def writable(self) -> bool:
+        return not self._writing_paused and not self.gone and self._room()
+
+    def write(self, data: bytes) -> None:
+        self._write_all([data])
+
+    def _write_all(self, pieces: list[bytes]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                self._transport.writelines(pieces)
+            if self._writing_paused:
+                self._unsent.hold(self._transport.get_write_buffer_size())
+            elif self._unsent.size:
+                self._unsent.drop()
+
+    def hold_back(self, stop: bool) -> None:
+        self._held_back = stop
+        self._balance()
+
+    def _balance(self) -> None:
+        stop = self._held_back or self._requests.wanted > 0 or bool(self._unparsed) or self._much
+        if stop == self._reading_paused or self._transport is None or self._transport.is_closing():
+            return
+        self._reading_paused = stop
+        if stop:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

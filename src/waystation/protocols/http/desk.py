@@ -1,0 +1,185 @@
+"""Where requests become calls of the broker: finds the route, reads what it needs, calls its handler, says what came.
+
+One per door. It has what handlers share: the broker, the holds of clients without a connection of their own, and the
+calls under way, which end before the broker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import Invalid, WaystationError
+from waystation.protocols.http.bodies import read_messages, with_trace
+from waystation.protocols.http.calls import (
+    STEP_BYTES,
+    AnyRoute,
+    Call,
+    Messages,
+    Nothing,
+    Peer,
+    Stream,
+    read_body,
+    read_query,
+    split_target,
+)
+from waystation.protocols.http.dashboard_files import DashboardFiles
+from waystation.protocols.http.engine import Request
+from waystation.protocols.http.guard import Guard
+from waystation.protocols.http.holds import Holds
+from waystation.protocols.http.json_pieces import chars_of, json_pieces
+from waystation.protocols.http.live_view import LiveView
+from waystation.protocols.http.problems import problem_of_status
+from waystation.protocols.http.replies import Reply, error_reply, json_reply, problem_reply
+from waystation.protocols.http.router import Router
+from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.http.takers import Takers
+from waystation.protocols.http.token import check_token
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.message import Delivered, Message
+    from waystation.protocols.http.connection import Connection
+    from waystation.protocols.http.rabbit_routes import Rabbit
+    from waystation.world.long_work import LongWork
+
+logger = logging.getLogger("waystation.http")
+
+
+class Desk:
+    """What handlers are given."""
+
+    def __init__(self, broker: Broker, host: str, long_work: LongWork) -> None:
+        self.broker = broker
+        self.long_work = long_work
+        self.meter = broker.meters.http
+        self.holds = Holds(broker.world.random.below(2**32), self.meter)
+        self.takers = Takers(broker, self.holds)
+        self.live = LiveView(broker)
+        self.openapi: bytes | None = None
+        self.files = DashboardFiles()
+        self._guard = Guard(host)
+        self._router = Router(ROUTES)
+        self._rabbit: Rabbit | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    @property
+    def rabbit(self) -> Rabbit:
+        """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
+        if self._rabbit is None:
+            from waystation.protocols.http.rabbit_routes import Rabbit
+
+            self._rabbit = Rabbit(self.broker)
+        return self._rabbit
+
+    async def answer(self, request: Request, connection: Connection) -> Reply | Stream:
+        """What a request gets, whatever happens."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._under_way.add(task)
+        try:
+            return await self._answer(request, connection)
+        except WaystationError as error:
+            self.meter.failed(type(error).__name__)
+            return self.rabbit.error_reply(error) if _is_rabbits(request.target) else error_reply(error)
+        except Exception:
+            self.meter.failed("internal")
+            logger.exception("a request could not be answered: method=%s", request.method)
+            return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
+        finally:
+            if task is not None:
+                self._under_way.discard(task)
+
+    async def _answer(self, request: Request, connection: Connection) -> Reply | Stream:
+        parts, query = split_target(request.target)
+        if _is_rabbits(request.target):
+            route, names = self.rabbit.find(request.method, parts)
+        else:
+            check_token(self.broker.settings.text("waystation.http.token"), request.headers, parts)
+            route, names = self._router.find(request.method, parts)
+        hosts = self.broker.settings.text("waystation.http.hosts")
+        self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
+        if route.method == "POST":
+            self._guard.check_post(request.headers)
+        if request.websocket and not route.streams:
+            raise Invalid(f"{route.path} is no WebSocket")
+        call = self._call(route, names, query, request, connection)
+        if route.method == "GET" and not request.websocket and route.is_changed_by(call.query):
+            # A browser's WebSocket says its origin always, which was compared above.
+            what = f"GET {route.path}"
+            self._guard.check_read(request.headers, what, route.instead, lenient=route.lenient)
+        connection.serving(route)
+        await connection.room_for(route)
+        if self.broker.tracing is not None:
+            self.broker.tracing.arrived("http")
+        now_s = self.broker.world.clock.monotonic
+        began = now_s()
+        try:
+            outcome = await route.handler(self, call)
+        finally:
+            self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
+        if outcome is None:
+            return Reply(204)
+        if isinstance(outcome, Reply | Stream):
+            return outcome
+        if route.shows_messages:
+            return await _made_in_turns(outcome, route.status, connection)
+        return json_reply(outcome, route.status)
+
+    def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
+        asked = read_query(query, route.query, route.bare)
+        body: Any = None
+        if route.body is Messages:
+            body = read_messages(request, raw=bool(getattr(asked, "raw", False)))
+            if self.broker.tracing is not None:
+                body = with_trace(body, request.headers)
+        elif route.body is not Nothing and (request.body or not route.optional_body):
+            body = read_body(request.body, route.body)
+        return Call(names, asked, body, request, peer)
+
+    def published(self, messages: Sequence[Message]) -> None:
+        """A client has sent these, and they were taken."""
+        self.meter.published += len(messages)
+        self.meter.published_bytes += sum(len(message.payload) for message in messages)
+
+    def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
+        """A consumer gets these; `acked`: which is all there is to acknowledge."""
+        self.meter.delivered += len(messages)
+        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in messages)
+        if acked:
+            self.meter.acked += len(messages)
+
+    def sweep(self) -> None:
+        """Every few seconds: forgets what is over."""
+        self.takers.sweep()
+
+    async def close(self, within_s: float) -> None:
+        """Ends what is under way, and gives back what is held."""
+        if self._under_way:
+            _, late = await asyncio.wait(set(self._under_way), timeout=within_s)
+            for task in late:
+                task.cancel()
+        await asyncio.sleep(0)  # what they answer is written
+        self.holds.close()
+
+
+async def _made_in_turns(outcome: Any, status: int, connection: Connection) -> Reply:
+    """The answer, in several turns of the loop if it is long."""
+    pieces: list[bytes] = []
+    made = said = 0
+    text = -1
+    for piece in json_pieces(outcome):
+        if made - said > STEP_BYTES:
+            text, said = chars_of(outcome) if text < 0 else text, made
+            await connection.rest(text + made)
+            if connection.gone:
+                break
+        pieces.append(piece)
+        made += len(piece)
+    return Reply(status, b"".join(pieces)) if made <= STEP_BYTES else Reply(status, pieces=pieces)
+
+
+def _is_rabbits(target: bytes) -> bool:
+    return target.startswith(b"/api/")

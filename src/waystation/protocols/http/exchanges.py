@@ -1,0 +1,211 @@
+"""The API of routing: exchanges, bindings, publishing through them, and where a message would go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.view_routing import (
+    Binding,
+    BindingList,
+    BindingsQuery,
+    BindingsTerms,
+    ExchangeList,
+    ExchangesQuery,
+    bindings_page,
+    exchanges_page,
+)
+from waystation.errors import Invalid, NotFound
+from waystation.message_json import from_json_object
+from waystation.protocols.http.bodies import MessageIn
+from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, read_json
+from waystation.protocols.http.replies import json_reply
+from waystation.protocols.http.topics import Place, Published
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.desk import Desk
+
+TAG = "routing"
+
+
+class ExchangeIn(msgspec.Struct, omit_defaults=True):
+    """What the exchange shall be."""
+
+    kind: Annotated[
+        str, Meta(description="direct, fanout, topic, headers, filter, x-consistent-hash, x-delayed-message")
+    ] = "direct"
+    alternate: Annotated[str, Meta(description="the exchange for what matches nothing")] | None = None
+    arguments: Annotated[
+        dict[str, Any], Meta(description="`x-delayed-type`, `hash-header`, `hash-property`, where the kind takes them")
+    ] = {}
+
+
+class ExchangeOut(msgspec.Struct):
+    exchange: str
+    kind: str
+    alternate: str | None
+    bindings: Annotated[list[Binding], Meta(description="the first thousand of them")]
+    binding_count: int
+
+
+class DeleteQuery(msgspec.Struct):
+    if_unused: bool = False
+
+
+class UnbindQuery(msgspec.Struct):
+    target: str
+    key: str = ""
+    arguments: Annotated[str, Meta(description="the binding's arguments, as JSON")] = "{}"
+
+
+class PublishQuery(msgspec.Struct):
+    routing_key: str = ""
+    mandatory: Annotated[bool, Meta(description="404, and nothing stored, if no binding matches")] = False
+    raw: Annotated[bool, Meta(description="the body is the payload, even if it is JSON")] = False
+
+
+class RouteIn(msgspec.Struct, omit_defaults=True):
+    """A message that is not sent."""
+
+    message: MessageIn = msgspec.field(default_factory=lambda: MessageIn(payload=""))
+    routing_key: str = ""
+
+
+class RouteOut(msgspec.Struct):
+    targets: list[str]
+
+
+def _one(desk: Desk, name: str) -> ExchangeOut:
+    settings = desk.broker.routing.describe(name)
+    found = bindings_page(desk.broker, BindingsQuery(exchange=name))
+    return ExchangeOut(name, settings.kind, settings.alternate, found.bindings, found.total)
+
+
+async def list_exchanges(desk: Desk, call: Call[ExchangesQuery, Nothing]) -> Outcome:
+    return await exchanges_page(desk.broker, call.query)
+
+
+async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
+    name, wanted = call.path["exchange"], call.body or ExchangeIn()
+    routing = desk.broker.routing
+    try:
+        routing.describe(name)
+        status = 200
+    except NotFound:
+        status = 201
+    await routing.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
+    return json_reply(_one(desk, name), status)
+
+
+async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return _one(desk, call.path["exchange"])
+
+
+async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
+    await desk.broker.routing.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
+    return None
+
+
+async def list_bindings(desk: Desk, call: Call[BindingsTerms, Nothing]) -> Outcome:
+    asked = call.query
+    return bindings_page(desk.broker, BindingsQuery(asked.after, asked.limit, exchange=call.path["exchange"]))
+
+
+async def bind(desk: Desk, call: Call[Nothing, Binding]) -> Outcome:
+    said = call.body
+    await desk.broker.routing.bind(call.path["exchange"], said.target, said.key, said.arguments)
+    return said
+
+
+async def unbind(desk: Desk, call: Call[UnbindQuery, Nothing]) -> Outcome:
+    asked = call.query
+    arguments = read_json(asked.arguments.encode())
+    if not isinstance(arguments, dict):
+        raise Invalid("arguments: have to be a JSON object")
+    name = call.path["exchange"]
+    if await desk.broker.routing.unbind(name, asked.target, asked.key, arguments) is False:
+        raise NotFound(f"exchange {name!r} has no such binding to {asked.target!r}")
+    return None
+
+
+async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
+    asked = call.query
+    answer = await desk.broker.routing.publish(
+        call.path["exchange"], asked.routing_key, call.body.messages, mandatory=asked.mandatory
+    )
+    desk.published(call.body.messages)
+    return Published([Place(*place) for place in answer.places], answer.queues, answer.subscribers)
+
+
+async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
+    given = read_json(call.request.body)
+    message = from_json_object(given.get("message", {"payload": ""}))
+    return RouteOut(desk.broker.routing.route(call.path["exchange"], message, call.body.routing_key))
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        "GET",
+        "/v1/exchanges",
+        list_exchanges,
+        "List exchanges in the order of their names",
+        query=ExchangesQuery,
+        answer=ExchangeList,
+        tag=TAG,
+    ),
+    Route(
+        "PUT",
+        "/v1/exchanges/{exchange}",
+        declare,
+        "Declare an exchange",
+        body=ExchangeIn,
+        optional_body=True,
+        creates=True,
+        answer=ExchangeOut,
+        tag=TAG,
+    ),
+    Route("GET", "/v1/exchanges/{exchange}", describe, "Describe an exchange", answer=ExchangeOut, tag=TAG),
+    Route("DELETE", "/v1/exchanges/{exchange}", delete, "Delete an exchange", query=DeleteQuery, status=204, tag=TAG),
+    Route(
+        "GET",
+        "/v1/exchanges/{exchange}/bindings",
+        list_bindings,
+        "List bindings in the order in which they were made",
+        query=BindingsTerms,
+        answer=BindingList,
+        tag=TAG,
+    ),
+    Route(
+        "POST",
+        "/v1/exchanges/{exchange}/bindings",
+        bind,
+        "Bind a queue, a topic or an exchange",
+        body=Binding,
+        answer=Binding,
+        status=201,
+        tag=TAG,
+    ),
+    Route("DELETE", "/v1/exchanges/{exchange}/bindings", unbind, "Unbind", query=UnbindQuery, status=204, tag=TAG),
+    Route(
+        "POST",
+        "/v1/exchanges/{exchange}/messages",
+        publish,
+        "Publish messages through an exchange",
+        query=PublishQuery,
+        body=Messages,
+        answer=Published,
+        status=201,
+        tag=TAG,
+    ),
+    Route(
+        "POST",
+        "/v1/exchanges/{exchange}/route",
+        route,
+        "Say where a message would go; nothing is sent",
+        body=RouteIn,
+        answer=RouteOut,
+        tag=TAG,
+    ),
+)

@@ -1,0 +1,375 @@
+"""The API of queues: declare and delete, put and take, look and find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.paging import Next, Total
+from waystation.broker.queue_looking import PEEKED_BYTES
+from waystation.broker.view_queues import (
+    ConsumerPage,
+    ConsumersQuery,
+    ConsumersTerms,
+    QueuesQuery,
+    consumers_page,
+    queue_view,
+    queues_page,
+)
+from waystation.errors import Conflict, Invalid, NotFound
+from waystation.message_json import to_json_object
+from waystation.protocol import Found, Peeked
+from waystation.protocols.budget import FREE_BYTES
+from waystation.protocols.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
+from waystation.protocols.http.calls import (
+    NEEDS_VOUCHER,
+    STEP_BYTES,
+    AnyRoute,
+    Call,
+    Messages,
+    Nothing,
+    Outcome,
+    Route,
+    Stream,
+)
+from waystation.protocols.http.consuming import Consumer
+from waystation.protocols.http.replies import json_reply
+from waystation.queues.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.desk import Desk
+
+TAG = "queues"
+MAX_COUNT = 1000
+MAX_WAIT_MS = 300_000
+
+Wait = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
+Hold = Annotated[int, Meta(ge=1)] | None
+
+
+class QueueList(msgspec.Struct):
+    queues: list[QueueOut]
+    next: Next
+    total: Total
+
+
+class DeclareQuery(msgspec.Struct):
+    alter: Annotated[bool, Meta(description="change the settings of a queue that is there")] = False
+
+
+class DeleteQuery(msgspec.Struct):
+    if_empty: bool = False
+    if_unused: bool = False
+
+
+class PutQuery(msgspec.Struct):
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="wait so long for room in a full queue")] = 0
+    raw: Annotated[bool, Meta(description="the body is the payload, even if it is JSON")] = False
+
+
+class TakeQuery(msgspec.Struct):
+    count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="wait so long for the first message")] = 0
+    hold_ms: Annotated[int, Meta(ge=1, description="instead of the queue's own hold")] | None = None
+    auto_ack: Annotated[bool, Meta(description="acknowledged before it is answered: at most once")] = False
+
+
+class PeekQuery(msgspec.Struct):
+    count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 10
+    after: Annotated[int, Meta(description="tag to go on behind")] = -1
+    state: Literal["any", "ready", "parked", "held"] = "any"
+
+
+class StreamQuery(msgspec.Struct):
+    prefetch: Annotated[int, Meta(ge=0, le=100_000, description="the most it holds at once; 0: no limit")] = 100
+    credit: Annotated[int, Meta(ge=0, description="only so many, until the client gives more (WebSocket)")] | None = (
+        None
+    )
+    hold_ms: Hold = None
+    auto_ack: bool = False
+    exclusive: bool = False
+
+
+# -- the queue itself --------------------------------------------------------------------------------------------------
+
+
+async def list_queues(desk: Desk, call: Call[QueuesQuery, Nothing]) -> Outcome:
+    return await queues_page(desk.broker, call.query)
+
+
+async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
+    name = call.path["queue"]
+    if call.body is not None and call.body.exclusive:
+        raise Invalid("exclusive: such a queue goes with its connection, and a request by HTTP has none to go with")
+    there = name in desk.broker.queues
+    await desk.broker.queues.declare(name, call.body, alter=call.query.alter)
+    return json_reply(queue_view(desk.broker, name), 200 if there else 201)
+
+
+async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return queue_view(desk.broker, call.path["queue"])
+
+
+async def list_consumers(desk: Desk, call: Call[ConsumersTerms, Nothing]) -> Outcome:
+    asked = ConsumersQuery(queue=call.path["queue"], **msgspec.structs.asdict(call.query))
+    return await consumers_page(desk.broker, asked)
+
+
+async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
+    asked = call.query
+    count = await desk.broker.queues.delete(call.path["queue"], if_empty=asked.if_empty, if_unused=asked.if_unused)
+    return Count(count)
+
+
+async def purge(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return Count(await desk.broker.queues.purge(call.path["queue"]))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
+    queue, messages = call.path["queue"], call.body.messages
+    answer = await desk.broker.queues.put_durable(queue, messages, wait_ms=call.query.wait_ms)
+    left_out = set(answer.duplicates)
+    desk.published([message for i, message in enumerate(messages) if i not in left_out])
+    ids: list[str | None] = []
+    tag = answer.first
+    for i in range(len(messages)):
+        if i in left_out:
+            ids.append(None)
+            continue
+        ids.append(messages[i].id if messages[i].id is not None else f"{queue}#{tag}")
+        tag += 1
+    return Stored(ids, answer.count, answer.duplicates)
+
+
+async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
+    asked = call.query
+    taken = await desk.takers.take(
+        call.path["queue"],
+        call.peer,
+        count=asked.count,
+        wait_ms=asked.wait_ms,
+        hold_ms=asked.hold_ms,
+        auto_ack=asked.auto_ack,
+    )
+    desk.delivered([delivered for delivered, _ in taken], acked=asked.auto_ack)
+    return {"messages": [shown for _, shown in taken]}
+
+
+async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
+    asked = call.query
+    queue = call.path["queue"]
+    shown: list[dict[str, Any]] = []
+    after, size = asked.after, 0
+    while len(shown) < asked.count and size < PEEKED_BYTES:
+        found = desk.broker.queues.peek(queue, asked.count - len(shown), after, asked.state, STEP_BYTES)
+        if not found:
+            break
+        shown += [peeked_out(one, queue) for one in found]
+        step = sum(len(one.delivered.message.payload) for one in found)
+        after, size = found[-1].delivered.tag, size + step
+        if step > FREE_BYTES:
+            await call.peer.rest(size)
+            if call.peer.gone:
+                break
+    return {"messages": shown}
+
+
+def peeked_out(one: Peeked, queue: str) -> dict[str, Any]:
+    shown = to_json_object(one.delivered, queue)
+    shown["state"] = one.state
+    if one.ready_at_ms is not None:
+        shown["ready_at_ms"] = one.ready_at_ms
+    return shown
+
+
+def found_out(found: Found) -> dict[str, Any]:
+    """A message that was found, and where."""
+    kind, _, name = found.place.partition(":")
+    shown = to_json_object(found.delivered, name if kind == "queue" else "")
+    shown["state"], shown["place"] = found.state, found.place
+    if found.ready_at_ms is not None:
+        shown["ready_at_ms"] = found.ready_at_ms
+    return shown
+
+
+async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    queue, message_id = call.path["queue"], call.path["id"]
+    found = desk.broker.queues.find(message_id, queue)
+    if found is None:
+        raise NotFound(f"queue {queue!r} has no message {message_id!r}")
+    return found_out(found)
+
+
+async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    queue, message_id = call.path["queue"], call.path["id"]
+    if await desk.broker.queues.cancel(queue, message_id):
+        return None
+    if desk.broker.queues.find(message_id, queue) is not None:
+        raise Conflict(f"message {message_id!r} is held by a consumer and cannot be cancelled now")
+    raise NotFound(f"queue {queue!r} has no message {message_id!r}")
+
+
+async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
+    queue, asked = call.path["queue"], call.query
+    consumer = Consumer(desk, queue, acks=not asked.auto_ack, credit=asked.credit)
+    feed = desk.broker.queues.open_feed(
+        queue,
+        call.peer.name,
+        consumer.deliver,
+        on_end=consumer.ceased,
+        prefetch=asked.prefetch,
+        hold_ms=asked.hold_ms,
+        auto_ack=asked.auto_ack,
+        exclusive=asked.exclusive,
+    )
+    hold_ms = asked.hold_ms or desk.broker.queues.describe(queue).settings.hold_ms
+    consumer.attach(feed, f"queue:{queue}", hold_ms)
+    return Stream(consumer)
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        "GET",
+        "/v1/queues",
+        list_queues,
+        "List queues in the order of their names",
+        tag=TAG,
+        query=QueuesQuery,
+        answer=QueueList,
+    ),
+    Route(
+        "PUT",
+        "/v1/queues/{queue}",
+        declare,
+        "Declare a queue",
+        tag=TAG,
+        description="Made if it is not there (201). Settings that differ from the present ones are a conflict, unless"
+        " `alter`. Without a body any settings are fine.",
+        query=DeclareQuery,
+        body=QueueSettings,
+        optional_body=True,
+        creates=True,
+        answer=QueueOut,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}",
+        describe,
+        "Describe a queue",
+        tag=TAG,
+        answer=QueueOut,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/consumers",
+        list_consumers,
+        "Who consumes a queue, or holds messages of it",
+        tag=TAG,
+        query=ConsumersTerms,
+        answer=ConsumerPage,
+    ),
+    Route(
+        "DELETE",
+        "/v1/queues/{queue}",
+        delete,
+        "Delete a queue and what is in it",
+        tag=TAG,
+        query=DeleteQuery,
+        answer=Count,
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/messages",
+        put,
+        "Put messages into a queue",
+        tag=TAG,
+        description="Answered when they are durable. All of them or none, but for duplicates, which are left out.",
+        query=PutQuery,
+        body=Messages,
+        answer=Stored,
+        status=201,
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/take",
+        take,
+        "Take messages from a queue",
+        tag=TAG,
+        description="They are held until they are settled by their `ack_id`, or until the hold ends.",
+        query=TakeQuery,
+        answer=MessageList,
+        waits=True,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/messages",
+        take,
+        "Take messages from a queue: the older form of POST /v1/queues/{queue}/take",
+        tag=TAG,
+        description=NEEDS_VOUCHER,
+        query=TakeQuery,
+        answer=MessageList,
+        changes=True,
+        instead="POST /v1/queues/{queue}/take",
+        waits=True,
+    ),
+    Route(
+        "DELETE",
+        "/v1/queues/{queue}/messages",
+        purge,
+        "Remove all messages that nobody holds",
+        tag=TAG,
+        answer=Count,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/messages/{id}",
+        find,
+        "Find a message by its id",
+        tag=TAG,
+        answer=MessageOut,
+    ),
+    Route(
+        "DELETE",
+        "/v1/queues/{queue}/messages/{id}",
+        cancel,
+        "Cancel a message that nobody holds",
+        tag=TAG,
+        status=204,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/peek",
+        peek,
+        "Look at messages without taking them",
+        tag=TAG,
+        query=PeekQuery,
+        answer=MessageList,
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/stream",
+        stream,
+        "Consume a queue by WebSocket or server-sent events",
+        tag=TAG,
+        description=NEEDS_VOUCHER,
+        query=StreamQuery,
+        streams=True,
+        changes=True,
+        instead="POST /v1/queues/{queue}/stream",
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/stream",
+        stream,
+        "Consume a queue by server-sent events",
+        tag=TAG,
+        query=StreamQuery,
+        streams=True,
+    ),
+)

@@ -1,0 +1,200 @@
+"""RabbitMQ's management API: exchanges, and bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from waystation.errors import NotFound
+from waystation.protocols.amqp.names import Names
+from waystation.protocols.http import rabbit_declaring, rabbit_messages
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.rabbit_calls import (
+    ApiCall,
+    body_of,
+    exchange_name,
+    names_of,
+    names_to_change,
+    not_found,
+    route,
+)
+from waystation.protocols.http.rabbit_declaring import Ends, binding_of, ends_of
+from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
+from waystation.protocols.http.rabbit_shapes import (
+    Shown,
+    exchange_names,
+    is_properties_key,
+    properties_key,
+    queue_names,
+    show_binding,
+    show_default_binding,
+    show_exchange,
+)
+from waystation.protocols.http.replies import Reply
+from waystation.routing.binding import Binding
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.desk import Desk
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------------
+
+
+async def list_exchanges(desk: Desk, call: ApiCall) -> Reply:
+    return await _listed(desk, call, desk.broker.namespaces.names())
+
+
+async def list_exchanges_of_vhost(desk: Desk, call: ApiCall) -> Reply:
+    return await _listed(desk, call, [names_of(desk, call).vhost])
+
+
+async def _listed(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+    places = ((names, full) for names in map(Names, vhosts) for full in exchange_names(desk.broker, names))
+    return await reply_list(
+        call.query, places, lambda place: place[0].local(place[1]), lambda place: show_exchange(desk, *place)
+    )
+
+
+def _found(desk: Desk, call: ApiCall) -> tuple[Names, str]:
+    """The virtual host and the local name of an exchange that is there."""
+    names = names_of(desk, call)
+    name = exchange_name(call.path["exchange"])
+    if show_exchange(desk, names, _full(names, name)) is None:
+        raise not_found()
+    return names, name
+
+
+def _full(names: Names, name: str) -> str:
+    return names.full(name) if name else ""
+
+
+async def describe(desk: Desk, call: ApiCall) -> Shown:
+    names, name = _found(desk, call)
+    shown = show_exchange(desk, names, _full(names, name)) or {}
+    return only({**shown, "incoming": [], "outgoing": []}, columns_of(call.query))
+
+
+async def declare(desk: Desk, call: ApiCall) -> Reply:
+    names = names_to_change(desk, call)
+    made = await rabbit_declaring.declare_exchange(desk, names, exchange_name(call.path["exchange"]), body_of(call))
+    return Reply(201 if made else 204)
+
+
+async def delete(desk: Desk, call: ApiCall) -> None:
+    names, name = _found(desk, call)
+    await rabbit_declaring.delete_exchange(desk, names, name, if_unused=call.query.values.get("if-unused") == "true")
+
+
+async def publish(desk: Desk, call: ApiCall) -> dict[str, bool]:
+    return await rabbit_messages.publish(desk, names_of(desk, call), exchange_name(call.path["exchange"]), call)
+
+
+# -- bindings ----------------------------------------------------------------------------------------------------------
+
+
+def _of_source(desk: Desk, names: Names, full: str) -> Iterator[Shown]:
+    """The bindings of an exchange."""
+    if not full:
+        yield from (show_default_binding(names, queue) for queue in queue_names(desk.broker, names))
+        return
+    try:
+        bindings = list(desk.broker.routing.exchange(full).bindings.values())
+    except NotFound:  # it went meanwhile
+        return
+    yield from (show_binding(names, binding) for binding in bindings)
+
+
+async def _bindings(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+    found = (
+        shown
+        for names in map(Names, vhosts)
+        for full in exchange_names(desk.broker, names)
+        for shown in _of_source(desk, names, full)
+    )
+    return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
+
+
+async def list_bindings(desk: Desk, call: ApiCall) -> Reply:
+    return await _bindings(desk, call, desk.broker.namespaces.names())
+
+
+async def list_bindings_of_vhost(desk: Desk, call: ApiCall) -> Reply:
+    return await _bindings(desk, call, [names_of(desk, call).vhost])
+
+
+async def list_from_exchange(desk: Desk, call: ApiCall) -> Reply:
+    names, name = _found(desk, call)
+    found = _of_source(desk, names, _full(names, name))
+    return await reply_list(call.query, found, lambda shown: str(shown["destination"]), lambda shown: shown)
+
+
+async def list_to_exchange(desk: Desk, call: ApiCall) -> Reply:
+    names, name = _found(desk, call)
+    found = [show_binding(names, one) for one in desk.broker.routing.bindings_to(f"exchange:{_full(names, name)}")]
+    return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
+
+
+def _between(desk: Desk, names: Names, ends: Ends) -> list[Binding]:
+    """The bindings of one exchange to one queue, stream or exchange."""
+    source = names.full(ends.source)
+    targets = [f"exchange:{names.full(ends.destination)}"]
+    if not ends.to_exchange:
+        targets = [f"queue:{names.full(ends.destination)}", f"topic:{names.topic(ends.destination)}"]
+    bindings_to = desk.broker.routing.bindings_to
+    return [binding for target in targets for binding in bindings_to(target) if binding.exchange == source]
+
+
+async def list_between(desk: Desk, call: ApiCall) -> list[Shown]:
+    names, ends = names_of(desk, call), ends_of(call)
+    if not ends.source and not ends.to_exchange and names.full(ends.destination) in desk.broker.queues:
+        return [show_default_binding(names, names.full(ends.destination))]
+    return [show_binding(names, binding) for binding in _between(desk, names, ends)]
+
+
+async def bind(desk: Desk, call: ApiCall) -> Reply:
+    names, ends = names_to_change(desk, call), ends_of(call)
+    key, arguments = binding_of(call)
+    await rabbit_declaring.bind(desk, names, ends, key, arguments)
+    made = [one for one in _between(desk, names, ends) if one.key == key and one.arguments == arguments]
+    where = quote(properties_key(made[0]), safe="") if made else ""
+    path = f"/api/bindings/{quote(names.vhost, safe='')}/e/{quote(ends.source, safe='')}"
+    location = f"{path}/{call.path['kind']}/{quote(ends.destination, safe='')}/{where}"
+    return Reply(201, headers={"location": location})
+
+
+def _one(desk: Desk, names: Names, call: ApiCall) -> Binding:
+    for binding in _between(desk, names, ends_of(call)):
+        if is_properties_key(binding, call.path["properties"]):
+            return binding
+    raise not_found()
+
+
+async def describe_binding(desk: Desk, call: ApiCall) -> Shown:
+    names = names_of(desk, call)
+    return show_binding(names, _one(desk, names, call))
+
+
+async def unbind(desk: Desk, call: ApiCall) -> None:
+    binding = _one(desk, names_of(desk, call), call)
+    await desk.broker.routing.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
+
+
+_BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/exchanges", list_exchanges, "List exchanges"),
+    route("GET", "/exchanges/{vhost}", list_exchanges_of_vhost, "List a virtual host's exchanges"),
+    route("GET", "/exchanges/{vhost}/{exchange}", describe, "Describe an exchange"),
+    route("PUT", "/exchanges/{vhost}/{exchange}", declare, "Declare an exchange"),
+    route("DELETE", "/exchanges/{vhost}/{exchange}", delete, "Delete an exchange"),
+    route("POST", "/exchanges/{vhost}/{exchange}/publish", publish, "Publish a message"),
+    route("GET", "/exchanges/{vhost}/{exchange}/bindings/source", list_from_exchange, "Bindings from an exchange"),
+    route("GET", "/exchanges/{vhost}/{exchange}/bindings/destination", list_to_exchange, "Bindings to an exchange"),
+    route("GET", "/bindings", list_bindings, "List bindings"),
+    route("GET", "/bindings/{vhost}", list_bindings_of_vhost, "List a virtual host's bindings"),
+    route("GET", _BETWEEN, list_between, "Bindings between two"),
+    route("POST", _BETWEEN, bind, "Bind"),
+    route("GET", f"{_BETWEEN}/{{properties}}", describe_binding, "Describe a binding"),
+    route("DELETE", f"{_BETWEEN}/{{properties}}", unbind, "Unbind"),
+)

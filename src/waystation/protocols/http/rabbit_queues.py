@@ -1,0 +1,125 @@
+"""RabbitMQ's management API: queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from waystation.protocols.amqp.names import Names
+from waystation.protocols.amqp.sources import Sources
+from waystation.protocols.http import rabbit_declaring, rabbit_messages
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.rabbit_calls import (
+    ApiCall,
+    Refused,
+    body_of,
+    names_of,
+    names_to_change,
+    not_found,
+    route,
+)
+from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
+from waystation.protocols.http.rabbit_presence import consumers, show_consumer
+from waystation.protocols.http.rabbit_shapes import (
+    Shown,
+    queue_names,
+    show_binding,
+    show_default_binding,
+    show_queue,
+)
+from waystation.protocols.http.replies import Reply
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.desk import Desk
+
+
+async def list_queues(desk: Desk, call: ApiCall) -> Reply:
+    return await _listed(desk, call, desk.broker.namespaces.names())
+
+
+async def list_queues_of_vhost(desk: Desk, call: ApiCall) -> Reply:
+    return await _listed(desk, call, [names_of(desk, call).vhost])
+
+
+async def _listed(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+    """Texts, not tuples: of a million of those, the collector of garbage would take its time."""
+    namespaces = desk.broker.namespaces
+    found = (full for vhost in vhosts for full in queue_names(desk.broker, Names(vhost)))
+    basic = call.query.values.get("disable_stats") == "true"
+    return await reply_list(
+        call.query,
+        found,
+        namespaces.local,
+        lambda full: show_queue(desk, Names(namespaces.of(full)), full, basic=basic),
+    )
+
+
+def _found(desk: Desk, call: ApiCall) -> tuple[Names, str]:
+    """The virtual host and the local name of a queue that is there."""
+    names = names_of(desk, call)
+    name = call.path["queue"]
+    if names.full(name) not in desk.broker.queues:
+        source = Sources(desk.broker, names).find(name)
+        if source is None or not source.declared:
+            raise not_found()
+    return names, name
+
+
+async def describe(desk: Desk, call: ApiCall) -> Shown:
+    names, name = _found(desk, call)
+    full = names.full(name)
+    shown = show_queue(desk, names, full)
+    if shown is None:
+        raise not_found()
+    found = await consumers(desk, names.vhost)
+    shown["consumer_details"] = [show_consumer(desk, one) for one in found if one.info.queue == full]
+    shown |= {"deliveries": [], "incoming": []}
+    return only(shown, columns_of(call.query))
+
+
+async def declare(desk: Desk, call: ApiCall) -> Reply:
+    names = names_to_change(desk, call)
+    made = await rabbit_declaring.declare_queue(desk, names, call.path["queue"], body_of(call))
+    return Reply(201 if made else 204)
+
+
+async def delete(desk: Desk, call: ApiCall) -> None:
+    names, name = _found(desk, call)
+    asked = call.query.values
+    await rabbit_declaring.delete_queue(
+        desk, names, name, if_empty=asked.get("if-empty") == "true", if_unused=asked.get("if-unused") == "true"
+    )
+
+
+async def purge(desk: Desk, call: ApiCall) -> None:
+    names, name = _found(desk, call)
+    await rabbit_declaring.purge_queue(desk, names, name)
+
+
+async def get(desk: Desk, call: ApiCall) -> list[dict[str, Any]]:
+    names = names_of(desk, call)
+    name = call.path["queue"]
+    if names.full(name) not in desk.broker.queues and Sources(desk.broker, names).find(name) is None:
+        raise Refused(404, "not_found", f"NOT_FOUND - no queue '{name}' in vhost '{names.vhost}'")
+    return await rabbit_messages.get(desk, names, name, call)
+
+
+async def bindings(desk: Desk, call: ApiCall) -> Reply:
+    names, name = _found(desk, call)
+    full = names.full(name)
+    source = Sources(desk.broker, names).find(name)
+    target = f"queue:{full}" if source is None or full in desk.broker.topic_queues else f"topic:{source.topic}"
+    found = [show_default_binding(names, full)]
+    found += [show_binding(names, binding) for binding in desk.broker.routing.bindings_to(target)]
+    return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/queues", list_queues, "List queues"),
+    route("GET", "/queues/{vhost}", list_queues_of_vhost, "List a virtual host's queues"),
+    route("GET", "/queues/{vhost}/{queue}", describe, "Describe a queue"),
+    route("PUT", "/queues/{vhost}/{queue}", declare, "Declare a queue"),
+    route("DELETE", "/queues/{vhost}/{queue}", delete, "Delete a queue"),
+    route("DELETE", "/queues/{vhost}/{queue}/contents", purge, "Purge a queue"),
+    route("POST", "/queues/{vhost}/{queue}/get", get, "Get messages from a queue"),
+    route("GET", "/queues/{vhost}/{queue}/bindings", bindings, "List a queue's bindings"),
+)

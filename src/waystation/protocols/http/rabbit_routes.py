@@ -1,0 +1,57 @@
+"""RabbitMQ's management API as a whole: its routes, and what its calls remember from one to the next.
+
+The routes are not in the OpenAPI document: RabbitMQ's own describes them. Constructed by the desk for the first call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.errors import NotFound, WaystationError
+from waystation.protocols.http import (
+    rabbit_definitions,
+    rabbit_exchanges,
+    rabbit_policies,
+    rabbit_presence,
+    rabbit_queues,
+    rabbit_system,
+)
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.rabbit_calls import Refused, error_reply, parts_of
+from waystation.protocols.http.rabbit_rates import Rates
+from waystation.protocols.http.rabbit_totals import Totals
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.router import Router
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+RABBIT_ROUTES: tuple[AnyRoute, ...] = (
+    *rabbit_system.ROUTES,
+    *rabbit_presence.ROUTES,
+    *rabbit_queues.ROUTES,
+    *rabbit_exchanges.ROUTES,
+    *rabbit_policies.ROUTES,
+    *rabbit_definitions.ROUTES,
+)
+
+
+class Rabbit:
+    """One per door."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.rates = Rates(broker.world.clock.monotonic)
+        self.totals = Totals(broker)
+        self._router = Router(RABBIT_ROUTES)
+
+    def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
+        """The route and the names in its path; raises Refused or MethodNotAllowed."""
+        try:
+            return self._router.find(method, parts_of(parts))
+        except NotFound:
+            reason = "Not Found: this part of RabbitMQ's API is not offered, see docs/reference/management-api.md"
+            raise Refused(404, "Object Not Found", reason) from None
+
+    @staticmethod
+    def error_reply(error: WaystationError) -> Reply:
+        return error_reply(error)

@@ -1,0 +1,358 @@
+"""RabbitMQ's management API: the broker itself, its virtual hosts, its one user, its health."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import StorageFailed
+from waystation.message import Message
+from waystation.protocols.amqp.handshake import COMPATIBLE
+from waystation.protocols.amqp.names import Names
+from waystation.protocols.http import rabbit_declaring
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.rabbit_calls import (
+    USER,
+    ApiCall,
+    Refused,
+    bad_request,
+    body_of,
+    names_of,
+    not_found,
+    number,
+    route,
+    text,
+)
+from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
+from waystation.protocols.http.rabbit_shapes import Shown, node_name
+from waystation.protocols.http.replies import Reply, json_reply
+from waystation.queues.feed import Verdict
+from waystation.routing.table import KINDS
+from waystation.version import __version__
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.http.desk import Desk
+
+ALIVENESS_QUEUE = "aliveness-test"
+HOLD_MS = 60_000
+
+
+def _exchange_types() -> list[Shown]:
+    return [{"name": kind, "description": f"{kind} exchange", "enabled": True} for kind in KINDS]
+
+
+# -- the broker --------------------------------------------------------------------------------------------------------
+
+
+async def overview(desk: Desk, call: ApiCall) -> Shown:
+    broker = desk.broker
+    total = await desk.rabbit.totals.all()
+    channels = sum(len(one.info().channels) for one in broker.presence if one.door == "amqp")
+    shown: Shown = {
+        "management_version": COMPATIBLE,
+        "rates_mode": "basic",
+        "exchange_types": _exchange_types(),
+        "product_version": __version__,
+        "product_name": "Waystation",
+        "rabbitmq_version": COMPATIBLE,
+        "cluster_name": broker.cluster_id,
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": desk.rabbit.rates.details("overview-stats", total.stats),
+        "queue_totals": desk.rabbit.rates.details("overview", total.messages),
+        "object_totals": {
+            "channels": channels,
+            "connections": broker.presence.at("amqp"),
+            "consumers": total.consumers,
+            "exchanges": len(broker.routing.exchange_names()) + len(broker.namespaces.names()) - 1,
+            "queues": total.queues + len(broker.topic_queues.names()),
+        },
+        "node": node_name(broker),
+    }
+    return only(shown, columns_of(call.query))
+
+
+def _node(broker: Broker) -> Shown:
+    settings, world = broker.settings, broker.world
+    reasons = _alarms(broker)
+    shown: Shown = {
+        "name": node_name(broker),
+        "type": "disc",
+        "running": True,
+        "partitions": [],
+        "os_pid": str(os.getpid()),
+        "uptime": world.clock.now_ms() - broker.started_ms,
+        "processors": os.cpu_count() or 1,
+        "rates_mode": "basic",
+        "exchange_types": _exchange_types(),
+        "auth_mechanisms": [
+            {"name": name, "description": f"SASL {name}", "enabled": True} for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
+        ],
+        "applications": [{"name": "waystation", "description": "Waystation", "version": __version__}],
+        "db_dir": broker.root,
+        "disk_free_limit": settings.integer("waystation.disk.free.min.bytes"),
+        "disk_free_alarm": any("disk" in reason for reason in reasons.values()),
+        "mem_alarm": any("memory" in reason for reason in reasons.values()),
+        "sockets_used": len(broker.presence),
+    }
+    try:
+        shown["disk_free"] = world.disk.free_bytes(broker.root)
+    except OSError:
+        pass  # it is left out, like everything that is not known
+    if (used := world.memory.used_bytes()) > 0:
+        shown["mem_used"] = used
+    if (limit := settings.integer("waystation.memory.max.bytes")) > 0:
+        shown["mem_limit"] = limit
+    return shown
+
+
+async def nodes(desk: Desk, call: ApiCall) -> list[Shown]:
+    return [only(_node(desk.broker), columns_of(call.query))]
+
+
+async def node(desk: Desk, call: ApiCall) -> Shown:
+    if call.path["node"] != node_name(desk.broker):
+        raise not_found()
+    return only(_node(desk.broker), columns_of(call.query))
+
+
+async def cluster_name(desk: Desk, call: ApiCall) -> Shown:
+    return {"name": desk.broker.cluster_id}
+
+
+async def nothing(desk: Desk, call: ApiCall) -> list[Shown]:
+    """There are none of these, ever."""
+    return []
+
+
+# -- users -------------------------------------------------------------------------------------------------------------
+
+
+async def whoami(desk: Desk, call: ApiCall) -> Shown:
+    return {"name": USER, "tags": ["administrator"]}
+
+
+def _user() -> Shown:
+    return {"name": USER, "tags": ["administrator"], "limits": {}}
+
+
+async def users(desk: Desk, call: ApiCall) -> list[Shown]:
+    return [_user()]
+
+
+async def user(desk: Desk, call: ApiCall) -> Shown:
+    if call.path["user"] != USER:
+        raise not_found()
+    return _user()
+
+
+def _permission(vhost: str) -> Shown:
+    return {"user": USER, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
+
+
+async def permissions(desk: Desk, call: ApiCall) -> list[Shown]:
+    return [_permission(vhost) for vhost in desk.broker.namespaces.names()]
+
+
+async def permissions_of_user(desk: Desk, call: ApiCall) -> list[Shown]:
+    await user(desk, call)
+    return await permissions(desk, call)
+
+
+async def permissions_of_vhost(desk: Desk, call: ApiCall) -> list[Shown]:
+    return [_permission(names_of(desk, call).vhost)]
+
+
+async def permission(desk: Desk, call: ApiCall) -> Shown:
+    await user(desk, call)
+    return _permission(names_of(desk, call).vhost)
+
+
+# -- virtual hosts -----------------------------------------------------------------------------------------------------
+
+
+async def _show_vhost(desk: Desk, vhost: str) -> Shown:
+    known = desk.broker.namespaces.get(vhost)
+    total = (await desk.rabbit.totals.by_vhost()).get(vhost)
+    shown: Shown = {
+        "name": vhost,
+        "description": known.description,
+        "tags": known.tags,
+        "default_queue_type": known.default_queue_type or "undefined",
+        "metadata": {"description": known.description, "tags": known.tags},
+        "tracing": False,
+        "cluster_state": {node_name(desk.broker): "running"},
+    }
+    if total is not None:
+        shown |= desk.rabbit.rates.details(("vhost", vhost), total.messages)
+        if total.put or total.delivered:
+            shown["message_stats"] = desk.rabbit.rates.details(("vhost-stats", vhost), total.stats)
+    return shown
+
+
+async def vhosts(desk: Desk, call: ApiCall) -> Reply:
+    found = [await _show_vhost(desk, vhost) for vhost in desk.broker.namespaces.names()]
+    return await reply_list(call.query, found, lambda shown: str(shown["name"]), lambda shown: shown)
+
+
+async def vhost(desk: Desk, call: ApiCall) -> Shown:
+    return only(await _show_vhost(desk, names_of(desk, call).vhost), columns_of(call.query))
+
+
+async def put_vhost(desk: Desk, call: ApiCall) -> Reply:
+    said = body_of(call)
+    known: dict[str, Any] = {}
+    if "description" in said:
+        known["description"] = text(said["description"], "description")
+    if "tags" in said:
+        tags = said["tags"].split(",") if isinstance(said["tags"], str) else said["tags"]
+        if not isinstance(tags, list):
+            raise bad_request("tags: they have to be a list of texts")
+        known["tags"] = [text(tag, "tags") for tag in tags]
+    if said.get("default_queue_type") not in (None, "undefined"):
+        known["default_queue_type"] = text(said["default_queue_type"], "default_queue_type")
+    made = await desk.broker.namespaces.create(call.path["vhost"], **known)
+    return Reply(201 if made else 204)
+
+
+async def delete_vhost(desk: Desk, call: ApiCall) -> None:
+    await desk.broker.namespaces.delete(names_of(desk, call).vhost)
+
+
+_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
+
+
+def _limits(desk: Desk, vhost: str) -> Shown | None:
+    limits = desk.broker.namespaces.limits(vhost)
+    value = {name: known for name, field in _LIMITS.items() if (known := getattr(limits, field)) is not None}
+    return {"vhost": vhost, "value": value} if value else None
+
+
+async def vhost_limits(desk: Desk, call: ApiCall) -> list[Shown]:
+    return [shown for vhost in desk.broker.namespaces.names() if (shown := _limits(desk, vhost)) is not None]
+
+
+async def limits_of_vhost(desk: Desk, call: ApiCall) -> list[Shown]:
+    shown = _limits(desk, names_of(desk, call).vhost)
+    return [] if shown is None else [shown]
+
+
+async def put_limit(desk: Desk, call: ApiCall) -> None:
+    value = number(body_of(call, "value")["value"], "value")
+    await _set_limit(desk, call, value if value >= 0 else None)
+
+
+async def delete_limit(desk: Desk, call: ApiCall) -> None:
+    await _set_limit(desk, call, None)
+
+
+async def _set_limit(desk: Desk, call: ApiCall, value: int | None) -> None:
+    from msgspec.structs import replace
+
+    vhost, field = names_of(desk, call).vhost, _LIMITS.get(call.path["limit"])
+    if field is None:
+        raise bad_request(f"Unrecognised limit '{call.path['limit'][:60]}'; there are {', '.join(_LIMITS)}")
+    await desk.broker.namespaces.set_limits(vhost, replace(desk.broker.namespaces.limits(vhost), **{field: value}))
+
+
+# -- health ------------------------------------------------------------------------------------------------------------
+
+
+def _alarms(broker: Broker) -> dict[str, str]:
+    """Namespaces whose publishers have to wait, and why."""
+    return {name: reason for name in broker.namespaces.names() if (reason := broker.pressure.reason(name)) is not None}
+
+
+def _failed(reason: str, **more: Any) -> Reply:
+    return json_reply({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def node_health(desk: Desk, call: ApiCall) -> Reply | Shown:
+    for _, log in desk.broker.topics.logs():
+        if log.failure is not None:
+            return _failed("a log of this broker takes no more writes; its own log file says why")
+    return await alarms(desk, call)
+
+
+async def alarms(desk: Desk, call: ApiCall) -> Reply | Shown:
+    found = _alarms(desk.broker)
+    if found:
+        listed = [{"node": node_name(desk.broker), "vhost": name, "resource": why} for name, why in found.items()]
+        return _failed("resource alarm(s) in effect", alarms=listed)
+    return {"status": "ok"}
+
+
+async def healthy(desk: Desk, call: ApiCall) -> Shown:
+    return {"status": "ok"}
+
+
+async def aliveness(desk: Desk, call: ApiCall) -> Shown:
+    """Declares a queue, puts a message into it and takes it out again."""
+    names = names_of(desk, call)
+    try:
+        await _put_and_take(desk, names)
+    except StorageFailed as error:
+        raise Refused(503, "failed", str(error)) from error
+    return {"status": "ok"}
+
+
+async def _put_and_take(desk: Desk, names: Names) -> None:
+    full = names.full(ALIVENESS_QUEUE)
+    await rabbit_declaring.declare_queue(desk, names, ALIVENESS_QUEUE, {})
+    message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
+    await desk.broker.kept(desk.broker.queues.put_each(full, [message]).receipt)
+    getter = desk.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
+    try:
+        if taken := getter.take(1):
+            await desk.broker.kept(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
+    finally:
+        getter.close()
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/overview", overview, "What there is, in figures"),
+    route("GET", "/cluster-name", cluster_name, "The cluster's name"),
+    route("GET", "/nodes", nodes, "List nodes"),
+    route("GET", "/nodes/{node}", node, "Describe a node"),
+    route("GET", "/whoami", whoami, "Who asks"),
+    route("GET", "/users", users, "List users"),
+    route("GET", "/users/{user}", user, "Describe a user"),
+    route("GET", "/users/{user}/permissions", permissions_of_user, "List a user's permissions"),
+    route("GET", "/permissions", permissions, "List permissions"),
+    route("GET", "/permissions/{vhost}/{user}", permission, "Describe a permission"),
+    route("GET", "/vhosts", vhosts, "List virtual hosts"),
+    route("GET", "/vhosts/{vhost}", vhost, "Describe a virtual host"),
+    route("PUT", "/vhosts/{vhost}", put_vhost, "Make a virtual host"),
+    route("DELETE", "/vhosts/{vhost}", delete_vhost, "Delete a virtual host"),
+    route("GET", "/vhosts/{vhost}/permissions", permissions_of_vhost, "List a virtual host's permissions"),
+    route("GET", "/vhost-limits", vhost_limits, "List limits of virtual hosts"),
+    route("GET", "/vhost-limits/{vhost}", limits_of_vhost, "List a virtual host's limits"),
+    route("PUT", "/vhost-limits/{vhost}/{limit}", put_limit, "Set a virtual host's limit"),
+    route("DELETE", "/vhost-limits/{vhost}/{limit}", delete_limit, "Remove a virtual host's limit"),
+    *(
+        route("GET", path, nothing, "There are none")
+        for path in (
+            "/parameters",
+            "/global-parameters",
+            "/operator-policies",
+            "/topic-permissions",
+            "/user-limits",
+            "/feature-flags",
+            "/extensions",
+        )
+    ),
+    route("GET", "/healthchecks/node", node_health, "Whether the node works"),
+    route(
+        "GET",
+        "/aliveness-test/{vhost}",
+        aliveness,
+        "Put a message into a queue and take it out",
+        changes=True,
+    ),
+    route("GET", "/health/checks/alarms", alarms, "Whether publishers are held back"),
+    route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are held back"),
+    route("GET", "/health/checks/virtual-hosts", healthy, "Whether all virtual hosts run"),
+    route("GET", "/health/checks/node-is-quorum-critical", healthy, "Whether the node may go: it is the only one"),
+    route("GET", "/health/checks/node-is-mirror-sync-critical", healthy, "The same"),
+)

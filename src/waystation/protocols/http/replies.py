@@ -1,0 +1,71 @@
+"""Answers, and their bytes. Pure: the connection writes what this makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import msgspec
+
+from waystation.errors import Full, Unavailable, WaystationError
+from waystation.protocols.http.problems import PROBLEM_TYPE, MethodNotAllowed, Problem, Unauthorized, problem_of
+
+JSON_TYPE = "application/json"
+EVENTS_TYPE = "text/event-stream"
+RETRY_AFTER_S = "1"
+BODILESS = (204, 304)
+
+encode_json = msgspec.json.Encoder().encode
+
+_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+@dataclass(slots=True)
+class Reply:
+    """A whole answer."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON_TYPE
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: Sequence[bytes] = ()  # a long body, instead of `body`
+
+
+def json_reply(value: object, status: int = 200) -> Reply:
+    return Reply(status, encode_json(value))
+
+
+def problem_reply(problem: Problem, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(problem.status, encode_json(problem), PROBLEM_TYPE, headers or {})
+
+
+def error_reply(error: WaystationError) -> Reply:
+    headers: dict[str, str] = {}
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = ", ".join(error.allowed)
+    elif isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, Full | Unavailable):
+        headers["retry-after"] = RETRY_AFTER_S
+    return problem_reply(problem_of(error), headers)
+
+
+def reply_bytes(reply: Reply, date: str, *, keep_alive: bool, head_only: bool = False) -> list[bytes]:
+    """The whole answer as it goes out. A long body is not copied."""
+    lines = [_LINES[reply.status], f"date: {date}\r\n"]
+    if reply.status not in BODILESS:
+        size = len(reply.body) + sum(map(len, reply.pieces))
+        lines.append(f"content-type: {reply.content_type}\r\ncontent-length: {size}\r\n")
+    lines += [f"{name}: {value}\r\n" for name, value in reply.headers.items()]
+    lines.append("\r\n" if keep_alive else "connection: close\r\n\r\n")
+    head = "".join(lines).encode("latin-1")
+    return [head] if head_only or reply.status in BODILESS else [head + reply.body, *reply.pieces]
+
+
+def stream_head(date: str) -> bytes:
+    """The head of an event stream: no length, so it ends with the connection, which HTTP/1.0 understands as well."""
+    return (
+        f"{_LINES[200]}date: {date}\r\ncontent-type: {EVENTS_TYPE}\r\ncache-control: no-store\r\n"
+        "x-accel-buffering: no\r\nconnection: close\r\n\r\n"
+    ).encode("latin-1")

@@ -1,0 +1,106 @@
+"""The HTTP door: a listening socket and the connections behind it.
+
+Everything but the socket is loaded when the first client comes: a broker that nobody speaks HTTP to starts as fast and
+stays as small as one without this door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from waystation.world.alarm import PatientTimer
+from waystation.world.listener import Leave, Listener
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.budget import Budgets
+    from waystation.protocols.http.connection import Connection
+    from waystation.protocols.http.desk import Desk
+
+TICK_S = 5.0
+STOP_S = 5.0
+"""How long calls that are under way may take to end when the broker stops."""
+
+
+class HttpDoor:
+    """Opens when started; `stop` closes it and every connection."""
+
+    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
+        self.broker = broker
+        self.budgets = budgets
+        self._host = host
+        self._port = port
+        self._desk: Desk | None = None
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+        self._leaves: dict[Connection, Leave] = {}
+        self._timer: PatientTimer | None = None
+        self._date = (0, "")
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address, with the port that was taken where 0 was asked for."""
+        gate = self.broker.admission.gate("http")
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._port = await self._listener.start()
+        return self._host, self._port
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.shut()
+        if self._desk is not None:
+            await self._desk.close(STOP_S)
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.sleep(0)
+
+    @property
+    def desk(self) -> Desk:
+        if self._desk is None:
+            from waystation.protocols.http.desk import Desk
+
+            self._desk = Desk(self.broker, self._host, self.budgets.long_work)
+        return self._desk
+
+    def _connect(self, leave: Leave) -> Connection:
+        from waystation.protocols.http.connection import Connection
+
+        if self._timer is None:
+            self._timer = PatientTimer(TICK_S, self._tick)
+        connection = Connection(self)
+        self._leaves[connection] = leave
+        return connection
+
+    def add(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def dismiss(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        leave = self._leaves.pop(connection, None)
+        if leave is not None:
+            leave()
+
+    def now_s(self) -> float:
+        return self.broker.world.clock.monotonic()
+
+    def date(self) -> str:
+        """The time as HTTP writes it, made once a second."""
+        now = self.broker.world.clock.now_ms() // 1000
+        if self._date[0] != now:
+            from email.utils import formatdate
+
+            self._date = (now, formatdate(now, usegmt=True))
+        return self._date[1]
+
+    def _tick(self) -> None:
+        self._timer = PatientTimer(TICK_S, self._tick)
+        now_s = self.now_s()
+        idle_s = self.broker.settings.integer("connections.max.idle.ms") / 1000
+        for connection in list(self._connections):
+            connection.tick(now_s, idle_s)
+        if self._desk is not None:
+            self._desk.sweep()

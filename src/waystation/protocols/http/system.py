@@ -1,0 +1,90 @@
+"""The API of the broker itself: health, what there is in figures, and the description of this API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker import overview
+from waystation.broker.health import Reason, failed_logs, health_of
+from waystation.errors import Unavailable
+from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.token import has_password
+from waystation.version import __version__
+
+if TYPE_CHECKING:
+    from waystation.protocols.http.desk import Desk
+
+TAG = "broker"
+PAGE_TYPE = "text/html; charset=utf-8"
+
+
+class Alive(msgspec.Struct):
+    status: Annotated[str, Meta(description="ok, warning or failing: the worst of the reasons")]
+    version: str
+    reasons: list[Reason]
+
+
+class Ready(msgspec.Struct):
+    status: str
+    version: str
+    reasons: list[Reason]
+
+
+class Index(msgspec.Struct):
+    product: str
+    version: str
+    openapi: str
+
+
+async def index(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    """The dashboard for whoever asks for a page, as browsers do; a few words for programs."""
+    if "text/html" in call.request.headers.get("accept", ""):
+        return desk.files.reply("index.html", call.request.headers.get("if-none-match"))
+    return Index("waystation", __version__, "/openapi.json")
+
+
+async def healthy(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    health = health_of(desk.broker)
+    return Alive(health.status, __version__, health.reasons if _may_know(desk, call) else [])
+
+
+async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    """The door opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
+    for reason in failed_logs(desk.broker):
+        raise Unavailable(
+            f"{reason.what} {reason.advice}" if _may_know(desk, call) else "a log of this broker takes no more writes"
+        )
+    return Ready("ready", __version__, health_of(desk.broker).reasons if _may_know(desk, call) else [])
+
+
+def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
+    """Whether the reasons may be told, which name things: anybody may ask how the broker is, token or not."""
+    token = desk.broker.settings.text("waystation.http.token")
+    return not token or has_password(token, call.request.headers)
+
+
+async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return overview.stats(desk.broker)
+
+
+async def openapi(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    if desk.openapi is None:
+        from waystation.protocols.http.openapi import document
+        from waystation.protocols.http.replies import encode_json
+        from waystation.protocols.http.routes import ROUTES
+
+        desk.openapi = encode_json(document(ROUTES))
+    return Reply(200, desk.openapi)
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route("GET", "/", index, "The dashboard, or what this is", tag=TAG, answer=Index, media=(PAGE_TYPE,)),
+    Route("GET", "/healthz", healthy, "Whether the broker is alive, and well", tag=TAG, answer=Alive),
+    Route("GET", "/readyz", ready, "Whether the broker can take messages", tag=TAG, answer=Ready),
+    Route("GET", "/v1/stats", stats, "What there is, in figures", tag=TAG, answer=dict[str, Any]),
+    Route("GET", "/openapi.json", openapi, "This API, described (OpenAPI 3.1)", tag=TAG, answer=dict[str, Any]),
+)

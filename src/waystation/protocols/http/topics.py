@@ -1,0 +1,323 @@
+"""The API of topics: create, alter and delete; publish; read by place or time; the latest; find by id."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.broker.partition import Partition
+from waystation.broker.reading import read_away
+from waystation.broker.view_topics import (
+    DeletedRecords,
+    DeleteRecords,
+    RecordsToDelete,
+    TopicList,
+    TopicOut,
+    TopicsQuery,
+    delete_records,
+    topic_view,
+    topics_page,
+)
+from waystation.broker.view_topics import found as topic_of
+from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
+from waystation.message import Delivered, size_of
+from waystation.message_json import to_json_object
+from waystation.observe.spans import Place as TracedPlace
+from waystation.protocols.http.bodies import MessageList, MessageOut
+from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
+from waystation.protocols.http.queues import MAX_COUNT, Wait, found_out
+from waystation.protocols.http.replies import json_reply
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.http.desk import Desk
+
+TAG = "topics"
+ANSWER_BYTES = 8 * 1024 * 1024
+
+
+class TopicIn(msgspec.Struct, omit_defaults=True):
+    """What the topic shall be."""
+
+    partitions: Annotated[int, Meta(ge=1)] | None = None
+    settings: dict[str, str] = {}
+
+
+class TopicChange(msgspec.Struct, omit_defaults=True):
+    """What shall change. A setting that is null goes back to the broker's default."""
+
+    partitions: Annotated[int, Meta(ge=1, description="the new total; it can only grow")] | None = None
+    settings: dict[str, str | None] = {}
+
+
+class PublishQuery(msgspec.Struct):
+    partition: Annotated[int, Meta(ge=0, description="else by the key, or one for the whole batch")] | None = None
+    raw: Annotated[bool, Meta(description="the body is the payload, even if it is JSON")] = False
+
+
+class Place(msgspec.Struct):
+    """Where the first of the messages is that went to this partition."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Published(msgspec.Struct):
+    places: list[Place]
+    queues: list[str]
+    subscribers: int
+
+
+class ReadQuery(msgspec.Struct):
+    partition: Annotated[int, Meta(ge=0)] = 0
+    offset: Annotated[int, Meta(ge=0, description="from here on; else from the beginning")] | None = None
+    time_ms: Annotated[int, Meta(ge=0, description="from the first message that is not older on")] | None = None
+    count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 100
+    wait_ms: Wait = 0
+
+
+class ReadOut(msgspec.Struct):
+    messages: list[MessageOut]
+    next_offset: Annotated[int, Meta(description="where to read on")]
+    end_offset: int
+
+
+class HistoryQuery(msgspec.Struct):
+    count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 10
+
+
+# -- the topic itself --------------------------------------------------------------------------------------------------
+
+
+async def list_topics(desk: Desk, call: Call[TopicsQuery, Nothing]) -> Outcome:
+    return await topics_page(desk.broker, call.query)
+
+
+async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
+    name, wanted = call.path["topic"], call.body or TopicIn()
+    topics = desk.broker.topics
+    partitions = wanted.partitions or desk.broker.settings.integer("num.partitions")
+    status = 201
+    try:
+        await topics.create(name, partitions, wanted.settings)
+    except AlreadyExists:
+        there = topics.get(name)
+        if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):
+            raise Conflict(
+                f"topic {name!r} is there with {len(there.partitions)} partitions; PATCH changes it"
+            ) from None
+        if any(there.overrides.get(key) != value for key, value in wanted.settings.items()):
+            raise Conflict(f"topic {name!r} is there with other settings; PATCH changes them") from None
+        status = 200
+    return json_reply(topic_view(desk.broker, name), status)
+
+
+async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return topic_view(desk.broker, call.path["topic"])
+
+
+async def alter(desk: Desk, call: Call[Nothing, TopicChange]) -> Outcome:
+    name, wanted = call.path["topic"], call.body
+    topics = desk.broker.topics
+    topic_of(desk.broker, name)  # NotFound with near matches
+    if wanted.settings:
+
+        def change(present: dict[str, str]) -> dict[str, str]:
+            merged: dict[str, str | None] = {**present, **wanted.settings}
+            return {key: value for key, value in merged.items() if value is not None}
+
+        await topics.alter(name, change)
+    if wanted.partitions is not None and wanted.partitions != len(topics.get(name).partitions):
+        await topics.add_partitions(name, wanted.partitions)
+    return topic_view(desk.broker, name)
+
+
+async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    topic_of(desk.broker, call.path["topic"])  # NotFound with near matches
+    await desk.broker.topics.delete(call.path["topic"])
+    return None
+
+
+async def delete_before(desk: Desk, call: Call[Nothing, RecordsToDelete]) -> Outcome:
+    asked = call.body
+    return await delete_records(
+        desk.broker, DeleteRecords(asked.before_offset, asked.partition, topic=call.path["topic"])
+    )
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
+    return await publish_to(desk, call.path["topic"], call.body, call.query.partition)
+
+
+async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int | None = None) -> Published:
+    """Publishes and waits until it is durable."""
+    broker = desk.broker
+    await broker.messages.ensure(topic)
+    published = broker.messages.publish(topic, messages.messages, partition)
+    desk.published(messages.messages)
+    await broker.keeping.kept(*published.receipts)
+    subscribers = broker.subscriptions.counts().get(topic, 0)
+    return Published([Place(*place) for place in published.places], [], subscribers)
+
+
+async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
+    asked = call.query
+    partition = topic_of(desk.broker, call.path["topic"]).partition(asked.partition)
+    if asked.offset is not None and asked.time_ms is not None:
+        raise Invalid("offset: give an offset or a time_ms, not both")
+    log = partition.log
+    offset = asked.offset if asked.offset is not None else log.start_offset
+    if asked.time_ms is not None:
+        found = log.find_time(asked.time_ms)
+        offset = log.stable_offset if found is None else found[0]
+    messages, following = await _read(desk.broker, partition, offset, asked.count)
+    if not messages and asked.wait_ms:
+        await _grown(partition, following, asked.wait_ms)
+        messages, following = await _read(desk.broker, partition, following, asked.count)
+    if desk.broker.tracing is not None:
+        desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
+    shown = [to_json_object(delivered) for delivered in messages]
+    return {"messages": shown, "next_offset": following, "end_offset": log.stable_offset}
+
+
+async def _read(broker: Broker, partition: Partition, offset: int, count: int) -> tuple[list[Delivered], int]:
+    """Up to `count` messages from `offset` on, and where to read on."""
+    messages: list[Delivered] = []
+    size = 0
+    while len(messages) < count and size < ANSWER_BYTES:
+        chunk = await read_away(broker.world.offload, partition, offset, most=count - len(messages))
+        if chunk.next == offset:
+            break
+        offset = chunk.next
+        for delivered in chunk.messages:
+            messages.append(delivered)
+            size += size_of(delivered.message)
+            if len(messages) == count or size >= ANSWER_BYTES:
+                return messages, delivered.offset + 1
+    return messages, offset
+
+
+async def _grown(partition: Partition, beyond: int, wait_ms: int) -> None:
+    """Returns when there is something behind `beyond`, or after `wait_ms`."""
+    grown = asyncio.Event()
+    partition.watchers.add(grown.set)
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            while partition.log.stable_offset <= beyond and partition.log.failure is None:
+                await grown.wait()
+                grown.clear()
+    except TimeoutError:
+        pass
+    finally:
+        partition.watchers.discard(grown.set)
+
+
+async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:
+    latest = await desk.broker.messages.history_away(call.path["topic"], call.query.count)
+    return {"messages": [to_json_object(delivered) for delivered in latest]}
+
+
+async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    found = await desk.broker.messages.find(call.path["id"], call.path["topic"])
+    if found is None:
+        raise NotFound(f"topic {call.path['topic']!r} has no message {call.path['id']!r} that can be found")
+    return found_out(found)
+
+
+async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    message_id = call.path["id"]
+    found = desk.broker.queues.find(message_id) or await desk.broker.messages.find(message_id)
+    if found is None:
+        raise NotFound(f"there is no message {message_id!r}; one with an id of its own in a topic is found there alone")
+    return found_out(found)
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "List topics in the order of their names",
+        query=TopicsQuery,
+        answer=TopicList,
+        tag=TAG,
+    ),
+    Route(
+        "PUT",
+        "/v1/topics/{topic}",
+        create,
+        "Create a topic",
+        description="201 if it was made; 200 if it was there just like this.",
+        body=TopicIn,
+        optional_body=True,
+        creates=True,
+        answer=TopicOut,
+        tag=TAG,
+    ),
+    Route("GET", "/v1/topics/{topic}", describe, "Describe a topic", answer=TopicOut, tag=TAG),
+    Route("PATCH", "/v1/topics/{topic}", alter, "Alter a topic", body=TopicChange, answer=TopicOut, tag=TAG),
+    Route("DELETE", "/v1/topics/{topic}", delete, "Delete a topic and its data", status=204, tag=TAG),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/delete-records",
+        delete_before,
+        "Delete the messages of a partition that are before an offset",
+        body=RecordsToDelete,
+        answer=DeletedRecords,
+        tag=TAG,
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/messages",
+        publish,
+        "Publish messages to a topic",
+        description="Answered when they are durable. The topic is made if the broker makes topics by itself.",
+        query=PublishQuery,
+        body=Messages,
+        answer=Published,
+        status=201,
+        tag=TAG,
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/messages",
+        read,
+        "Read messages of a partition, from an offset or a time on",
+        query=ReadQuery,
+        answer=ReadOut,
+        waits=True,
+        tag=TAG,
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/messages/{id}",
+        find,
+        "Find a message in a topic by its id",
+        answer=MessageOut,
+        tag=TAG,
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/history",
+        history,
+        "The latest messages",
+        query=HistoryQuery,
+        answer=MessageList,
+        tag=TAG,
+    ),
+    Route(
+        "GET",
+        "/v1/messages/{id}",
+        find_anywhere,
+        "Find a message by its id, wherever it is",
+        answer=MessageOut,
+        tag=TAG,
+    ),
+)

@@ -1,0 +1,288 @@
+"""What operators ask of a broker as a machine: its disk, its epochs, its replicas, its features, and who may do what.
+
+Security is not built yet, and the answers say so in the way clients understand: SECURITY_DISABLED for access rules, no
+quotas, no credentials. Requests that would have to keep a quota or a credential are not registered at all, so that a
+client learns it before it sends one. Called through the registry only.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kio.schema.errors import ErrorCode
+
+from waystation.errors import Invalid, WaystationError
+from waystation.protocols.kafka.api_versions import FEATURES
+from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.topics import check_replicas
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.partition import Partition
+
+UNKNOWN = -1
+PREFERRED, UNCLEAN = 0, 1
+NO_AUTHORIZER = "access rules are not enforced by this broker: everybody may do everything"
+
+
+class NoReassignment(Invalid):
+    """Nothing is being moved that could be cancelled."""
+
+    kafka_code: ClassVar[str | None] = "NO_REASSIGNMENT_IN_PROGRESS"
+
+
+# -- DescribeLogDirs -------------------------------------------------------------------------------------------------
+
+
+@api("describe_log_dirs", min_version=1, max_version=5)
+async def describe_log_dirs(call: Call) -> object:
+    """One folder with everything in it, and the room on its disk."""
+    broker, make = call.broker, call.make
+    total, usable = await broker.world.offload(_room, broker)
+    topics = tuple(
+        make(
+            "DescribeLogDirsTopic",
+            name=name,
+            partitions=tuple(
+                make(
+                    "DescribeLogDirsPartition",
+                    partition_index=partition.index,
+                    partition_size=partition.log.size_bytes,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+                for partition in partitions
+            ),
+        )
+        for name, partitions in _described(broker, call.request.topics)
+    )
+    folder = make(
+        "DescribeLogDirsResult",
+        error_code=ErrorCode.none,
+        log_dir=broker.root,
+        topics=topics,
+        total_bytes=total,
+        usable_bytes=usable,
+        is_cordoned=False,
+    )
+    return make("DescribeLogDirsResponse", throttle_time=0, error_code=ErrorCode.none, results=(folder,))
+
+
+def _room(broker: Broker) -> tuple[int, int]:
+    """Total and free bytes of the disk; -1 where the folder is not on a disk of this machine (a simulated one)."""
+    try:
+        return shutil.disk_usage(broker.root).total, broker.world.disk.free_bytes(broker.root)
+    except OSError:
+        return UNKNOWN, UNKNOWN
+
+
+def _described(broker: Broker, asked: Iterable[Any] | None) -> Iterator[tuple[str, list[Partition]]]:
+    """Null means all. What does not exist is left out, as Kafka does."""
+    if asked is None:
+        yield from ((topic.name, topic.partitions) for topic in broker.topics)
+        return
+    for entry in asked:
+        topic = broker.topics.find(entry.topic)
+        if topic is not None:
+            indexes = sorted(index for index in set(entry.partitions) if 0 <= index < len(topic.partitions))
+            yield topic.name, [topic.partitions[index] for index in indexes]
+
+
+# -- OffsetForLeaderEpoch --------------------------------------------------------------------------------------------
+
+
+@api("offset_for_leader_epoch", min_version=2, max_version=4)
+def offset_for_leader_epoch(call: Call) -> object:
+    """Where an epoch ended: a consumer that read beyond that has read what was lost, and learns it here (KIP-320)."""
+    make = call.make
+    topics = tuple(
+        make(
+            "OffsetForLeaderTopicResult",
+            topic=asked.topic,
+            partitions=tuple(_epoch_end(call, asked.topic, entry) for entry in asked.partitions),
+        )
+        for asked in call.request.topics
+    )
+    return make("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)
+
+
+def _epoch_end(call: Call, topic: str, asked: Any) -> object:
+    error: WaystationError | None = None
+    epoch = end = UNKNOWN
+    try:
+        partition = call.broker.topics.get(topic).partition(asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+        log = partition.log
+        if asked.leader_epoch == log.epoch:
+            epoch, end = log.epoch, log.end_offset  # also when nothing was written in it yet
+        else:
+            epoch, end = log.epochs.end_offset_for(asked.leader_epoch, log.end_offset)
+    except WaystationError as caught:
+        error = caught
+    return call.make(
+        "EpochEndOffset", error_code=call.code(error), partition=asked.partition, leader_epoch=epoch, end_offset=end
+    )
+
+
+# -- ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments -------------------------------------------
+# One broker leads everything and nothing moves; the answers say so.
+
+
+@api("elect_leaders", min_version=0, max_version=2)
+def elect_leaders(call: Call) -> object:
+    request, make = call.request, call.make
+    kind = getattr(request, "election_type", PREFERRED)
+    known = kind in (PREFERRED, UNCLEAN)
+    results = []
+    for asked in request.topic_partitions or ():  # null means all, and of those only elections that were held are told
+        partitions = []
+        for index in asked.partitions:
+            code, message = ErrorCode.election_not_needed, "the partition's leader is the only broker there is"
+            if not known:
+                code, message = ErrorCode.invalid_request, f"there is no election type {kind}"
+            elif not 0 <= index < (call.broker.topics.partitions_of(asked.topic) or 0):
+                code, message = ErrorCode.unknown_topic_or_partition, f"there is no partition {asked.topic}-{index}"
+            partitions.append(make("PartitionResult", partition_id=index, error_code=code, error_message=message))
+        results.append(make("ReplicaElectionResult", topic=asked.topic, partition_result=tuple(partitions)))
+    error = ErrorCode.none if known else ErrorCode.invalid_request
+    return make("ElectLeadersResponse", throttle_time=0, error_code=error, replica_election_results=tuple(results))
+
+
+@api("alter_partition_reassignments", min_version=0, max_version=1)
+def alter_partition_reassignments(call: Call) -> object:
+    request, make = call.request, call.make
+    responses = [
+        make(
+            "ReassignableTopicResponse",
+            name=asked.name,
+            partitions=tuple(_reassign(call, asked.name, entry) for entry in asked.partitions),
+        )
+        for asked in request.topics
+    ]
+    return make(
+        "AlterPartitionReassignmentsResponse",
+        throttle_time=0,
+        allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
+        error_code=ErrorCode.none,
+        error_message=None,
+        responses=tuple(responses),
+    )
+
+
+def _reassign(call: Call, name: str, asked: Any) -> object:
+    error: WaystationError | None = None
+    try:
+        call.broker.topics.get(name).partition(asked.partition_index)
+        if asked.replicas is None:
+            raise NoReassignment(f"partition {name}-{asked.partition_index} is not being moved")
+        check_replicas(call, asked.replicas)
+    except WaystationError as caught:
+        error = caught
+    return call.make(
+        "ReassignablePartitionResponse",
+        partition_index=asked.partition_index,
+        error_code=call.code(error),
+        error_message=None if error is None else str(error),
+    )
+
+
+@api("list_partition_reassignments", min_version=0, max_version=0)
+def list_partition_reassignments(call: Call) -> object:
+    return call.make("ListPartitionReassignmentsResponse", throttle_time=0, error_code=ErrorCode.none, topics=())
+
+
+# -- UpdateFeatures --------------------------------------------------------------------------------------------------
+
+
+@api("update_features", min_version=0, max_version=2)
+def update_features(call: Call) -> object:
+    """Features are what this release is: asking for the level that holds is fine, for another one is refused."""
+    request, make = call.request, call.make
+    refusals = {update.feature: _refusal(update) for update in request.feature_updates}
+    results = tuple(
+        make(
+            "UpdatableFeatureResult",
+            feature=feature,
+            error_code=ErrorCode.none if refusal is None else refusal[0],
+            error_message=None if refusal is None else refusal[1],
+        )
+        for feature, refusal in refusals.items()
+    )
+    first = next((refusal for refusal in refusals.values() if refusal is not None), None)
+    if call.version < 2:  # from v2 on there is one error for the whole request, before it one for each feature
+        first = None
+    return make(
+        "UpdateFeaturesResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none if first is None else first[0],
+        error_message=None if first is None else first[1],
+        results=results,
+    )
+
+
+def _refusal(update: Any) -> tuple[ErrorCode, str] | None:
+    if update.feature not in FEATURES:
+        return ErrorCode.invalid_request, f"there is no feature {update.feature!r}; there are {', '.join(FEATURES)}"
+    level = FEATURES[update.feature][2]
+    if update.max_version_level == level:
+        return None
+    return (
+        ErrorCode.invalid_update_version,
+        f"feature {update.feature!r} has level {level} in this release, and no other",
+    )
+
+
+# -- access rules, quotas, credentials -------------------------------------------------------------------------------
+
+
+@api("describe_acls", min_version=1, max_version=3)
+def describe_acls(call: Call) -> object:
+    return call.make(
+        "DescribeAclsResponse",
+        throttle_time=0,
+        error_code=ErrorCode.security_disabled,
+        error_message=NO_AUTHORIZER,
+        resources=(),
+    )
+
+
+@api("create_acls", min_version=1, max_version=3)
+def create_acls(call: Call) -> object:
+    make = call.make
+    result = make("AclCreationResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
+    return make("CreateAclsResponse", throttle_time=0, results=(result,) * len(call.request.creations))
+
+
+@api("delete_acls", min_version=1, max_version=3)
+def delete_acls(call: Call) -> object:
+    make = call.make
+    result = make("DeleteAclsFilterResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
+    return make("DeleteAclsResponse", throttle_time=0, filter_results=(result,) * len(call.request.filters))
+
+
+@api("describe_client_quotas", min_version=0, max_version=1)
+def describe_client_quotas(call: Call) -> object:
+    return call.make("DescribeClientQuotasResponse", throttle_time=0, error_code=ErrorCode.none, entries=())
+
+
+@api("describe_user_scram_credentials", min_version=0, max_version=0)
+def describe_user_scram_credentials(call: Call) -> object:
+    """Null or no users means all, and there are none."""
+    make = call.make
+    times = Counter(user.name for user in call.request.users or ())
+    return make(
+        "DescribeUserScramCredentialsResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        results=tuple(_no_credential(call, name, count > 1) for name, count in times.items()),
+    )
+
+
+def _no_credential(call: Call, name: str, repeated: bool) -> object:
+    error = ErrorCode.duplicate_resource if repeated else ErrorCode.resource_not_found
+    message = "the user stands in the request more than once" if repeated else f"user {name!r} has no SCRAM credential"
+    return call.make("DescribeUserScramCredentialsResult", user=name, error_code=error, error_message=message)

@@ -1,0 +1,425 @@
+"""One client's connection: requests are done in their order, and answered in their order.
+
+Produce requests are done as they come: many may be under way, each has a slot, and a slot is sent when it and all
+before it are filled. Any other request is done when all before it are answered: nothing that a client asks for is read
+before it can be sent. While too much is under way, or the client does not read its answers, or there is no room for a
+large request (`protocols/budget.py`), the socket is not read: its memory here stays bounded, and nobody else notices.
+
+Whatever a client sends, the worst that happens is that its own connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.broker.presence import ConnectionInfo
+from waystation.observe.histogram import Histogram
+from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
+from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
+from waystation.protocols.kafka.registry import APIS, Api, Call, Listener
+from waystation.protocols.kafka.wire import Malformed
+
+if TYPE_CHECKING:
+    from waystation.protocols.kafka.server import KafkaDoor
+
+logger = logging.getLogger("waystation.kafka")
+
+READ_BYTES = 1024 * 1024
+"""In one read: half a millisecond, and a batch of the usual largest size."""
+MAX_IN_FLIGHT = 1_000
+"""Produce requests that are not answered yet."""
+MAX_FINISHED_BYTES = 1024 * 1024
+"""Answers to produce requests that wait behind one that is not finished."""
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+Parts = list[bytes | bytearray | memoryview]
+NOBODY = ("", "")
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("began", "cancel", "correlation_id", "done", "flexible", "parts", "times")
+
+    def __init__(self, correlation_id: int, flexible: bool, times: Histogram, began: float) -> None:
+        self.correlation_id = correlation_id
+        self.flexible = flexible
+        self.times = times
+        self.began = began
+        self.parts: Parts | None = None
+        self.done = False
+        self.cancel: Callable[[], object] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the door for each client."""
+
+    def __init__(self, door: KafkaDoor, gone: Callable[[], None]) -> None:
+        self._door = door
+        self._gone = gone
+        self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
+        self._slots: deque[Slot] = deque()
+        self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
+        self._transport: asyncio.Transport | None = None
+        self._requests = door.budgets.requests.share(self, lambda: self._engine.unread)
+        self.unsent = door.budgets.unsent.share(self, lambda: self._unsent_bytes() + self.unsent.size)
+        self._awaited = 0  # bytes of the large request that is arriving
+        self._finished_bytes = 0
+        self._much = False  # of a large request much has come: more of it is for another turn
+        self._sending = 0  # bytes of what was written last, while it has not left
+        self._held = False  # an append has to wait: nothing behind it may be looked at
+        self._writing_paused = False
+        self._reading_paused = False
+        self.client_host = ""
+        self.listener = Listener("", 0)
+        self.last_active = 0.0
+        self.name = ""
+        self.since_ms = 0
+        self.client = NOBODY  # what it calls itself, and what program it is
+
+    # -- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
+        transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
+        peer = transport.get_extra_info("peername") or ("", 0)
+        local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
+        self.client_host = str(peer[0])
+        self.listener = self._door.advertised(str(local[0]), int(local[1]))
+        clock = self._door.broker.world.clock
+        self.last_active = clock.monotonic()
+        self.since_ms = clock.now_ms()
+        self.name = f"kafka:{self.client_host}:{peer[1]}"
+        self._door.broker.presence.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.broker.presence.discard(self)
+        self._gone()
+        self._requests.drop()
+        self.unsent.drop()
+        for slot in self._slots:
+            if slot.cancel is not None:
+                slot.cancel()
+        self._slots.clear()
+        for end in tuple(self._at_close.values()):
+            end()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._engine.buffer()[:READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._engine.received(nbytes)
+        self._work()
+        if nbytes >= MUCH_BYTES and self._engine.awaited > SMALL_BYTES and not self._much:
+            self._much = True
+            self._door.budgets.read_much(self._read_on)
+            self._balance()
+
+    def _read_on(self) -> None:
+        self._much = False
+        self._balance()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self.unsent.hold(self._unsent_bytes())
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.unsent.drop()
+        self.unsent.was_read(self._sending)
+        self._work()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- among those who share the memory -----------------------------------------------------------------------------
+
+    def on_room(self) -> None:
+        if self._transport is not None:
+            self._work()
+
+    def spare(self) -> bool:
+        if self._requests.size and not self._held and self._engine.shrink():
+            self._requests.drop()
+        return not (self._requests.size or self.unsent.size)
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def overdue(self, why: str) -> bool:
+        if self._held:
+            return False
+        self._abort(why)
+        if self._transport is not None:
+            self._transport.abort()  # what it does not read would keep the connection open
+        return True
+
+    # -- among the connections ----------------------------------------------------------------------------------------
+
+    @property
+    def door(self) -> str:
+        return "kafka"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        client = {"client_id": self.client[0], "software": self.client[1]}
+        return ConnectionInfo(
+            self.name,
+            self.door,
+            "",
+            self.namespace,
+            (self.client_host, int(address[1]) if address else 0),
+            (self.listener.host, self.listener.port),
+            self.since_ms,
+            "running",
+            {key: value for key, value in client.items() if value},
+            doing=self._doing(),
+        )
+
+    def texts(self) -> Iterable[str]:
+        return (self.name, *self.client)
+
+    def _doing(self) -> str:
+        """Told by what is under way and for how long nothing was: nothing is noted for it as requests come."""
+        fetch, produce = self._door.fetch_times, self._door.produce_times
+        times = [slot.times for slot in self._slots if not slot.done]
+        parts = ["waits for records"] if any(one is fetch for one in times) else []
+        parts += ["publishes"] if any(one is produce for one in times) else []
+        others = sum(one is not fetch and one is not produce for one in times)
+        if others:
+            parts.append(f"{others} {'request' if others == 1 else 'requests'} under way")
+        idle_s = int(self._door.broker.world.clock.monotonic() - self.last_active)
+        return ", ".join(parts) or (f"idle for {idle_s} s" if idle_s else "idle")
+
+    def end(self, reason: str) -> None:
+        """Kafka's protocol has no word for it: the connection is closed, and clients connect again."""
+        logger.info("connection closed: client=%s reason=%s", self.client_host, reason)
+        self.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return (
+            self._held
+            or self._writing_paused
+            or len(self._slots) >= MAX_IN_FLIGHT
+            or self._finished_bytes > MAX_FINISHED_BYTES
+        )
+
+    def _work(self) -> None:
+        """Dispatches every whole request that has arrived, as far as this connection may."""
+        self.last_active = self._door.now_s()
+        engine = self._engine
+        try:
+            while self._transport is not None and not self._busy:
+                request = engine.next_request(PRODUCE if self._slots else None)
+                if request is None:
+                    break
+                self._dispatch(request)
+                self._awaited = 0
+            if engine.awaited > FREE_BYTES or self._requests.size:
+                self._claim(engine.awaited)
+        except Malformed as error:
+            self._abort(str(error))
+        except Exception:
+            logger.exception("request failed, connection closed: client=%s", self.client_host)
+            self._abort("internal error")
+        self._balance()
+
+    def _claim(self, awaited: int) -> None:
+        """Asks for room for a large request that has begun to arrive. Between two of them the room goes with the
+        buffer, which is kept until somebody else needs room: a producer of large batches does not ask for each."""
+        if awaited != self._awaited:
+            self._awaited = awaited
+            self._requests.renew()
+        if awaited > FREE_BYTES:
+            self._requests.want(awaited)
+        elif not self._engine.unread:
+            self._requests.hold(self._engine.kept if self._engine.kept <= KEPT_BUFFER else 0)
+
+    def _balance(self) -> None:
+        """Reads the socket only while there is something to be done with what comes. A little may come in any case:
+        a client that is gone is noticed by reading."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        engine = self._engine
+        stop = (
+            self._requests.wanted > 0 or self._much or ((self._busy or engine.blocked) and engine.unread >= FREE_BYTES)
+        )
+        if stop and not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
+        elif not stop and self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _abort(self, why: str) -> None:
+        self._door.meter.failed("connection_closed")
+        logger.info("connection closed: client=%s reason=%s", self.client_host, why)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _dispatch(self, request: Request) -> None:
+        key, version = request.api_key, request.version
+        if key == PRODUCE and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
+            self._produce(request)
+        elif key == FETCH and fetch_codec.MIN_VERSION <= version <= fetch_codec.MAX_VERSION:
+            self._fetch(request)
+        else:
+            self._dispatch_other(request)
+
+    def _produce(self, request: Request) -> None:
+        flexible = request.version >= produce_codec.FIRST_FLEXIBLE
+        _, body = request.body(flexible)
+        answer = self._slot(request.correlation_id, flexible, self._door.produce_times)[1]
+        waiting = produce.handle(self._door.broker, request.version, body, request.end - len(body), answer)
+        if waiting is not None:
+            self._hold(waiting)
+
+    def _fetch(self, request: Request) -> None:
+        flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
+        _, body = request.body(flexible)
+        slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
+        door = self._door
+        cancel = fetch.handle(
+            door.broker, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
+        )
+        if not slot.done:
+            slot.cancel = cancel
+
+    def _dispatch_other(self, request: Request) -> None:
+        api = APIS.get(request.api_key)
+        if api is None:
+            raise Malformed(f"unknown API {request.api_key}")
+        if not api.min_version <= request.version <= api.max_version:
+            if api.key != API_VERSIONS:
+                raise Malformed(f"{api.name} version {request.version} is not supported")
+            self._unsupported_api_versions(request)
+            return
+        flexible = codec.flexible(api.name, request.version)
+        client_id, body = request.body(flexible)
+        entity = codec.decode_request(api.name, request.version, bytes(body))
+        if (client_id or "") != self.client[0] or api.key == API_VERSIONS:
+            self.client = self._door.known(client_id, entity, self.client[1])
+        call = self._call(api, request.version, entity, client_id)
+        times = self._door.meter.call(api.name)
+        slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS, times)
+        result = api.handler(call)
+        if isinstance(result, Awaitable):
+            task = asyncio.ensure_future(self._finish(api, request.version, result, answer))
+            slot.cancel = task.cancel
+        else:
+            answer([codec.encode_response(api.name, request.version, result)])
+
+    def _call(self, api: Api, version: int, entity: Any, client_id: str | None) -> Call:
+        return Call(
+            api.name,
+            version,
+            entity,
+            self._door.broker,
+            client_id,
+            self.client_host,
+            self.listener,
+            self._at_close,
+            self.unsent,
+        )
+
+    def _unsupported_api_versions(self, request: Request) -> None:
+        """A client newer than we are: told in the oldest form, which every client can read, so that it tries again."""
+        call = self._call(APIS[API_VERSIONS], 0, None, None)
+        response = api_versions.answer(call, ErrorCode.unsupported_version)
+        times = self._door.meter.call(call.name)
+        self._slot(request.correlation_id, False, times)[1]([codec.encode_response("api_versions", 0, response)])
+
+    async def _finish(
+        self, api: Api, version: int, result: Awaitable[Any], answer: Callable[[Parts | None], None]
+    ) -> None:
+        try:
+            answer([codec.encode_response(api.name, version, await result)])
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("request failed, connection closed: api=%s client=%s", api.name, self.client_host)
+            self._abort("internal error")
+
+    def _hold(self, waiting: Awaitable[None]) -> None:
+        self._held = True
+
+        async def wait() -> None:
+            try:
+                await waiting
+            except Exception:
+                logger.exception("request failed, connection closed: client=%s", self.client_host)
+                self._abort("internal error")
+            finally:
+                self._held = False
+            self._work()
+
+        self._door.keep(asyncio.ensure_future(wait()))
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _slot(
+        self, correlation_id: int, flexible: bool, times: Histogram
+    ) -> tuple[Slot, Callable[[Parts | None], None]]:
+        slot = Slot(correlation_id, flexible, times, self.last_active)
+        self._slots.append(slot)
+
+        def answer(parts: Parts | None) -> None:
+            slot.parts = parts
+            slot.done = True
+            slot.cancel = None
+            slot.times.add(self._door.now_s() - slot.began)
+            if self._slots and self._slots[0] is slot:
+                self._send()
+            elif parts is not None:
+                self._finished_bytes += sum(map(len, parts))
+
+        return slot, answer
+
+    def _send(self) -> None:
+        """Sends the answers that are next in order."""
+        slots = self._slots
+        waits = self._reading_paused or self._busy or self._engine.blocked
+        out: Parts = []
+        while slots and slots[0].done:
+            slot = slots.popleft()
+            if slot.parts is not None:
+                size = sum(map(len, slot.parts))
+                self._finished_bytes = max(0, self._finished_bytes - size)
+                out.append(response_head(slot.correlation_id, slot.flexible, size))
+                out += slot.parts
+        if not slots:
+            self._finished_bytes = 0
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._sending = sum(map(len, out))
+            if len(out) == 2 and len(out[1]) < 4096:
+                self._transport.write(out[0] + out[1])  # type: ignore[operator]
+            else:
+                self._transport.writelines(out)
+            if not self._writing_paused:
+                self.unsent.was_read(self._sending)
+        if self.unsent.size and not self._writing_paused:
+            self.unsent.drop()
+        if waits and not self._busy:
+            asyncio.get_running_loop().call_soon(self._work)

@@ -1,0 +1,126 @@
+"""What one fetch reads, in steps: so that nobody else waits while a client gets megabytes.
+
+Invariants: a step reads as many bytes as it may, or one batch that is larger. What was read in several steps is whole
+batches, one behind the other, and nothing that came after the reading began. All of it together is no more than there
+is room for, or one batch.
+
+Used by `fetch`, on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from waystation.errors import WaystationError
+from waystation.protocols.kafka.errors_map import refused
+from waystation.protocols.kafka.fetch_codec import FetchPartition, PartitionAnswer
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.partition import Partition
+    from waystation.log.log import Log
+
+STEP_BYTES = 256 * 1024
+"""A quarter of a millisecond, from the disk's cache into memory."""
+
+
+class Reading:
+    """The answers of one fetch, as they are read. `room`: bytes that it may have in all."""
+
+    def __init__(self, broker: Broker, wanted: Sequence[FetchPartition], room: int, *, committed: bool) -> None:
+        self._broker = broker
+        self._wanted = wanted
+        self._committed = committed
+        self._at = 0  # the partition that is next, or begun
+        self._log: Log | None = None  # of that one, if it is begun
+        self._offset = 0
+        self._end = 0
+        self.room = room
+        self.answers: list[PartitionAnswer] = []
+        self.size = 0
+        self.urgent = False  # one of them should not wait: an error
+
+    def step(self, limit: int, *, patient: bool = False) -> bool:
+        """Reads on; whether that was all of it. `patient`: a first batch that is larger than the limit waits as well,
+        for a step that is not."""
+        begin = self.size
+        while self._at < len(self._wanted):
+            wanted = self._wanted[self._at]
+            if self._log is None:
+                self.answers.append(PartitionAnswer(wanted.topic, wanted.index))
+            answer = self.answers[-1]
+            try:
+                if self._log is None and not self._begin(wanted, answer):
+                    more = False
+                elif self.size - begin >= limit:
+                    more = True
+                else:
+                    more = self._read(wanted, answer, begin, limit, patient=patient)
+            except WaystationError as error:
+                more = False
+                if not answer.records:  # else its client meets it with the next fetch
+                    answer.error = refused(self._broker, error)
+            if more:
+                return False
+            self.urgent = self.urgent or bool(answer.error) or answer.diverging is not None
+            self._log = None
+            self._at += 1
+        return True
+
+    def _begin(self, wanted: FetchPartition, answer: PartitionAnswer) -> bool:
+        """Whether there may be something to read."""
+        partition = find(self._broker, wanted)
+        log = partition.log
+        partition.check_epoch(wanted.leader_epoch)
+        answer.high_watermark = log.high_watermark
+        answer.stable_offset = log.stable_offset
+        answer.start_offset = log.start_offset
+        if wanted.last_fetched_epoch >= 0:
+            epoch, end = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.end_offset)
+            if 0 <= epoch < wanted.last_fetched_epoch or 0 <= end < wanted.offset:
+                answer.diverging = (epoch, end)
+                return False
+        if self.size and self.room <= self.size:
+            return False
+        self._log, self._offset, self._end = log, wanted.offset, log.written_offset
+        if self._committed:
+            answer.aborted = []
+            self._end = answer.stable_offset
+        return True
+
+    def _read(self, wanted: FetchPartition, answer: PartitionAnswer, begin: int, limit: int, *, patient: bool) -> bool:
+        """Reads on in a partition; whether there is more, for a later step."""
+        log = self._log
+        if log is None:
+            raise RuntimeError("a partition is read that was not begun")
+        left = max(0, min(wanted.max_bytes - answer.size, self.room - self.size))
+        portion = min(left, limit - (self.size - begin))
+        if not self.size:
+            first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
+        else:
+            first = left if self.size == begin else portion
+        end = None if self._end >= log.written_offset else self._end
+        data = log.read_within(self._offset, portion, end, first)
+        if not data:
+            return data is None and (patient or first < left)
+        whole, offset = log.whole_of_read(data)
+        if self._committed and answer.aborted is not None:
+            found = [(entry.producer_id, entry.first_offset) for entry in log.aborted_in(self._offset, data)]
+            answer.aborted += [entry for entry in found if entry not in answer.aborted]
+        more = portion < left and len(data) >= portion
+        answer.records.append(memoryview(data)[:whole] if more else data)
+        size = whole if more else len(data)
+        answer.size += size
+        self.size += size
+        answer.delivered = offset - wanted.offset
+        self._offset = offset
+        return more
+
+
+def find(broker: Broker, wanted: FetchPartition) -> Partition:
+    topics = broker.topics
+    topic = topics.by_id(wanted.topic) if isinstance(wanted.topic, UUID) else topics.get(wanted.topic)
+    return topic.partition(wanted.index)

@@ -1,0 +1,243 @@
+"""Classic groups through the Kafka door: FindCoordinator, Join, Sync, Heartbeat, Leave, Describe, List, Delete.
+
+Translation only: the rules live in `waystation.groups`. All handlers are coroutines, so that requests of a connection
+are begun in the order they came, and a join or sync that is held is cancelled when its connection goes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.errors import WaystationError
+from waystation.groups.calls import GroupView, JoinRequest, LeavingMember, SyncRequest
+from waystation.groups.errors import MemberIdRequired
+from waystation.protocols.kafka.registry import Call, api
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+"""Read, delete, describe: what there is to allow on a group, as a bit field of ACL operations."""
+
+UNASKED = -(2**31)
+"""The bit field's value when it was not asked for."""
+
+_MS = timedelta(milliseconds=1)
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // _MS
+
+
+@api("find_coordinator", min_version=0, max_version=6)
+async def find_coordinator(call: Call) -> object:
+    """One broker: it coordinates everything."""
+    request = call.request
+    known = getattr(request, "key_type", GROUP) in (GROUP, TRANSACTION, SHARE)
+    where = {
+        "error_code": ErrorCode.none if known else ErrorCode.invalid_request,
+        "error_message": None if known else "unknown type of coordinator",
+        "node_id": call.broker.node_id if known else -1,
+        "host": call.listener.host if known else "",
+        "port": call.listener.port if known else -1,
+    }
+    if call.version < 4:
+        return call.make("FindCoordinatorResponse", throttle_time=0, **where)
+    coordinators = tuple(call.make("Coordinator", key=key, **where) for key in request.coordinator_keys)
+    return call.make("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
+
+
+@api("join_group", min_version=0, max_version=9)
+async def join_group(call: Call) -> object:
+    request = call.request
+    session_timeout_ms = milliseconds(request.session_timeout)
+    rebalance_timeout_ms = milliseconds(getattr(request, "rebalance_timeout", timedelta(0)))
+    try:
+        answer = await call.broker.groups.join(
+            JoinRequest(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                instance_id=getattr(request, "group_instance_id", None),
+                client_id=call.client_id or "",
+                client_host=call.client_host,
+                session_timeout_ms=session_timeout_ms,
+                # Version 0 has one timeout for both.
+                rebalance_timeout_ms=rebalance_timeout_ms if rebalance_timeout_ms > 0 else session_timeout_ms,
+                protocol_type=request.protocol_type,
+                protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+                needs_member_id=call.version >= 4,
+                can_skip_assignment=call.version >= 9,
+            )
+        )
+    except WaystationError as error:
+        member_id = error.member_id if isinstance(error, MemberIdRequired) else request.member_id
+        return call.make("JoinGroupResponse", throttle_time=0, error_code=call.code(error), member_id=member_id)
+    members = tuple(
+        call.make(
+            "JoinGroupResponseMember",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=member.metadata,
+        )
+        for member in answer.members
+    )
+    return call.make(
+        "JoinGroupResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        generation_id=answer.generation_id,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=members,
+    )
+
+
+@api("sync_group", min_version=0, max_version=5)
+async def sync_group(call: Call) -> object:
+    request = call.request
+    try:
+        answer = await call.broker.groups.sync(
+            SyncRequest(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                generation_id=request.generation_id,
+                instance_id=getattr(request, "group_instance_id", None),
+                protocol_type=getattr(request, "protocol_type", None),
+                protocol_name=getattr(request, "protocol_name", None),
+                assignments=tuple((one.member_id, one.assignment) for one in request.assignments),
+            )
+        )
+    except WaystationError as error:
+        return call.make("SyncGroupResponse", throttle_time=0, error_code=call.code(error))
+    return call.make(
+        "SyncGroupResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+@api("heartbeat", min_version=0, max_version=4)
+async def heartbeat(call: Call) -> object:
+    request = call.request
+    error: WaystationError | None = None
+    try:
+        await call.broker.groups.heartbeat(
+            request.group_id, request.member_id, request.generation_id, getattr(request, "group_instance_id", None)
+        )
+    except WaystationError as caught:
+        error = caught
+    return call.make("HeartbeatResponse", throttle_time=0, error_code=call.code(error))
+
+
+@api("leave_group", min_version=0, max_version=5)
+async def leave_group(call: Call) -> object:
+    request = call.request
+    leaving = [LeavingMember(request.member_id)] if call.version < 3 else _leaving(request.members)
+    try:
+        results = await call.broker.groups.leave(request.group_id, leaving)
+    except WaystationError as error:
+        return call.make("LeaveGroupResponse", throttle_time=0, error_code=call.code(error))
+    if call.version < 3:
+        return call.make("LeaveGroupResponse", throttle_time=0, error_code=call.code(results[0].error))
+    members = tuple(
+        call.make(
+            "MemberResponse",
+            member_id=result.member_id,
+            group_instance_id=result.instance_id,
+            error_code=call.code(result.error),
+        )
+        for result in results
+    )
+    return call.make("LeaveGroupResponse", throttle_time=0, error_code=ErrorCode.none, members=members)
+
+
+def _leaving(members: Sequence[Any]) -> list[LeavingMember]:
+    return [LeavingMember(member.member_id, member.group_instance_id) for member in members]
+
+
+@api("describe_groups", min_version=0, max_version=6)
+async def describe_groups(call: Call) -> object:
+    asked = getattr(call.request, "include_authorized_operations", False)
+    operations = GROUP_OPERATIONS if asked else UNASKED
+    views = call.broker.groups.describe_groups(call.request.groups)
+    return call.make(
+        "DescribeGroupsResponse",
+        throttle_time=0,
+        groups=tuple(_described(call, view, operations) for view in views),
+    )
+
+
+def _described(call: Call, view: GroupView, operations: int) -> object:
+    # Before version 6 a group that does not exist is no error: it is described as dead.
+    error = view.error if call.version >= 6 else None
+    members = tuple(
+        call.make(
+            "DescribedGroupMember",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=f"/{member.client_host}",  # Java prints addresses so, and tools know it that way
+            member_metadata=member.metadata,
+            member_assignment=member.assignment,
+        )
+        for member in view.members
+    )
+    return call.make(
+        "DescribedGroup",
+        error_code=call.code(error),
+        error_message=None if error is None else str(error),
+        group_id=view.group_id,
+        group_state=view.state,
+        protocol_type=view.protocol_type,
+        protocol_data=view.protocol_name,
+        members=members,
+        authorized_operations=operations,
+    )
+
+
+@api("list_groups", min_version=0, max_version=5)
+async def list_groups(call: Call) -> object:
+    request = call.request
+    states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+    listings = [
+        *call.broker.groups.list_groups(states, kinds),
+        *call.broker.shared_admin.listing(states, kinds),
+    ]
+    groups = tuple(
+        call.make(
+            "ListedGroup",
+            group_id=listing.group_id,
+            protocol_type=listing.protocol_type,
+            group_state=listing.state,
+            group_type=listing.kind,
+        )
+        for listing in listings
+    )
+    return call.make("ListGroupsResponse", throttle_time=0, error_code=ErrorCode.none, groups=groups)
+
+
+@api("delete_groups", min_version=0, max_version=2)
+async def delete_groups(call: Call) -> object:
+    results = [
+        await call.broker.shared_admin.delete(group_id)
+        if group_id in call.broker.shared
+        else (await call.broker.groups.delete_groups([group_id]))[0]
+        for group_id in call.request.groups_names
+    ]
+    return call.make(
+        "DeleteGroupsResponse",
+        throttle_time=0,
+        results=tuple(
+            call.make("DeletableGroupResult", group_id=result.group_id, error_code=call.code(result.error))
+            for result in results
+        ),
+    )

@@ -1,0 +1,239 @@
+"""Metadata, DescribeTopicPartitions and DescribeCluster: what exists and where to find it.
+
+Invariant: an answer tells what exists at the moment it is made. A topic that a Metadata request creates is durable and
+ready in that same answer, so a client never has to ask twice. Called through the registry only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.broker.partition import Partition
+from waystation.broker.topics import check_name
+from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
+from waystation.protocols.kafka.errors_map import code_of
+from waystation.protocols.kafka.registry import Call, api
+
+if TYPE_CHECKING:
+    from waystation.broker.topics import Topic
+
+NOT_ASKED = -(2**31)
+"""Kafka's value for "authorized operations were not asked for"."""
+
+MAX_PAGE_PARTITIONS = 2000
+"""Partitions in one DescribeTopicPartitions answer, whatever the client asks (Kafka's own limit)."""
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+BROKERS, CONTROLLERS = 1, 2
+"""Endpoint types of DescribeCluster."""
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS = _bits(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)  # fmt: skip
+CLUSTER_OPERATIONS = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)  # fmt: skip
+
+
+# -- Metadata ------------------------------------------------------------------------------------------------------
+
+
+@api("metadata", min_version=0, max_version=13)
+async def metadata(call: Call) -> object:
+    request, broker = call.request, call.broker
+    asked = request.topics
+    if asked is None or (call.version == 0 and not asked):  # v0 had no null arrays: empty meant all
+        topics = [_topic(call, topic) for topic in broker.topics]
+    else:
+        topics = [await _asked_topic(call, entry) for entry in _distinct(asked)]
+    operations = CLUSTER_OPERATIONS if getattr(request, "include_cluster_authorized_operations", False) else NOT_ASKED
+    make = call.make
+    return make(
+        "MetadataResponse",
+        throttle_time=0,
+        brokers=(
+            make("MetadataResponseBroker", node_id=broker.node_id, host=call.listener.host, port=call.listener.port),
+        ),
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=tuple(topics),
+        cluster_authorized_operations=operations,
+        error_code=ErrorCode.none,
+    )
+
+
+def _distinct(entries: Iterable[Any]) -> Iterator[Any]:
+    """The first of each: a topic that is asked for twice is told once."""
+    seen: set[tuple[object, object]] = set()
+    for entry in entries:
+        key = (entry.name, getattr(entry, "topic_id", None))
+        if key not in seen:
+            seen.add(key)
+            yield entry
+
+
+async def _asked_topic(call: Call, entry: Any) -> object:
+    name, topic_id = entry.name, getattr(entry, "topic_id", None)
+    try:
+        if call.version < 12 and (topic_id is not None or name is None):
+            raise Invalid(f"Metadata v{call.version} asks for topics by name only")
+        if topic_id is not None:
+            return _topic(call, call.broker.topics.by_id(topic_id))
+        if name is None:
+            raise UnknownTopicId("neither a topic's name nor its id was given")
+        topic = call.broker.topics.find(name)
+        return _topic(call, await _auto_create(call, name) if topic is None else topic)
+    except AlreadyExists:
+        return _no_topic(call, name, None, ErrorCode.leader_not_available)  # being created this moment: ask again
+    except WaystationError as error:
+        return _no_topic(call, name, topic_id, call.code(error))
+
+
+async def _auto_create(call: Call, name: str) -> Topic:
+    """Creates it where request and broker allow that; raises what the client shall be told otherwise."""
+    check_name(name)
+    broker = call.broker
+    if getattr(call.request, "allow_auto_topic_creation", True) and broker.settings.flag("auto.create.topics.enable"):
+        return await broker.topics.create(name, broker.settings.integer("num.partitions"), {})
+    return broker.topics.get(name)
+
+
+def _placed(call: Call, partition: Partition) -> dict[str, object]:
+    """Where a partition is: here, like all of them."""
+    nodes = (call.broker.node_id,)
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.index,
+        "leader_id": nodes[0],
+        "leader_epoch": partition.log.epoch,
+        "replica_nodes": nodes,
+        "isr_nodes": nodes,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": (),
+    }
+
+
+def _topic(call: Call, topic: Topic) -> object:
+    make = call.make
+    asked = getattr(call.request, "include_topic_authorized_operations", False)
+    return make(
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=tuple(
+            make("MetadataResponsePartition", **_placed(call, partition)) for partition in topic.partitions
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
+    )
+
+
+def _no_topic(call: Call, name: str | None, topic_id: object, error: ErrorCode) -> object:
+    if name is None and call.version < 12:
+        name = ""  # the name can be null only from v12 on
+    return call.make("MetadataResponseTopic", error_code=error, name=name, topic_id=topic_id, partitions=())
+
+
+# -- DescribeTopicPartitions -----------------------------------------------------------------------------------------
+
+
+@api("describe_topic_partitions", min_version=0, max_version=0)
+def describe_topic_partitions(call: Call) -> object:
+    """Topics in the order of their names, a page of partitions at a time; the cursor is where the next page starts."""
+    request, broker = call.request, call.broker
+    cursor = request.cursor
+    names = sorted({entry.name for entry in request.topics})
+    if cursor is not None and cursor.partition_index < 0:
+        return _page(call, [_undescribed(call, name, ErrorCode.invalid_request) for name in names], None)
+    everything = not names
+    if everything:
+        names = sorted(topic.name for topic in broker.topics)
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+    left = max(1, min(request.response_partition_limit, MAX_PAGE_PARTITIONS))
+    told: list[object] = []
+    for name in names:
+        if left == 0:
+            return _page(call, told, (name, 0))
+        topic = broker.topics.find(name)
+        if topic is None:
+            told.append(_undescribed(call, name, _why_missing(name)))
+            continue
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        told.append(_described(call, topic, first, first + left))
+        if first + left < len(topic.partitions):
+            return _page(call, told, (name, first + left))
+        left -= max(0, len(topic.partitions) - first)
+    return _page(call, told, None)
+
+
+def _page(call: Call, topics: list[object], after: tuple[str, int] | None) -> object:
+    make = call.make
+    cursor = None if after is None else make("Cursor", topic_name=after[0], partition_index=after[1])
+    return make("DescribeTopicPartitionsResponse", throttle_time=0, topics=tuple(topics), next_cursor=cursor)
+
+
+def _described(call: Call, topic: Topic, first: int, end: int) -> object:
+    make = call.make
+    return make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=tuple(
+            make("DescribeTopicPartitionsResponsePartition", **_placed(call, partition))
+            for partition in topic.partitions[first:end]
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _undescribed(call: Call, name: str, error: ErrorCode) -> object:
+    return call.make("DescribeTopicPartitionsResponseTopic", error_code=error, name=name, topic_id=None, partitions=())
+
+
+def _why_missing(name: str) -> ErrorCode:
+    try:
+        check_name(name)
+    except Invalid as error:
+        return code_of(error)
+    return ErrorCode.unknown_topic_or_partition
+
+
+# -- DescribeCluster -------------------------------------------------------------------------------------------------
+
+
+@api("describe_cluster", min_version=0, max_version=2)
+def describe_cluster(call: Call) -> object:
+    request, broker, make = call.request, call.broker, call.make
+    kind = getattr(request, "endpoint_type", BROKERS)
+    if kind != BROKERS:
+        wrong = ErrorCode.mismatched_endpoint_type if kind == CONTROLLERS else ErrorCode.unsupported_endpoint_type
+        message = f"this is a broker's endpoint (type {BROKERS}); it cannot tell of endpoints of type {kind}"
+        return make("DescribeClusterResponse", throttle_time=0, error_code=wrong, error_message=message)
+    asked = request.include_cluster_authorized_operations
+    host, port = call.listener.host, call.listener.port
+    return make(
+        "DescribeClusterResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=(make("DescribeClusterBroker", broker_id=broker.node_id, host=host, port=port, rack=None),),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )

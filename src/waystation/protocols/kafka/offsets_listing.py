@@ -1,0 +1,68 @@
+"""ListOffsets: the offset at the start, at the end, at a time, or of the latest timestamp."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from waystation.errors import WaystationError
+from waystation.log.log import Log
+from waystation.protocols.kafka.registry import Call, api
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+READ_COMMITTED = 1
+
+
+@api("list_offsets", min_version=1, max_version=11)
+def list_offsets(call: Call) -> object:
+    request = call.request
+    committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        partitions = [_answer(call, topic.name, wanted, committed) for wanted in topic.partitions]
+        topics.append(call.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
+    return call.make("ListOffsetsResponse", throttle_time=0, topics=tuple(topics))
+
+
+def _answer(call: Call, topic: str, wanted: object, committed: bool) -> object:
+    index = wanted.partition_index  # type: ignore[attr-defined]
+    timestamp = wanted.timestamp  # type: ignore[attr-defined]
+    leader_epoch = getattr(wanted, "current_leader_epoch", -1)
+    error = ErrorCode.none
+    offset, at = -1, -1
+    epoch = -1
+    try:
+        partition = call.broker.topics.get(topic).partition(index)
+        partition.check_epoch(leader_epoch)
+        log = partition.log
+        offset, at = _find(log, timestamp, committed)
+        epoch = log.epoch if offset >= 0 else -1
+    except WaystationError as failure:
+        error = call.code(failure)
+    return call.make(
+        "ListOffsetsPartitionResponse",
+        partition_index=index,
+        error_code=error,
+        timestamp=at,
+        offset=offset,
+        leader_epoch=epoch,
+    )
+
+
+def _find(log: Log, timestamp: int, committed: bool) -> tuple[int, int]:
+    """(offset, timestamp); -1 where there is no such record."""
+    if timestamp == LATEST:
+        return (log.stable_offset if committed else log.high_watermark), -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.start_offset, -1
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1
+    found = log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_time(timestamp)
+    if found is None or (committed and found[0] >= log.stable_offset):
+        return -1, -1
+    return found

@@ -1,0 +1,246 @@
+"""Produce: batches in, appended in the order they came, answered when `acks` says so.
+
+acks=0: no answer. acks=1: answered when written to the page cache. acks=all: answered when fsynced (one group commit
+serves everybody), unless the broker was told to flush otherwise.
+
+Batches that take long to check (`Publishing.check_here`) are checked on a thread, all of a request before the first of
+it is appended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from waystation.broker.publishing import may_be_slow
+from waystation.errors import InvalidRecord, WaystationError
+from waystation.log.batch import HEADER_SIZE, Header
+from waystation.log.log import Log
+from waystation.protocols.kafka import produce_codec
+from waystation.protocols.kafka.errors_map import refused
+from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
+from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
+from waystation.transactions.machine import Producer
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.partition import Partition
+
+ALL = -1
+ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on
+
+Parts = list[bytes | bytearray | memoryview]
+Answer = Callable[[Parts | None], None]
+
+
+def handle(broker: Broker, version: int, data: memoryview, place: int, answer: Answer) -> Awaitable[None] | None:
+    """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
+    nothing else of the connection may be looked at until it is done.
+
+    `data` is a view into the connection's buffer, and begins at `place` of that."""
+    request = produce_codec.decode(data, version, place)
+    if broker.tracing is not None:
+        broker.tracing.arrived("kafka", waits=request.acks == ALL)
+    if request.acks not in (0, 1, ALL):
+        results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
+        answer([produce_codec.encode(version, results)])
+        return None
+    if not _checked_here(broker, request):
+        return _check_away(broker, _copy(request, data), answer)
+    return _proceed(broker, request, data, answer)
+
+
+def _proceed(
+    broker: Broker, request: ProduceRequest, data: memoryview | None, answer: Answer
+) -> Awaitable[None] | None:
+    """`data`: what the request was read from, and may be written over; None: it is the request's own."""
+    if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
+        missing = _outside_transaction(broker, request)
+        if missing:
+            own = request if data is None else _copy(request, data)
+            return _join_and_append(broker, own, missing, answer)
+    _append_all(broker, request, answer)
+    return None
+
+
+def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
+    """The request in memory of its own, with what is known of it."""
+    copied = produce_codec.decode(memoryview(bytearray(data)), request.version)
+    for part, known in zip(copied.partitions, request.partitions, strict=True):
+        part.header, part.refusal = known.header, known.refusal
+    return copied
+
+
+# -- checking ahead ----------------------------------------------------------------------------------------------------
+
+
+def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
+    """Checks what is compressed or large; False if some of it takes too long here. The rest is checked when it is
+    appended."""
+    here = True
+    for part in request.partitions:
+        records = part.records
+        if records is None or len(records) < HEADER_SIZE or not may_be_slow(records):
+            continue
+        try:
+            part.header = broker.publishing.check_here(_find(broker, part), records, part.place)
+        except WaystationError as error:
+            part.refusal = error
+        else:
+            here = here and part.header is not None
+    return here
+
+
+async def _check_away(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+    for part in request.partitions:
+        if part.records and part.header is None and part.refusal is None:
+            try:
+                part.header = await broker.publishing.checked(_find(broker, part), part.records, part.place)
+            except WaystationError as error:
+                part.refusal = error
+    waiting = _proceed(broker, request, None, answer)
+    if waiting is not None:
+        await waiting
+
+
+def _header_of(broker: Broker, partition: Partition, part: PartitionData) -> Header:
+    """Of a batch that can be taken; the check's error otherwise."""
+    if part.refusal is not None:
+        raise part.refusal
+    if part.header is None:
+        part.header = broker.publishing.check(partition, part.records or memoryview(b""), part.place)
+    return part.header
+
+
+def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
+    """Partitions that the producer writes to for the first time in its transaction (KIP-890: they join by that)."""
+    missing: list[tuple[Producer, str, int]] = []
+    for part in request.partitions:
+        try:
+            partition = _find(broker, part)
+            header = _header_of(broker, partition, part)
+            if header.transactional and not broker.transactions.check_produce(
+                request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
+            ):
+                producer = Producer(header.producer_id, header.producer_epoch)
+                missing.append((producer, partition.topic.name, part.index))
+        except WaystationError:
+            continue  # found again, and answered, when it comes to appending
+    return missing
+
+
+async def _join_and_append(
+    broker: Broker, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+) -> None:
+    for producer, topic, index in missing:
+        try:
+            await broker.transactions.add_implicitly(request.transactional_id, *producer, topic, [index])
+        except WaystationError as error:
+            code = refused(broker, error)
+            results = [_refused(part, code, str(error)) for part in request.partitions]
+            answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
+            return
+    _append_all(broker, request, answer)
+
+
+def _append_all(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+    results: list[PartitionResult] = []
+    awaited: list[tuple[Log, int, PartitionResult]] = []
+    for part in request.partitions:
+        result = PartitionResult(part.topic, part.index)
+        results.append(result)
+        try:
+            log, end = _append(broker, request, part, result)
+            awaited.append((log, end, result))
+        except WaystationError as error:
+            result.error = refused(broker, error)
+            result.message = str(error)
+            result.base_offset = -1
+    if request.acks == 0:
+        answer(None)
+    elif request.acks == 1 or not broker.commit.waits:
+        answer([produce_codec.encode(request.version, results)])
+    else:
+        _WhenDurable(broker, request.version, results, awaited, answer).check()
+
+
+def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result: PartitionResult) -> tuple[Log, int]:
+    """Appends one partition's batch; returns up to where its log must be durable."""
+    partition = _find(broker, part)
+    if not part.records:
+        raise InvalidRecord("no records were sent")
+    if request.acks == ALL and partition.topic.settings.min_insync_replicas > 1:
+        raise _NotEnoughReplicas(
+            f"topic {partition.topic.name!r} wants {partition.topic.settings.min_insync_replicas} replicas in sync;"
+            " this broker is one"
+        )
+    header = _header_of(broker, partition, part)
+    if header.transactional and not broker.transactions.check_produce(
+        request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
+    ):
+        outside = f"{partition.topic.name}-{part.index} is not part of the producer's transaction"
+        raise TransactionAbortable(outside) if request.version >= ABORTABLE else InvalidTransactionState(outside)
+    appended = broker.publishing.append(partition, part.records, header)
+    if not appended.duplicate:
+        meter = broker.meters.kafka
+        meter.published += appended.last_offset - appended.base_offset + 1
+        meter.published_bytes += len(part.records)
+    result.base_offset = appended.base_offset
+    result.append_time_ms = appended.append_time_ms
+    result.start_offset = partition.log.start_offset
+    return partition.log, appended.last_offset + 1
+
+
+def _find(broker: Broker, part: PartitionData) -> Partition:
+    topics = broker.topics
+    topic = topics.by_id(part.topic) if isinstance(part.topic, UUID) else topics.get(part.topic)
+    return topic.partition(part.index)
+
+
+def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> PartitionResult:
+    return PartitionResult(part.topic, part.index, code, message=message)
+
+
+class _NotEnoughReplicas(WaystationError):
+    kafka_code = "NOT_ENOUGH_REPLICAS"
+
+
+class _WhenDurable:
+    """Answers when every log that was appended to is durable far enough, or has failed."""
+
+    __slots__ = ("_answer", "_awaited", "_broker", "_results", "_version")
+
+    def __init__(
+        self,
+        broker: Broker,
+        version: int,
+        results: list[PartitionResult],
+        awaited: list[tuple[Log, int, PartitionResult]],
+        answer: Answer,
+    ) -> None:
+        self._broker = broker
+        self._version = version
+        self._results = results
+        self._awaited = awaited
+        self._answer = answer
+
+    def check(self, round_over: asyncio.Future[None] | None = None) -> None:
+        waiting = []
+        for log, end, result in self._awaited:
+            if log.durable_offset >= end:
+                continue
+            failure = log.failure or (log.stalled if round_over is not None else None)
+            if failure is not None:
+                code = refused(self._broker, failure)
+                result.error, result.message, result.base_offset = code, str(failure), -1
+            else:
+                waiting.append((log, end, result))
+        self._awaited = waiting
+        if waiting:
+            self._broker.commit.join(waiting[0][0]).add_done_callback(self.check)
+        else:
+            self._answer([produce_codec.encode(self._version, self._results)])

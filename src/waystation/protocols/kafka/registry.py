@@ -1,0 +1,90 @@
+"""Which APIs the door answers, in which versions, and by which function.
+
+An API family file registers its handlers with `@api(...)`. ApiVersions tells clients exactly what is registered here,
+so nothing is advertised that does not work. A handler gets a `Call` and returns the response entity; if it is a
+coroutine function the answer may take its time, and later answers on the connection wait for it, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from waystation.protocols.kafka.codec import API_KEYS, ResponseMaker, response_maker
+from waystation.protocols.kafka.errors_map import refused
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.budget import Share
+
+Handler = Callable[["Call"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The address that clients are told to use."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class Call:
+    """One request as a handler sees it."""
+
+    name: str
+    version: int
+    request: Any
+    broker: Broker
+    client_id: str | None
+    client_host: str
+    listener: Listener
+    at_close: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """By name: what has to be done when the connection goes away."""
+    unsent: Share | None = None
+    """What the answer takes of the memory for unread answers; None: nobody counts."""
+
+    @property
+    def make(self) -> ResponseMaker:
+        """Builds response entities of this call's version; see `ResponseMaker`."""
+        return response_maker(self.name, self.version)
+
+    def code(self, error: BaseException | None) -> ErrorCode:
+        """The Kafka error code for an error of ours that the client is answered with; `none` for None."""
+        return ErrorCode.none if error is None else refused(self.broker, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A registered API."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    handler: Handler
+
+
+APIS: dict[int, Api] = {}
+
+
+def api(name: str, *, min_version: int, max_version: int) -> Callable[[Handler], Handler]:
+    """Registers a handler for versions min..max of the API that kio calls `name`."""
+
+    def register(handler: Handler) -> Handler:
+        key = API_KEYS[name]
+        APIS[key] = Api(key, name, min_version, max_version, handler)
+        return handler
+
+    return register
+
+
+def load_all() -> dict[int, Api]:
+    """Imports every API family file (which registers it) and returns the table."""
+    from waystation.protocols.kafka import families
+
+    families.load()
+    return APIS

@@ -1,0 +1,63 @@
+"""The Kafka door: what the connections of Kafka clients share. Their socket is the front's (`protocols/front.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from waystation.protocols.kafka.connection import Connection
+from waystation.protocols.kafka.fetch_sessions import Sessions
+from waystation.protocols.kafka.registry import Listener, load_all
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.budget import Budgets
+
+MAX_KNOWN = 1_000
+LONGEST = 255
+
+
+class KafkaDoor:
+    """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
+
+    def __init__(self, broker: Broker, budgets: Budgets) -> None:
+        load_all()
+        self.broker = broker
+        self.budgets = budgets
+        self.sessions = Sessions(broker.world.random)
+        self.now_s = broker.world.clock.monotonic
+        self.meter = broker.meters.kafka
+        self.produce_times = self.meter.call("produce")
+        self.fetch_times = self.meter.call("fetch")
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._clients: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def connection(self, gone: Callable[[], None]) -> Connection:
+        """`gone` is called when the connection is over."""
+        return Connection(self, gone)
+
+    def advertised(self, host: str, port: int) -> Listener:
+        """The address that clients on a connection to (host, port) are told: the one that they have reached."""
+        found = self._listeners.get((host, port))
+        if found is None:  # one for all of them: ten thousand connections need not have one each
+            if len(self._listeners) >= MAX_KNOWN:
+                self._listeners.clear()
+            found = self._listeners[host, port] = Listener(host, port)
+        return found
+
+    def known(self, client_id: str | None, request: Any, software: str) -> tuple[str, str]:
+        """What a client calls itself, and its program, which ApiVersions says; alike ones share their texts."""
+        name = getattr(request, "client_software_name", "")
+        if name:
+            software = f"{name} {getattr(request, 'client_software_version', '')}".strip()[:LONGEST]
+        client = ((client_id or "")[:LONGEST], software)
+        if len(self._clients) >= MAX_KNOWN:
+            self._clients.clear()
+        return self._clients.setdefault(client, client)
+
+    def keep(self, task: asyncio.Future[None]) -> None:
+        """Holds a task until it is done: the loop alone would let it be collected."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,77 @@
+"""ShareAcknowledge (KIP-932): what became of records that a share consumer holds, answered when it is durable."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from waystation.errors import WaystationError
+from waystation.groups.calls import TopicPartition
+from waystation.groups.share_errors import InvalidShareRequest, InvalidShareSessionEpoch
+from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from waystation.protocols.kafka import share_acks
+from waystation.protocols.kafka.registry import Call, api
+
+Results = dict[TopicPartition, WaystationError | None]
+
+
+@api("share_acknowledge", min_version=1, max_version=2)
+async def share_acknowledge(call: Call) -> object:
+    try:
+        lock_ms = call.broker.shared.get(call.request.group_id or "").settings.lock_ms
+        results = await _acknowledge(call)
+    except WaystationError as error:
+        return call.make(
+            "ShareAcknowledgeResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
+        )
+    topics: dict[object, list[object]] = {}
+    for (topic_id, index), failure in results.items():
+        topics.setdefault(topic_id, []).append(
+            call.make(
+                "PartitionData",
+                partition_index=index,
+                error_code=call.code(failure),
+                error_message=None if failure is None else str(failure),
+                current_leader=call.make("LeaderIdAndEpoch", leader_id=call.broker.node_id, leader_epoch=0),
+            )
+        )
+    return call.make(
+        "ShareAcknowledgeResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        acquisition_lock_timeout=lock_ms,
+        responses=tuple(
+            call.make("ShareAcknowledgeTopicResponse", topic_id=topic_id, partitions=tuple(found))
+            for topic_id, found in topics.items()
+        ),
+    )
+
+
+async def _acknowledge(call: Call) -> Results:
+    request, broker = call.request, call.broker
+    session = enter(call)
+    group = broker.shared.get(request.group_id)
+    acks = share_acks.acks_of(request.topics)
+    if session.poke is not None:
+        session.poke()  # the answer to this stands behind that of the fetch which waits
+    results, receipts = share_acks.apply(
+        broker, group, request.member_id, acks, renews=getattr(request, "is_renew_ack", False)
+    )
+    if request.share_session_epoch == FINAL_EPOCH:
+        close(call, session)
+    await broker.shared.keeping.kept(*receipts)
+    return results
+
+
+def enter(call: Call) -> ShareSession:
+    """The session that a request which is not its first belongs to."""
+    request = call.request
+    if not request.group_id or not request.member_id:
+        raise InvalidShareRequest("the request names no group, or no member")
+    if request.share_session_epoch == INITIAL_EPOCH:
+        raise InvalidShareSessionEpoch("a session begins with a fetch: there is nothing to acknowledge yet")
+    return call.broker.shared.sessions.enter((request.group_id, request.member_id), request.share_session_epoch)
+
+
+def close(call: Call, session: ShareSession) -> None:
+    call.at_close.pop(session.key, None)
+    call.broker.shared.end_session(session)

@@ -1,0 +1,241 @@
+"""ShareFetch (KIP-932): records for a share consumer, locked for it; with acknowledgements of earlier ones.
+
+Batches are sent as they are stored, with a list of which of their records were acquired. A fetch that finds nothing
+waits: appends, and records that come back, wake it. Acknowledgements in the request are applied first, and the answer
+waits until they are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from waystation.broker.record_tracing import traced_from
+from waystation.broker.shared_group import SharedGroup
+from waystation.broker.shared_partition import SharedPartition
+from waystation.errors import WaystationError
+from waystation.groups.calls import TopicPartition
+from waystation.groups.share_errors import InvalidShareRequest, UnknownShareSession
+from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from waystation.observe.spans import Place
+from waystation.observe.tracing import Tracing
+from waystation.protocols.kafka import share_acks
+from waystation.protocols.kafka.groups import milliseconds
+from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.share_acknowledge import close, enter
+from waystation.queues.feed import Verdict
+from waystation.queues.ledger import Grant
+
+MAX_WAIT_MS = 300_000
+RECORD_LIMIT = 1
+"""Acquire mode: no more than `max_records`. The other one, 0, takes batches that are begun to their end."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is told of one partition."""
+
+    error: WaystationError | None = None
+    ack_error: WaystationError | None = None
+    grants: list[Grant] = field(default_factory=list)
+    records: bytes = b""
+
+
+Answers = dict[TopicPartition, Answer]
+
+
+@api("share_fetch", min_version=1, max_version=2)
+async def share_fetch(call: Call) -> object:
+    try:
+        group = call.broker.shared.get(call.request.group_id or "")
+        answers = await _fetch(call, group)
+    except WaystationError as error:
+        return call.make("ShareFetchResponse", throttle_time=0, error_code=call.code(error), error_message=str(error))
+    topics: dict[UUID, list[object]] = {}
+    for (topic_id, index), answer in answers.items():
+        topics.setdefault(topic_id, []).append(_partition(call, index, answer))
+    return call.make(
+        "ShareFetchResponse",
+        throttle_time=0,
+        error_code=ErrorCode.none,
+        acquisition_lock_timeout=group.settings.lock_ms,
+        responses=tuple(
+            call.make("ShareFetchableTopicResponse", topic_id=topic_id, partitions=tuple(found))
+            for topic_id, found in topics.items()
+        ),
+    )
+
+
+def _partition(call: Call, index: int, answer: Answer) -> object:
+    return call.make(
+        "PartitionData",
+        partition_index=index,
+        error_code=call.code(answer.error),
+        error_message=None if answer.error is None else str(answer.error),
+        acknowledge_error_code=int(call.code(answer.ack_error)),
+        acknowledge_error_message=None if answer.ack_error is None else str(answer.ack_error),
+        current_leader=call.make("LeaderIdAndEpoch", leader_id=call.broker.node_id, leader_epoch=0),
+        records=answer.records,
+        acquired_records=tuple(
+            call.make(
+                "AcquiredRecords",
+                first_offset=grant.first,
+                last_offset=grant.first + grant.count - 1,
+                delivery_count=min(grant.deliveries, 2**15 - 1),
+            )
+            for grant in answer.grants
+        ),
+    )
+
+
+async def _fetch(call: Call, group: SharedGroup) -> Answers:
+    request, broker = call.request, call.broker
+    acks = share_acks.acks_of(request.topics)
+    wanted = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
+    renews = getattr(request, "is_renew_ack", False)
+    if request.share_session_epoch == INITIAL_EPOCH:
+        session = _begin(call, bool(acks))
+        forgotten: list[TopicPartition] = []
+    else:
+        session = enter(call)
+        forgotten = [(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions]
+    if session.poke is not None:
+        session.poke()
+    results, receipts = share_acks.apply(broker, group, request.member_id, acks, renews=renews)
+    answers = {key: Answer(ack_error=error) for key, error in results.items()}
+    if request.share_session_epoch == FINAL_EPOCH:
+        close(call, session)
+    else:
+        broker.shared.sessions.change(session, wanted, forgotten)
+        if not renews:
+            await _Acquisition(call, group, session, answers).run()
+    await broker.shared.keeping.kept(*receipts)
+    return answers
+
+
+def _begin(call: Call, has_acks: bool) -> ShareSession:
+    request = call.request
+    if not request.member_id:
+        raise InvalidShareRequest("the request names no member")
+    if has_acks:
+        raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is held yet")
+    shared = call.broker.shared
+    session = shared.begin_session(request.group_id, request.member_id)
+    # A consumer that dies takes its connection with it, and what it holds goes to the others at once.
+    call.at_close[session.key] = lambda: shared.end_session(session)
+    return session
+
+
+class _Acquisition:
+    """The part of a fetch that takes records, and waits for them if there are none."""
+
+    def __init__(self, call: Call, group: SharedGroup, session: ShareSession, answers: Answers) -> None:
+        self._call = call
+        self._group = group
+        self._session = session
+        self._answers = answers
+        self._watched: list[SharedPartition] = []
+        self._woken: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(milliseconds(self._call.request.max_wait), MAX_WAIT_MS) / 1000
+        try:
+            if self._take() or loop.time() >= deadline:
+                return
+            self._woken = loop.create_future()
+            self._watch()
+            self._session.poke = self._stop
+            await asyncio.wait([self._woken], timeout=max(0.0, deadline - loop.time()))
+            self._check_alive()
+        finally:
+            for one in self._watched:
+                one.unwait(self._wake)
+            if self._session.poke == self._stop:
+                self._session.poke = None
+
+    def _take(self) -> bool:
+        """Acquires what there is; whether there is something to tell."""
+        request = self._call.request
+        count, size = request.max_records, min(request.max_bytes, self._limit())
+        whole = getattr(request, "share_acquire_mode", 0) != RECORD_LIMIT
+        told = False
+        for key in list(self._session.partitions):
+            if count <= 0 or size <= 0:
+                break
+            answer = self._answers.get(key) or Answer()
+            try:
+                one = share_acks.find(self._call.broker, self._group, key)
+                self._acquire(one, answer, count, size, whole=whole)
+            except WaystationError as error:
+                answer.error = error
+            if answer.grants:
+                self._session.served(key)
+            if answer.grants or answer.error is not None:
+                told = True
+                self._answers[key] = answer
+                count -= sum(grant.count for grant in answer.grants)
+                size -= len(answer.records)
+        return told
+
+    def _acquire(self, one: SharedPartition, answer: Answer, count: int, size: int, *, whole: bool) -> None:
+        """A client takes an acquired record that it was not sent for a gap, and acknowledges it: none may go so."""
+        member = self._call.request.member_id
+        grants = one.acquire_bytes(member, count, size, self._group.settings.lock_ms, whole=whole)
+        if not grants:
+            return
+        try:
+            answer.records = b"".join(one.window.stored(grants))
+        except WaystationError:
+            one.settle(member, Verdict.RELEASE, [(grant.first, grant.count) for grant in grants])
+            raise
+        answer.grants = grants
+        delivered, meter = sum(grant.count for grant in grants), self._call.broker.meters.kafka
+        meter.delivered += delivered
+        meter.delivered_bytes += len(answer.records)
+        one.partition.topic.delivered += delivered
+        if self._call.broker.tracing is not None:
+            self._trace(self._call.broker.tracing, one, answer)
+
+    def _trace(self, tracing: Tracing, one: SharedPartition, answer: Answer) -> None:
+        group = self._call.request.group_id
+        place = Place("subscription", one.topic, "kafka", self._call.request.member_id, group)
+        given = [range(grant.first, grant.first + grant.count) for grant in answer.grants]
+        found = traced_from(answer.records, given[0].start)
+        found = [each for each in found if any(each.offset in run for run in given)]
+        tracing.fetched(place, one.partition.index, found)
+
+    def _limit(self) -> int:
+        most = self._call.broker.settings.integer("fetch.max.bytes")
+        return most if self._call.unsent is None else min(most, self._call.unsent.room_for_answer)
+
+    def _watch(self) -> None:
+        if self._watched:
+            return
+        for key in self._session.partitions:
+            one = share_acks.find(self._call.broker, self._group, key)
+            one.wait(self._wake)
+            self._watched.append(one)
+
+    def _wake(self) -> None:
+        """Takes at once, so that those who wait behind this one are not woken for nothing."""
+        if self._woken is None or self._woken.done() or not any(one.has_more for one in self._watched):
+            return
+        if not self._alive or self._take():
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    @property
+    def _alive(self) -> bool:
+        return self._call.broker.shared.sessions.find(self._session.key) is self._session
+
+    def _check_alive(self) -> None:
+        """The member may have left, or was thrown out, while it waited."""
+        if not self._alive:
+            raise UnknownShareSession("the share session ended while the fetch was waiting")

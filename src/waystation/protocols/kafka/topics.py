@@ -1,0 +1,306 @@
+"""Creating, growing, emptying and deleting topics, and where their partitions live.
+
+Invariant: an item of a request succeeds or fails on its own, and what is answered as done is durable; what is refused
+has changed nothing. The rules of topics are the broker's (`broker/topics.py`); here are only those that exist because
+of the protocol: duplicates within a request, replica counts and assignments. Called through the registry only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kio.schema.errors import ErrorCode
+
+from waystation.broker.topics import check_partitions
+from waystation.errors import (
+    Invalid,
+    InvalidPartitions,
+    InvalidSetting,
+    NotAllowed,
+    WaystationError,
+)
+from waystation.protocols.kafka.config_entries import topic_entries
+from waystation.protocols.kafka.registry import Call, api
+
+if TYPE_CHECKING:
+    from waystation.broker.topics import Topic
+
+DEFAULT = -1
+"""Partitions or replicas: as the broker's settings say."""
+
+REPLICAS = 1
+"""What a single broker can hold of each partition."""
+
+NO_LOW_WATERMARK = -1
+
+MOVES_AT_ONCE = 16
+"""Of DeleteRecords: enough to keep the disk busy, few enough that a request of millions costs no memory."""
+
+
+class InvalidReplicationFactor(Invalid):
+    """More replicas than brokers, or none."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_REPLICATION_FACTOR"
+
+
+class InvalidReplicaAssignment(Invalid):
+    """A partition was given to brokers that do not exist, to none, or twice to the same."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_REPLICA_ASSIGNMENT"
+
+
+class DeletionDisabled(NotAllowed):
+    """The broker's `delete.topic.enable` is off."""
+
+    kafka_code: ClassVar[str | None] = "TOPIC_DELETION_DISABLED"
+
+
+class NotForCompacted(NotAllowed):
+    """Records of a topic that is only compacted are not deleted by offset."""
+
+    kafka_code: ClassVar[str | None] = "POLICY_VIOLATION"
+
+
+class NotForInternal(Invalid):
+    """The topic belongs to the broker."""
+
+
+class RecordsOfInternal(Invalid):
+    """The topic belongs to the broker; DeleteRecords has a code of its own for it."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_TOPIC_EXCEPTION"
+
+
+def _repeated(keys: Iterable[Any]) -> set[Any]:
+    return {key for key, count in Counter(keys).items() if count > 1}
+
+
+def check_replicas(call: Call, replicas: Sequence[int]) -> None:
+    """Raises unless the partition is to live where it can: on this broker."""
+    if not replicas:
+        raise InvalidReplicaAssignment("a partition was assigned to no broker")
+    if len(set(replicas)) != len(replicas):
+        raise InvalidReplicaAssignment(f"a partition was assigned to the same broker twice: {list(replicas)}")
+    if tuple(replicas) != (call.broker.node_id,):
+        raise InvalidReplicaAssignment(
+            f"a partition was assigned to brokers {list(replicas)}, but there is only {call.broker.node_id}"
+        )
+
+
+def _not_internal(topic: Topic, what: str) -> Topic:
+    if topic.internal:
+        raise NotForInternal(f"topic {topic.name!r} belongs to the broker and cannot be {what}")
+    return topic
+
+
+# -- CreateTopics ----------------------------------------------------------------------------------------------------
+
+
+@api("create_topics", min_version=2, max_version=7)
+async def create_topics(call: Call) -> object:
+    request = call.request
+    repeated = _repeated(wanted.name for wanted in request.topics)
+    results = []
+    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+        try:
+            if wanted.name in repeated:
+                raise Invalid(f"topic {wanted.name!r} stands in the request more than once")
+            results.append(await _create(call, wanted))
+        except WaystationError as error:
+            results.append(_not_created(call, wanted.name, error))
+    return call.make("CreateTopicsResponse", throttle_time=0, topics=tuple(results))
+
+
+async def _create(call: Call, wanted: Any) -> object:
+    topics, settings = call.broker.topics, call.broker.settings
+    partitions = _partition_count(call, wanted)
+    overrides = _overrides(wanted)
+    topic_id = None
+    if call.request.validate_only:
+        topics.check_new(wanted.name, partitions, overrides)
+    else:
+        topic_id = (await topics.create(wanted.name, partitions, overrides)).id
+    make = call.make
+    return make(
+        "CreatableTopicResult",
+        name=wanted.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=REPLICAS,
+        configs=tuple(
+            make(
+                "CreatableTopicConfigs",
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=False,
+            )
+            for entry in topic_entries(overrides, settings)
+        ),
+    )
+
+
+def _not_created(call: Call, name: str, error: WaystationError) -> object:
+    return call.make("CreatableTopicResult", name=name, error_code=call.code(error), error_message=str(error))
+
+
+def _partition_count(call: Call, wanted: Any) -> int:
+    """The number asked for, explicitly, by default or by a manual assignment; checks what the assignment says."""
+    if wanted.assignments:
+        if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
+            raise Invalid(f"topic {wanted.name!r}: with assignments, partitions and replicas must both be {DEFAULT}")
+        indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+        if indexes != list(range(len(indexes))):
+            raise InvalidReplicaAssignment(
+                f"topic {wanted.name!r}: assignments must cover partitions 0, 1, 2, … once each"
+            )
+        for assignment in wanted.assignments:
+            check_replicas(call, assignment.broker_ids)
+        return len(indexes)
+    if wanted.replication_factor not in (DEFAULT, REPLICAS):
+        raise InvalidReplicationFactor(
+            f"topic {wanted.name!r}: {wanted.replication_factor} replicas asked for, but there is {REPLICAS} broker"
+        )
+    if wanted.num_partitions == DEFAULT:
+        return call.broker.settings.integer("num.partitions")
+    return int(wanted.num_partitions)
+
+
+def _overrides(wanted: Any) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise InvalidSetting(f"topic {wanted.name!r}: setting {config.name!r} has no value")
+        overrides[config.name] = config.value
+    return overrides
+
+
+# -- DeleteTopics ----------------------------------------------------------------------------------------------------
+
+
+@api("delete_topics", min_version=1, max_version=6)
+async def delete_topics(call: Call) -> object:
+    if call.version >= 6:
+        asked = [(entry.name, entry.topic_id) for entry in call.request.topics]
+    else:
+        asked = [(name, None) for name in call.request.topic_names]
+    repeated = _repeated(asked)
+    results = [
+        await _delete(call, name, topic_id, (name, topic_id) in repeated) for name, topic_id in dict.fromkeys(asked)
+    ]
+    return call.make("DeleteTopicsResponse", throttle_time=0, responses=tuple(results))
+
+
+async def _delete(call: Call, name: str | None, topic_id: Any, repeated: bool) -> object:
+    error: WaystationError | None = None
+    try:
+        if repeated:
+            raise Invalid("the topic stands in the request more than once")
+        topic = _to_delete(call, name, topic_id)
+        name, topic_id = topic.name, topic.id
+        await call.broker.topics.delete(name)
+    except WaystationError as caught:
+        error = caught
+    code, message = call.code(error), None if error is None else str(error)
+    if isinstance(error, DeletionDisabled) and call.version < 3:
+        code = ErrorCode.invalid_request  # what there was before v3 had the precise code
+    return call.make("DeletableTopicResult", name=name, topic_id=topic_id, error_code=code, error_message=message)
+
+
+def _to_delete(call: Call, name: str | None, topic_id: Any) -> Topic:
+    broker = call.broker
+    if not broker.settings.flag("delete.topic.enable"):
+        raise DeletionDisabled("topics cannot be deleted: the broker's setting delete.topic.enable is false")
+    if (name is None) == (topic_id is None):
+        raise Invalid("a topic is deleted by its name or by its id: give one of them")
+    topic = broker.topics.by_id(topic_id) if name is None else broker.topics.get(name)
+    return _not_internal(topic, "deleted")
+
+
+# -- CreatePartitions ------------------------------------------------------------------------------------------------
+
+
+@api("create_partitions", min_version=0, max_version=3)
+async def create_partitions(call: Call) -> object:
+    request = call.request
+    repeated = _repeated(wanted.name for wanted in request.topics)
+    results = []
+    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+        error: WaystationError | None = None
+        try:
+            if wanted.name in repeated:
+                raise Invalid(f"topic {wanted.name!r} stands in the request more than once")
+            _check_growth(call, wanted)
+            if not request.validate_only:
+                await call.broker.topics.add_partitions(wanted.name, wanted.count)
+        except WaystationError as caught:
+            error = caught
+        message = None if error is None else str(error)
+        results.append(
+            call.make(
+                "CreatePartitionsTopicResult", name=wanted.name, error_code=call.code(error), error_message=message
+            )
+        )
+    return call.make("CreatePartitionsResponse", throttle_time=0, results=tuple(results))
+
+
+def _check_growth(call: Call, wanted: Any) -> None:
+    topic = _not_internal(call.broker.topics.get(wanted.name), "given more partitions")
+    present = len(topic.partitions)
+    if wanted.count <= present:
+        raise InvalidPartitions(
+            f"topic {topic.name!r} has {present} partitions; {wanted.count} would not be an increase"
+        )
+    check_partitions(wanted.count)
+    if wanted.assignments is None:
+        return
+    if len(wanted.assignments) != wanted.count - present:
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name!r}: {wanted.count - present} partitions to add, {len(wanted.assignments)} assigned"
+        )
+    for assignment in wanted.assignments:
+        check_replicas(call, assignment.broker_ids)
+
+
+# -- DeleteRecords ---------------------------------------------------------------------------------------------------
+
+
+@api("delete_records", min_version=0, max_version=2)
+async def delete_records(call: Call) -> object:
+    """Moves the start of partitions. Each move waits for the disk, so a few are made side by side."""
+    make = call.make
+    topics = []
+    for asked in call.request.topics:
+        results: list[object] = []
+        for first in range(0, len(asked.partitions), MOVES_AT_ONCE):
+            some = asked.partitions[first : first + MOVES_AT_ONCE]
+            results += await asyncio.gather(*(_delete_records(call, asked.name, entry) for entry in some))
+        topics.append(make("DeleteRecordsTopicResult", name=asked.name, partitions=tuple(results)))
+    return make("DeleteRecordsResponse", throttle_time=0, topics=tuple(topics))
+
+
+async def _delete_records(call: Call, name: str, asked: Any) -> object:
+    error: WaystationError | None = None
+    low = NO_LOW_WATERMARK
+    try:
+        topic = call.broker.topics.get(name)
+        partition = topic.partition(asked.partition_index)
+        if topic.internal:
+            raise RecordsOfInternal(f"topic {name!r} belongs to the broker; its records cannot be deleted")
+        if topic.settings.compacts and not topic.settings.deletes:
+            raise NotForCompacted(f"topic {name!r} is compacted; delete a record by writing its key without a value")
+        low = await partition.delete_records(asked.offset)
+    except WaystationError as caught:
+        error = caught
+    return call.make(
+        "DeleteRecordsPartitionResult",
+        partition_index=asked.partition_index,
+        low_watermark=low,
+        error_code=call.code(error),
+    )

@@ -1,0 +1,63 @@
+"""Answers that wait until what they answer for is durable, without a task for each.
+
+The group commit calls back once for all that were written together. Used by the commands that come a hundred thousand
+times a second: put, settle, publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import WaystationError
+from waystation.queues.feed import Receipt
+
+if TYPE_CHECKING:
+    from waystation.protocols.native.session import Session, Timing
+
+Keeping = tuple[int, Any]
+"""(request, what to answer when it is durable)."""
+
+
+def kept(session: Session, receipt: Receipt | None, answers: list[Keeping]) -> None:
+    """Answers when it is durable; at once if nothing had to be written."""
+    keep_all(session, () if receipt is None else (receipt,), answers)
+
+
+def keep_all(
+    session: Session, receipts: Sequence[Receipt], answers: list[Keeping], timing: Timing | None = None
+) -> None:
+    """`timing`: of the request, where it is not the one that is being handled at this moment."""
+    answers = [keeping for keeping in answers if keeping[0]]
+    if not answers:
+        return
+    timing = timing or session.timing
+    if not receipts:
+        session.took(timing, len(answers))
+        for request, value in answers:
+            session.answer(request, value)
+        return
+    session.began(len(answers))
+    session.broker.when_kept(receipts, _Answering(session, answers, timing))
+
+
+class _Answering:
+    """What `when_kept` calls; a class, since it is made for every write and this is smaller than a closure."""
+
+    __slots__ = ("_answers", "_session", "_timing")
+
+    def __init__(self, session: Session, answers: list[Keeping], timing: Timing) -> None:
+        self._session = session
+        self._answers = answers
+        self._timing = timing
+
+    def __call__(self, error: WaystationError | None) -> None:
+        session = self._session
+        if error is None:
+            session.took(self._timing, len(self._answers))
+        for request, value in self._answers:
+            if error is None:
+                session.answer(request, value)
+            else:
+                session.fail(request, error)
+        session.ended(len(self._answers))

@@ -1,0 +1,172 @@
+"""Publishes: neighbours in one read of the socket that go to one place become one batch of the log.
+
+Each is answered separately. A topic that is not there yet is made first, and the later publishes to it wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.errors import Invalid, NotFound, WaystationError
+from waystation.message import size_of_all
+from waystation.protocol import AnyCommand, Publish, PublishAnswer
+from waystation.protocols.native.keeping import keep_all
+from waystation.protocols.native.turns import UNANSWERED
+
+if TYPE_CHECKING:
+    from waystation.broker.topics import Topic
+    from waystation.protocols.native.session import Session, Timing
+
+
+def publishes_together(session: Session, commands: Sequence[AnyCommand], at: int) -> int:
+    """The index behind the publishes from `at` on that surely go to one partition, with one offset after another."""
+    first = commands[at]
+    behind = at + 1
+    if type(first) is not Publish:
+        return behind
+    topic = _plain_topic(session, first)
+    if topic is None or not _dense(first, topic):
+        return behind
+    while behind < len(commands):
+        command = commands[behind]
+        if (
+            type(command) is not Publish
+            or command.topic != first.topic
+            or command.partition != first.partition
+            or command.acks != first.acks
+            or command.exchange is not None
+            or command.tx
+            or not _dense(command, topic)
+        ):
+            break
+        behind += 1
+    return behind
+
+
+def _plain_topic(session: Session, command: Publish) -> Topic | None:
+    """The topic that is published to, if each message in it surely has the offset behind the one before."""
+    if command.topic is None or command.exchange is not None or command.tx:
+        return None
+    topic = session.broker.topics.find(command.topic)
+    return None if topic is None or topic.settings.dedup_window_ms else topic
+
+
+def _dense(command: Publish, topic: Topic) -> bool:
+    """Whether all its messages go to the same partition, now."""
+    keys_count = command.partition is None and len(topic.partitions) > 1
+    if not command.messages:
+        return False
+    for message in command.messages:
+        if message.delay_ms or message.deliver_at_ms is not None or (keys_count and message.key is not None):
+            return False
+    return True
+
+
+def publish(session: Session, commands: Sequence[Publish]) -> None:
+    """What `publishes_together` found, or one."""
+    first = commands[0]
+    if (
+        len(commands) > 1
+        and first.topic is not None
+        and ("topic", first.topic) not in session.turns
+        and _publish_together(session, commands, first.topic)
+    ):
+        return
+    for command in commands:
+        try:
+            _publish_one(session, command)
+        except WaystationError as error:
+            session.fail(_answered(command), error)
+
+
+def _publish_together(session: Session, commands: Sequence[Publish], topic: str) -> bool:
+    """False if they must be tried one by one."""
+    messages = [message for command in commands for message in command.messages]
+    try:
+        published = session.broker.messages.publish(topic, messages, commands[0].partition)
+    except WaystationError:
+        return False
+    _count(session, len(messages), published.bytes)
+    subscribers = session.broker.subscriptions.count(topic)
+    answers = []
+    ((place, partition, offset),) = published.places
+    for command in commands:
+        answers.append((_answered(command), PublishAnswer([(place, partition, offset)], subscribers=subscribers)))
+        offset += len(command.messages)
+    keep_all(session, published.receipts if commands[0].acks == "durable" else (), answers)
+    return True
+
+
+def _publish_one(session: Session, command: Publish) -> None:
+    if (command.topic is None) == (command.exchange is None):
+        raise Invalid("topic: name a topic or an exchange, and only one of them")
+    if not command.messages:
+        raise Invalid("messages: there is none")
+    if command.tx:
+        _publish_in_transaction(session, command)
+    elif command.exchange is not None:
+        answer = session.broker.routing.publish(
+            command.exchange, command.routing_key, command.messages, mandatory=command.mandatory
+        )
+        session.spawn(_answered(command), answer)
+        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
+    elif command.topic is not None and (
+        ("topic", command.topic) in session.turns or not _publish_now(session, command, command.topic)
+    ):
+        _publish_in_turn(session, command, command.topic)
+
+
+def _count(session: Session, count: int, size: int) -> None:
+    session.meter.published += count
+    session.meter.published_bytes += size
+
+
+def _publish_now(session: Session, command: Publish, topic: str, timing: Timing | None = None) -> bool:
+    """False if the topic is not there yet."""
+    try:
+        published = session.broker.messages.publish(topic, command.messages, command.partition)
+    except NotFound as error:
+        if topic not in session.broker.topics:
+            return False
+        session.fail(_answered(command), error)
+    except WaystationError as error:
+        session.fail(_answered(command), error)
+    else:
+        _count(session, len(command.messages), published.bytes)
+        answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(topic))
+        receipts = () if command.acks == "written" else published.receipts
+        keep_all(session, receipts, [(_answered(command), answer)], timing)
+    return True
+
+
+def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
+    """Makes the topic first, if it may be made, and keeps the later ones for it behind this one."""
+    timing = session.timing
+
+    async def work() -> object:
+        await session.broker.messages.ensure(topic)
+        if not _publish_now(session, command, topic, timing):
+            raise NotFound(f"topic {topic!r} was deleted")
+        return UNANSWERED
+
+    session.in_turn(("topic", topic), _answered(command), work, size_of_all(command.messages))
+
+
+def _publish_in_transaction(session: Session, command: Publish) -> None:
+    if command.topic is None:
+        raise Invalid("exchange: a transaction publishes to topics and queues, not through exchanges")
+    transaction = session.transaction(command.tx)
+    topic = command.topic
+
+    async def work() -> PublishAnswer:
+        await session.broker.messages.ensure(topic)
+        places = await transaction.publish(topic, command.messages, command.partition)
+        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
+        return PublishAnswer(places)
+
+    session.in_turn(("tx", command.tx), _answered(command), work, size_of_all(command.messages))
+
+
+def _answered(command: Publish) -> int:
+    return command.id if command.acks != "none" else 0

@@ -1,0 +1,117 @@
+"""Puts: neighbours in one read of the socket that go to one queue become one call of the broker.
+
+Each is answered separately, and if they cannot be taken together they are tried one by one, so a bad one spoils no
+other. One that waits for room keeps the later ones for its queue behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.errors import Full, WaystationError
+from waystation.message import size_of_all
+from waystation.protocol import AnyCommand, Put, PutAnswer
+from waystation.protocols.native.keeping import Keeping, kept
+
+if TYPE_CHECKING:
+    from waystation.protocols.native.session import Session
+    from waystation.queues.shard import PutResult
+
+
+def puts_together(commands: Sequence[AnyCommand], at: int) -> int:
+    """The index behind the puts from `at` on that go to one queue."""
+    first = commands[at]
+    behind = at + 1
+    if type(first) is not Put or first.tx:
+        return behind
+    while behind < len(commands):
+        command = commands[behind]
+        if type(command) is not Put or command.queue != first.queue or command.tx:
+            break
+        behind += 1
+    return behind
+
+
+def put(session: Session, commands: Sequence[Put]) -> None:
+    """Puts for one queue, in their order."""
+    queue = commands[0].queue
+    if commands[0].tx:
+        _put_in_transaction(session, commands[0])
+    elif ("queue", queue) in session.turns:
+        for command in commands:
+            _put_in_turn(session, command)
+    elif len(commands) == 1:
+        _put_one(session, commands[0])
+    else:
+        messages = [message for command in commands for message in command.messages]
+        try:
+            result = session.broker.queues.put(queue, messages)
+        except WaystationError:
+            for command in commands:
+                put(session, (command,))
+        else:
+            _count(session, result)
+            kept(session, result.receipt, answers_of(commands, result))
+
+
+def _put_one(session: Session, command: Put) -> None:
+    try:
+        result = session.broker.queues.put(command.queue, command.messages)
+    except Full as error:
+        if command.wait_ms > 0:
+            _put_in_turn(session, command)
+        else:
+            session.fail(command.id, error)
+    except WaystationError as error:
+        session.fail(command.id, error)
+    else:
+        _count(session, result)
+        answer = PutAnswer(result.first, result.count, result.duplicates)
+        kept(session, result.receipt, [(command.id, answer)])
+
+
+def _count(session: Session, result: PutResult) -> None:
+    session.meter.published += result.count
+    session.meter.published_bytes += result.bytes
+
+
+def _put_in_turn(session: Session, command: Put) -> None:
+    """Waits for room, and keeps the later ones for this queue behind it."""
+
+    async def work() -> PutAnswer:
+        answer = await session.broker.queues.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
+        session.meter.published += answer.count
+        session.meter.published_bytes += sum(len(message.payload) for message in command.messages)
+        return answer
+
+    session.in_turn(("queue", command.queue), command.id, work, size_of_all(command.messages))
+
+
+def _put_in_transaction(session: Session, command: Put) -> None:
+    transaction = session.transaction(command.tx)
+
+    async def work() -> PutAnswer:
+        result = await transaction.put(command.queue, command.messages)
+        _count(session, result)
+        return PutAnswer(result.first, result.count, result.duplicates)
+
+    session.in_turn(("tx", command.tx), command.id, work, size_of_all(command.messages))
+
+
+def answers_of(commands: Sequence[Put], result: PutResult) -> list[Keeping]:
+    """Each put's own answer, out of the one for all of them."""
+    answers: list[Keeping] = []
+    duplicates = sorted(result.duplicates)
+    tag, begin, seen = result.first, 0, 0
+    for command in commands:
+        end = begin + len(command.messages)
+        own: list[int] = []
+        while seen < len(duplicates) and duplicates[seen] < end:
+            own.append(duplicates[seen] - begin)
+            seen += 1
+        stored = end - begin - len(own)
+        answers.append((command.id, PutAnswer(tag, stored, own)))
+        tag += stored
+        begin = end
+    return answers

@@ -1,0 +1,327 @@
+"""The requests that are answered one by one: what each of them asks of the broker.
+
+`HANDLERS` is the whole list. A handler returns what is answered, or something to await for it; what it raises becomes
+the Failure. There is no rule of messaging here, only the broker's calls. Called by the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.broker import overview
+from waystation.broker.transacting import check_not_own
+from waystation.errors import Invalid
+from waystation.protocol import (
+    VERSION,
+    AbortStaged,
+    Act,
+    AlterSettings,
+    Begin,
+    Bind,
+    Cancel,
+    Cease,
+    ClaimEntries,
+    CommitOffsets,
+    CommitStaged,
+    Consume,
+    CreateTopic,
+    Credit,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteTopic,
+    DescribeQueue,
+    DescribeTopic,
+    End,
+    EndConnection,
+    Find,
+    Found,
+    Get,
+    Hello,
+    HelloAnswer,
+    ListQueues,
+    ListRouting,
+    ListTopics,
+    OpenInbox,
+    OpenReader,
+    Peek,
+    Peeked,
+    Ping,
+    PublishBatches,
+    PurgeQueue,
+    QueueInfo,
+    ReadEntries,
+    Redrive,
+    RedriveAnswer,
+    Reply,
+    Route,
+    RoutingInfo,
+    Stage,
+    StagedPosition,
+    Stats,
+    Subscribe,
+    TopicInfo,
+    Touch,
+    Unbind,
+    View,
+)
+from waystation.protocols.native import consuming, reading, staging
+from waystation.protocols.native.turns import UNANSWERED
+from waystation.version import __version__
+
+if TYPE_CHECKING:
+    from waystation.protocols.native.session import Session
+
+MAX_LISTED = 10_000
+MAX_PEEKED = 1_000
+MAX_TRANSACTIONAL_ID = 255
+
+# -- the connection ----------------------------------------------------------------------------------------------------
+
+
+def hello(session: Session, command: Hello) -> HelloAnswer:
+    if not 1 <= command.version <= VERSION:
+        raise Invalid(f"version: {command.version} is not spoken here; the newest is {VERSION}")
+    session.client = command.client[:255]
+    return HelloAnswer(session.name, VERSION, __version__)
+
+
+def ping(session: Session, command: Ping) -> None:
+    return None
+
+
+def stats(session: Session, command: Stats) -> dict[str, Any]:
+    return overview.stats(session.broker)
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def declare_queue(session: Session, command: DeclareQueue) -> Awaitable[QueueInfo]:
+    return session.broker.queues.declare(
+        command.queue, command.settings, passive=command.passive, alter=command.alter, owner=session.name
+    )
+
+
+def delete_queue(session: Session, command: DeleteQueue) -> Awaitable[int]:
+    return session.broker.queues.delete(command.queue, if_empty=command.if_empty, if_unused=command.if_unused)
+
+
+def purge_queue(session: Session, command: PurgeQueue) -> Awaitable[int]:
+    return session.broker.queues.purge(command.queue)
+
+
+def describe_queue(session: Session, command: DescribeQueue) -> QueueInfo:
+    return session.broker.queues.describe(command.queue)
+
+
+def list_queues(session: Session, command: ListQueues) -> list[QueueInfo]:
+    limit = _between("limit", command.limit, MAX_LISTED)
+    return session.broker.queues.list(command.prefix, command.after, limit)
+
+
+def peek(session: Session, command: Peek) -> list[Peeked]:
+    count = _between("count", command.count, MAX_PEEKED)
+    return session.broker.queues.peek(command.queue, count, command.after, command.state, session.answer_bytes)
+
+
+async def find(session: Session, command: Find) -> Found | None:
+    broker = session.broker
+    if command.queue is not None:
+        return broker.queues.find(command.message_id, command.queue)
+    found = broker.queues.find(command.message_id) if command.topic is None else None
+    return found or await broker.messages.find(command.message_id, command.topic)
+
+
+def cancel(session: Session, command: Cancel) -> Awaitable[bool]:
+    return session.broker.queues.cancel(command.queue, command.message_id)
+
+
+def redrive(session: Session, command: Redrive) -> Awaitable[RedriveAnswer]:
+    return session.broker.queues.redrive(
+        command.queue,
+        to=command.to,
+        filter=command.filter,
+        rate=command.rate,
+        limit=command.limit,
+        dry_run=command.dry_run,
+        message_ids=command.message_ids,
+    )
+
+
+# -- topics and routing ------------------------------------------------------------------------------------------------
+
+
+async def create_topic(session: Session, command: CreateTopic) -> TopicInfo:
+    broker = session.broker
+    partitions = command.partitions
+    if partitions is None:
+        partitions = broker.settings.integer("num.partitions")
+    await broker.topics.create(command.topic, partitions, command.settings)
+    return overview.topic_info(broker, command.topic)
+
+
+def delete_topic(session: Session, command: DeleteTopic) -> Awaitable[None]:
+    return session.broker.topics.delete(command.topic)
+
+
+def describe_topic(session: Session, command: DescribeTopic) -> TopicInfo:
+    return overview.topic_info(session.broker, command.topic)
+
+
+def list_topics(session: Session, command: ListTopics) -> list[TopicInfo]:
+    return overview.topic_list(session.broker, command.pattern)
+
+
+def declare_exchange(session: Session, command: DeclareExchange) -> Awaitable[None]:
+    return session.broker.routing.declare_exchange(
+        command.exchange, command.kind, command.alternate, command.passive, arguments=command.arguments
+    )
+
+
+def delete_exchange(session: Session, command: DeleteExchange) -> Awaitable[None]:
+    return session.broker.routing.delete_exchange(command.exchange, if_unused=command.if_unused)
+
+
+def bind(session: Session, command: Bind) -> Awaitable[None]:
+    return session.broker.routing.bind(command.exchange, command.target, command.key, command.arguments)
+
+
+async def unbind(session: Session, command: Unbind) -> None:
+    await session.broker.routing.unbind(command.exchange, command.target, command.key, command.arguments)
+
+
+def list_routing(session: Session, command: ListRouting) -> RoutingInfo:
+    return session.broker.routing.listing()
+
+
+def route(session: Session, command: Route) -> list[str]:
+    return session.broker.routing.route(command.exchange, command.message, command.routing_key)
+
+
+def reply(session: Session, command: Reply) -> bool:
+    return session.broker.inboxes.reply(command.to, command.message)
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+async def begin(session: Session, command: Begin) -> int:
+    if not 0 < len(command.transactional_id) <= MAX_TRANSACTIONAL_ID:
+        raise Invalid(f"transactional_id: must have 1 to {MAX_TRANSACTIONAL_ID} characters")
+    check_not_own(command.transactional_id)
+    transaction = await session.broker.transacting.begin(command.transactional_id, command.timeout_ms)
+    number = session.next_number()
+    session.transactions[number] = transaction
+    if session.closed:
+        await transaction.end(False)
+    return number
+
+
+def commit_offsets(session: Session, command: CommitOffsets) -> Awaitable[None] | object:
+    if not command.tx:
+        return overview.commit_offsets(session.broker, command.group, command.offsets)
+    transaction = session.transaction(command.tx)
+    session.in_turn(("tx", command.tx), command.id, lambda: transaction.commit_offsets(command.group, command.offsets))
+    return UNANSWERED
+
+
+def end(session: Session, command: End) -> object:
+    transaction = session.transaction(command.tx)
+
+    async def work() -> None:
+        try:
+            await transaction.end(command.commit)
+        finally:
+            session.transactions.pop(command.tx, None)
+
+    session.in_turn(("tx", command.tx), command.id, work)
+    return UNANSWERED
+
+
+# -- looking at the broker, and running it -----------------------------------------------------------------------------
+
+
+async def view(session: Session, command: View) -> Any:
+    from waystation.broker.views import see  # what shows is loaded when somebody looks
+
+    return msgspec.to_builtins(await see(session.broker, command.what, command.query))
+
+
+async def act(session: Session, command: Act) -> Any:
+    from waystation.broker.views import act
+
+    return msgspec.to_builtins(await act(session.broker, command.what, command.query))
+
+
+def end_connection(session: Session, command: EndConnection) -> None:
+    from waystation.broker.view_connections import end
+
+    end(session.broker, command.connection, command.reason)
+
+
+async def alter_settings(session: Session, command: AlterSettings) -> None:
+    from waystation.broker.view_settings import alter
+
+    await alter(session.broker, command.settings)
+
+
+def _between(name: str, value: int, highest: int) -> int:
+    if not 1 <= value <= highest:
+        raise Invalid(f"{name}: {value} is not between 1 and {highest}")
+    return value
+
+
+Handler = Callable[["Session", Any], Any]
+
+HANDLERS: dict[type, Handler] = {
+    Hello: hello,
+    Ping: ping,
+    Stats: stats,
+    DeclareQueue: declare_queue,
+    DeleteQueue: delete_queue,
+    PurgeQueue: purge_queue,
+    DescribeQueue: describe_queue,
+    ListQueues: list_queues,
+    Get: consuming.get,
+    Peek: peek,
+    Find: find,
+    Cancel: cancel,
+    Redrive: redrive,
+    Consume: consuming.consume,
+    Subscribe: consuming.subscribe,
+    Credit: consuming.credit,
+    Touch: consuming.touch,
+    Cease: consuming.cease,
+    OpenReader: reading.open_reader,
+    ClaimEntries: reading.claim_entries,
+    ReadEntries: reading.read_entries,
+    CreateTopic: create_topic,
+    DeleteTopic: delete_topic,
+    DescribeTopic: describe_topic,
+    ListTopics: list_topics,
+    DeclareExchange: declare_exchange,
+    DeleteExchange: delete_exchange,
+    Bind: bind,
+    Unbind: unbind,
+    ListRouting: list_routing,
+    Route: route,
+    OpenInbox: consuming.open_inbox,
+    Reply: reply,
+    Begin: begin,
+    CommitOffsets: commit_offsets,
+    End: end,
+    PublishBatches: staging.publish_batches,
+    Stage: staging.stage,
+    CommitStaged: staging.commit_staged,
+    AbortStaged: staging.abort_staged,
+    StagedPosition: staging.staged_position,
+    View: view,
+    Act: act,
+    EndConnection: end_connection,
+    AlterSettings: alter_settings,
+}

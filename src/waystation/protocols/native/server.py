@@ -1,0 +1,53 @@
+"""The native door: what the connections of native clients share. Their socket is the front's (`protocols/front.py`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from waystation.protocol import MAGIC
+from waystation.protocols.native.binary import BinaryTalk
+from waystation.protocols.native.connection import Connection
+from waystation.protocols.native.lines import LinesTalk
+from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
+from waystation.protocols.native.session import Send, Session
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.budget import Budgets
+
+
+class NativeDoor:
+    """Made once per broker."""
+
+    def __init__(self, broker: Broker, budgets: Budgets) -> None:
+        self._broker = broker
+        self._budgets = budgets
+        self._subscriptions = PlainSubscriptions()
+        self._numbers = itertools.count(1)
+
+    @property
+    def by_first_byte(self) -> Mapping[int, Callable[[Callable[[], None]], Connection]]:
+        """What makes a connection, by the byte that such a client sends first."""
+        return {MAGIC[0]: self.frames, ord("{"): self.json_lines}
+
+    def frames(self, gone: Callable[[], None]) -> Connection:
+        """A connection that speaks msgpack frames; `gone` is called when it is over."""
+        talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
+        return Connection(talk, self._budgets, self._broker.world.clock, gone, "native")
+
+    def json_lines(self, gone: Callable[[], None]) -> Connection:
+        """A connection that speaks JSON lines."""
+        talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
+        return Connection(talk, self._budgets, self._broker.world.clock, gone, "json")
+
+    def session(self, send: Send) -> Session:
+        """A session of a client in this very process."""
+        session = Session(self._broker, send, self._name("local"))
+        session.appear()
+        return session
+
+    def _name(self, kind: str) -> str:
+        return f"{kind}-{next(self._numbers)}"

@@ -1,0 +1,407 @@
+"""A session: one client's conversation with the broker, whatever it is carried by.
+
+Commands in by `handle`, answers and pushes out by the `send` that it was given; no bytes, no sockets. Msgpack frames,
+JSON lines and the client in the broker's own process all use it. All calls are for the loop's thread.
+
+Invariants: every request with an id is answered once, with an Answer or a Failure. An answer to a change is sent when
+the change is durable. Whatever a client asks, the worst that it gets is a Failure. While `busy`, nothing more should be
+handed in; while paused, consumers are sent no more than what is under way. After `close` nothing is sent, nothing is
+held, and what was asked for alone (exclusive queues, open transactions, inboxes) is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from waystation.broker.presence import ConnectionInfo
+from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
+from waystation.observe.histogram import Histogram
+from waystation.protocol import (
+    Answer,
+    AnyCommand,
+    Ceased,
+    Command,
+    Deliver,
+    Failure,
+    Outgoing,
+    Publish,
+    Put,
+    Settle,
+)
+from waystation.protocols.native.consumers import Consumer
+from waystation.protocols.native.presence import Wire, info_of
+from waystation.protocols.native.publishing import publish, publishes_together
+from waystation.protocols.native.putting import put, puts_together
+from waystation.protocols.native.requests import HANDLERS
+from waystation.protocols.native.settling import settle, settles_together
+from waystation.protocols.native.turns import UNANSWERED, Turns
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.broker.transacting import Tx
+    from waystation.message import Delivered
+
+logger = logging.getLogger("waystation.native")
+
+MAX_UNDER_WAY = 10_000
+"""Requests of one session that are not answered yet; then nothing more is read from its client."""
+
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+"""Messages in requests that wait (for room in a queue, for a topic to be made, for the step of a transaction before
+them); then nothing more is read either."""
+
+ANSWER_BYTES = 8 * 1024 * 1024
+"""Payloads in an answer to one who only looks, at most: whoever reads what it asks for gets so much."""
+
+MAX_CONSUMERS = 100_000
+INTERNAL = "internal"
+CALLS: dict[type, str] = {
+    kind: str(cast(type[Command], kind).__struct_config__.tag) for kind in (*HANDLERS, Put, Settle, Publish)
+}
+"""What requests are called in the metrics: as on the wire."""
+
+Send = Callable[[Outgoing], None]
+
+
+Timing = tuple[Histogram, float]
+"""The times of a kind of request, and when those that are being handled came."""
+_NOTHING_YET = Histogram(())
+
+
+class Session:
+    """`send` is called on the loop's thread and must not block. `on_room`: `busy` is over, hand in more."""
+
+    def __init__(self, broker: Broker, send: Send, name: str, *, on_room: Callable[[], None] | None = None) -> None:
+        self.broker = broker
+        self.name = name
+        self.client = ""  # what the client calls itself
+        self.wire: Wire | None = None  # None: its client is in this process
+        self.since_ms = broker.world.clock.now_ms()
+        self.consumers: dict[int, Consumer] = {}
+        self.getters: dict[Hashable, Consumer] = {}
+        self.transactions: dict[int, Tx] = {}
+        self.turns = Turns()
+        self.closed = False
+        self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
+        self.answer_bytes = ANSWER_BYTES  # messages in an answer to one who only looks
+        self._send = send
+        self._on_room = on_room
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._waiting_bytes = 0
+        self._paused = False
+        self._to_send: dict[Consumer, None] = {}  # as a set, but in the order of delivery
+        self._number = 0
+        self.meter = broker.meters.native
+        self.now_s = broker.world.clock.monotonic
+        self.timing: Timing = (_NOTHING_YET, 0.0)
+        """Of what is being handled."""
+        self._times: dict[type, Histogram] = {}
+
+    def __repr__(self) -> str:
+        return f"<Session {self.name} {self.client!r} consumers={len(self.consumers)} under_way={self._under_way}>"
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Too much is under way: hand in more when `on_room` is called."""
+        return self._under_way >= MAX_UNDER_WAY or self._waiting_bytes > MAX_WAITING_BYTES
+
+    def handle(self, command: AnyCommand) -> None:
+        self.handle_all((command,))
+
+    def handle_all(self, commands: Sequence[AnyCommand]) -> int:
+        """Several commands that came together: neighbours that the broker can take as one are given to it as one.
+
+        Returns how many were taken: fewer than all if `full` was set meanwhile, and none of the rest was looked at.
+        """
+        at = 0
+        now_s = self.now_s()
+        tracing = self.broker.tracing
+        while at < len(commands) and not self.full and not self.closed:
+            command = commands[at]
+            kind = type(command)
+            behind = at + 1
+            self.timing = (self._times.get(kind) or self._times_of(kind), now_s)
+            if tracing is not None:
+                tracing.arrived("native", waits=getattr(command, "acks", "durable") == "durable")
+            try:
+                if kind is Put:
+                    behind = puts_together(commands, at)
+                    put(self, commands[at:behind])  # type: ignore[arg-type]  # what puts_together counts
+                elif kind is Settle:
+                    behind = settles_together(commands, at)
+                    settle(self, commands[at:behind])  # type: ignore[arg-type]
+                elif kind is Publish:
+                    behind = publishes_together(self, commands, at)
+                    publish(self, commands[at:behind])  # type: ignore[arg-type]
+                else:
+                    self._other(command)
+            except Exception as error:
+                # A mistake of ours, or the storage's: each request that was meant is told.
+                for failed in commands[at:behind]:
+                    self.fail(failed.id, error)
+            at = behind
+        return at
+
+    def _other(self, command: AnyCommand) -> None:
+        result = HANDLERS[type(command)](self, command)
+        if isinstance(result, Awaitable):
+            self.spawn(command.id, result)
+        elif result is not UNANSWERED:
+            self.took(self.timing, 1)
+            self.answer(command.id, result)
+
+    def took(self, timing: Timing, count: int) -> None:
+        """Requests of one kind that came together are answered."""
+        times, began_s = timing
+        times.add(self.now_s() - began_s, count)
+
+    def _times_of(self, kind: type) -> Histogram:
+        times = self._times[kind] = self.meter.call(CALLS[kind])
+        return times
+
+    def spawn(self, request: int, work: Awaitable[Any]) -> None:
+        """Answers with what `work` returns, when it does."""
+        self.began(1)
+        task = asyncio.get_running_loop().create_task(self._finish(request, work, self.timing))
+        self._tasks.add(task)
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if isinstance(work, Coroutine):
+                work.close()  # it was never begun if the session was closed at once
+
+        task.add_done_callback(done)
+
+    def in_turn(self, key: Hashable, request: int, work: Callable[[], Awaitable[Any]], size: int = 0) -> None:
+        """The same, after everything that was to be done in turn under this key. `size`: bytes that wait with it."""
+        self.began(1)
+        self._waiting_bytes += size
+        timing = self.timing
+
+        async def step() -> None:
+            try:
+                await self._finish(request, work(), timing)
+            finally:
+                self.waited(size)
+
+        self.turns.add(key, step)
+
+    async def _finish(self, request: int, work: Awaitable[Any], timing: Timing) -> None:
+        try:
+            value = await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.fail(request, error)
+        else:
+            if value is not UNANSWERED:
+                self.took(timing, 1)
+                self.answer(request, value)
+        finally:
+            self.ended(1)
+
+    def waited(self, size: int) -> None:
+        was_busy = self.busy
+        self._waiting_bytes -= size
+        self._tell_room(was_busy)
+
+    def began(self, count: int) -> None:
+        self._under_way += count
+
+    def ended(self, count: int) -> None:
+        was_busy = self.busy
+        self._under_way -= count
+        self._tell_room(was_busy)
+
+    def _tell_room(self, was_busy: bool) -> None:
+        if was_busy and not self.busy and self._on_room is not None and not self.closed:
+            self._on_room()
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def answer(self, request: int, value: Any = None) -> None:
+        if request and not self.closed:
+            self._send(Answer(request, value))
+
+    def fail(self, request: int, error: Exception) -> None:
+        """Tells the client; an error that nobody meant is also logged."""
+        name, text = describe(error, self)
+        self.meter.failed(name)
+        if request and not self.closed:
+            self._send(Failure(request, name, text))
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    def new_consumer(self, number: int, queue: str = "", *, live: bool = False) -> Consumer:
+        """Takes the client's number for a consumer that is about to be opened."""
+        if number <= 0:
+            raise Invalid(f"consumer: {number} is not above zero")
+        if number in self.consumers:
+            raise Invalid(f"consumer: {number} is taken on this connection; cease it first, or choose another number")
+        if len(self.consumers) >= MAX_CONSUMERS:
+            raise Invalid(f"consumer: this connection has {MAX_CONSUMERS} already; open another one")
+        consumer = self.consumers[number] = Consumer(number, queue, live=live)
+        return consumer
+
+    def consumer(self, number: int) -> Consumer:
+        found = self.consumers.get(number)
+        if found is None or found.feed is None:
+            raise NotFound(f"consumer: this connection has no consumer {number}")
+        return found
+
+    def transaction(self, number: int) -> Tx:
+        found = self.transactions.get(number)
+        if found is None:
+            raise NotFound(f"tx: this connection has no transaction {number}; begin one, and use it until it is ended")
+        return found
+
+    def next_number(self) -> int:
+        """For what this session opens by itself."""
+        self._number += 1
+        return self._number
+
+    def delivered(self, consumer: Consumer, messages: list[Delivered]) -> None:
+        """The feed of a consumer gives messages: they are sent when this turn of the loop is over."""
+        if consumer.ceased:
+            return
+        consumer.pending += messages
+        if not self._to_send and not self._paused:
+            asyncio.get_running_loop().call_soon(self._push)
+        self._to_send[consumer] = None
+
+    def _push(self) -> None:
+        if self.closed or self._paused:
+            return
+        consumers, self._to_send = self._to_send, {}
+        for consumer in consumers:
+            self._deliver(consumer)
+        for consumer in consumers:
+            self.credited(consumer)
+
+    def _deliver(self, consumer: Consumer) -> None:
+        if consumer.pending and not consumer.ceased:
+            count = len(consumer.pending)
+            for piece in consumer.take():
+                self._send(Deliver(consumer.number, piece))
+            self.count_delivered(consumer, count, consumer.taken_bytes)
+
+    def count_delivered(self, consumer: Consumer, count: int, size: int) -> None:
+        self.meter.delivered += count
+        self.meter.delivered_bytes += size
+        if consumer.queue and not consumer.acks:
+            self.meter.acked += count
+
+    def credited(self, consumer: Consumer) -> None:
+        """A consumer has credit that its feed may not know of."""
+        if not self._paused:
+            consumer.pass_on()
+
+    def pause(self) -> None:
+        """The client does not read: no more messages are asked for on its behalf."""
+        self._paused = True
+        for consumer in self.consumers.values():
+            if consumer.feed is not None:
+                consumer.feed.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._push()
+        for consumer in list(self.consumers.values()):
+            if consumer.feed is not None:
+                consumer.feed.resume()
+            self.credited(consumer)  # as long as that does not fill the client's socket again
+
+    def feed_ended(self, consumer: Consumer, error: WaystationError) -> None:
+        """The broker ends a consumer."""
+        if self.consumers.get(consumer.number) is consumer:
+            del self.consumers[consumer.number]
+        if consumer.ceased or self.closed:
+            return
+        self._deliver(consumer)
+        consumer.ceased = True
+        self._send(Ceased(consumer.number, error_name(error), str(error)))
+
+    # -- among the connections --------------------------------------------------------------------------------------
+
+    def appear(self, wire: Wire | None = None) -> None:
+        """It is one of the broker's connections from now on, until it is closed."""
+        self.wire = wire
+        self.broker.presence.add(self)
+
+    @property
+    def door(self) -> str:
+        return "native"
+
+    @property
+    def namespace(self) -> str:
+        return ""
+
+    def info(self) -> ConnectionInfo:
+        return info_of(self, self._under_way)
+
+    def texts(self) -> Iterable[str]:
+        peer = "" if self.wire is None else self.wire.peer[0]
+        return (self.name, self.client, peer, *(consumer.subject for consumer in self.consumers.values()))
+
+    def end(self, reason: str) -> None:
+        """Somebody who runs the broker wants it to end."""
+        if self.wire is None:
+            raise NotAllowed(f"connection {self.name!r} is the one of the program that the broker runs in; it stays")
+        if not self.closed:
+            self._send(Failure(0, "Unavailable", reason))
+        self.wire.end(reason)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The client is gone. What it held is for others, at once."""
+        if self.closed:
+            return
+        self.closed = True
+        self.broker.presence.discard(self)
+        self.turns.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for consumer in list(self.consumers.values()):
+            try:
+                consumer.end()
+            except Exception:
+                logger.exception("a consumer could not be closed: session=%s", self.name)
+        self.consumers.clear()
+        self.getters.clear()
+        transactions, self.transactions = list(self.transactions.values()), {}
+        if transactions:
+            task = asyncio.get_running_loop().create_task(self._undo(transactions))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self.broker.queues.release_owner(self.name)
+
+    async def _undo(self, transactions: list[Tx]) -> None:
+        """What the client left open."""
+        for transaction in transactions:
+            try:
+                await transaction.end(False)
+            except WaystationError as error:
+                logger.info("an abandoned transaction is left to its timeout: session=%s: %s", self.name, error)
+
+
+def describe(error: Exception, session: Session) -> tuple[str, str]:
+    """(class, text) for the client. What nobody meant is logged, with all that is known of it."""
+    if isinstance(error, WaystationError):
+        return error_name(error), str(error)
+    logger.error("request failed: session=%s client=%r", session.name, session.client, exc_info=error)
+    return INTERNAL, "the broker failed to do this; its log says more"
+
+
+def error_name(error: WaystationError) -> str:
+    """The nearest class that everybody knows."""
+    for kind in type(error).__mro__:
+        if kind.__module__ == "waystation.errors":
+            return kind.__name__
+    return INTERNAL

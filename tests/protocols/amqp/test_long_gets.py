@@ -1,0 +1,129 @@
+"""Clients that get long messages, or send much at once: a bounded part of it in each turn, and others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from benchmarks.amqp_wire import AmqpWire, method, short
+from tests.protocols.test_long_work import ByHand
+from waystation.broker.broker import Broker
+from waystation.broker.open import open_broker
+from waystation.config import BrokerSettings
+from waystation.message import Message
+from waystation.protocols.amqp.connection import Connection
+from waystation.protocols.amqp.server import AmqpDoor
+from waystation.protocols.budget import Budgets
+
+LONG = 900_000
+GET = method(60, 70, b"\x00\x00" + short("long") + b"\x00")
+GET_SHORT = method(60, 70, b"\x00\x00" + short("short") + b"\x00")
+
+
+class Wire:
+    """A transport whose client reads everything."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.reading = True
+
+    def write(self, data: bytes) -> None:
+        self.sent += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, *_limits: int) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Client:
+    def __init__(self, door: AmqpDoor) -> None:
+        self.connection = Connection(door)
+        self.wire = Wire()
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        self.send(AmqpWire().hello())
+
+    def send(self, data: bytes) -> None:
+        buffer = self.connection.get_buffer(-1)
+        buffer[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def got(self) -> int:
+        """Bytes since the last call."""
+        sent, self.wire.sent = self.wire.sent, 0
+        return sent
+
+
+def with_door(tmp_path: Path, story: Callable[[AmqpDoor, ByHand], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        broker: Broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            line = ByHand()
+            budgets = Budgets(broker.settings, broker.world.clock)
+            budgets.long_work = line
+            door = AmqpDoor(broker, budgets, "127.0.0.1", 0)
+            for queue, size in (("long", LONG), ("short", 10)):
+                await broker.queues.declare(queue)
+                for _ in range(20):
+                    await broker.queues.put_durable(queue, [Message(bytes(size))])
+            await story(door, line)
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_long_messages_are_got_one_in_a_turn_and_short_ones_in_between(tmp_path: Path) -> None:
+    async def story(door: AmqpDoor, line: ByHand) -> None:
+        greedy, another, ordinary = Client(door), Client(door), Client(door)
+        await line.turns()
+        for client in (greedy, another, ordinary):
+            client.got()
+        greedy.send(GET * 5)
+        another.send(GET * 5)
+        await line.turns()  # of each connection the first one, whose length nobody knew, and one more in its turn
+        assert greedy.got() + another.got() <= 3 * (LONG + 1_000)
+        for left in range(7, 0, -1):
+            ordinary.send(GET_SHORT)
+            await line.turns()
+            assert 0 < ordinary.got() < 1_000
+            await line.rested()
+            assert LONG <= greedy.got() + another.got() <= LONG + 1_000, f"{left} were left"
+        await line.rested()
+        assert greedy.got() + another.got() == 0
+
+    with_door(tmp_path, story)
+
+
+def test_what_fills_the_buffer_is_not_followed_by_more_in_the_same_turn(tmp_path: Path) -> None:
+    async def story(door: AmqpDoor, line: ByHand) -> None:
+        client = Client(door)
+        await line.turns()
+        publish = AmqpWire().put(1, "short", [b"x" * 100])
+        much = publish * (len(door.buffer) // len(publish) + 1)
+        client.send(publish)
+        assert client.wire.reading
+        client.send(much[: len(door.buffer)])
+        assert not client.wire.reading
+        async with asyncio.timeout(30):
+            while not client.wire.reading:
+                await line.rested()
+
+    with_door(tmp_path, story)

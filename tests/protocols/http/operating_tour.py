@@ -1,0 +1,45 @@
+"""The part of the walk along every route that is about running a broker. Used by test_openapi.py alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.protocols.http.kit import Answer, Http, name
+from tests.support.names import unique
+
+PIPELINE = 'name = "{name}"\n\n[source.ticks]\nrate = 5\n\n[sink.out]\nfrom = "ticks"\nconsole = true\n'
+
+Steps = Iterator[tuple[str, str, Callable[[], Answer]]]
+
+
+def operating(http: Http, topic: str, pipelines: Path) -> Steps:
+    """`topic` is there; `pipelines` is the folder of those that the broker runs."""
+    group = f"/v1/groups/{unique('tour')}"
+    wanted = {"to": "earliest", "topic": topic}
+    yield "POST", "/v1/groups/{group}/reset", lambda: http("POST", f"{group}/reset", wanted)
+    yield "GET", "/v1/groups", lambda: http("GET", "/v1/groups")
+    yield "GET", "/v1/groups/{group}", lambda: http("GET", group)
+    yield "DELETE", "/v1/groups/{group}", lambda: http("DELETE", group)
+    yield "GET", "/v1/settings", lambda: http("GET", "/v1/settings")
+    change = {"log.cleaner.backoff.ms": None}
+    yield "PATCH", "/v1/settings", lambda: http("PATCH", "/v1/settings", change)
+    yield "GET", "/v1/connections", lambda: http("GET", "/v1/connections")
+    idle = http.connect()
+    idle.connect()
+    address = idle.sock.getsockname()
+    own = f"/v1/connections/{name(f'http:{address[0]}:{address[1]}')}"
+    yield "GET", "/v1/connections/{connection}", lambda: http("GET", own)
+    yield "DELETE", "/v1/connections/{connection}", lambda: http("DELETE", own)
+    idle.close()
+    yield from _pipelines(http, pipelines)
+
+
+def _pipelines(http: Http, folder: Path) -> Steps:
+    title = unique("tour")
+    (folder / f"{title}.toml").write_text(PIPELINE.format(name=title))
+    path = f"/v1/pipelines/{title}"
+    yield "GET", "/v1/pipelines", lambda: http("GET", "/v1/pipelines")
+    yield "POST", "/v1/pipelines/{pipeline}/start", lambda: http("POST", f"{path}/start")
+    yield "POST", "/v1/pipelines/{pipeline}/stop", lambda: http("POST", f"{path}/stop")
+    yield "GET", "/v1/pipelines/{pipeline}", lambda: http("GET", path)

@@ -1,0 +1,134 @@
+"""Ack ids: what they hold, and when they hold nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.errors import Conflict
+from waystation.message import Delivered, Message
+from waystation.protocols.http.holds import FORGET_AFTER_MS, Holds, check_any, runs_of
+from waystation.queues.feed import Run, Settled, Verdict
+
+HOLD_MS = 1000
+
+
+class FeedOf:
+    """A feed that holds these tags."""
+
+    def __init__(self, *tags: int) -> None:
+        self.held = set(tags)
+        self.settled: list[tuple[Verdict, list[int]]] = []
+        self.closed = False
+
+    def credit(self, count: int) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
+    def settle(
+        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+    ) -> Settled:
+        tags = [tag for first, count in runs for tag in range(first, first + count)]
+        self.settled.append((verdict, [tag for tag in tags if tag in self.held]))
+        unknown = [(tag, 1) for tag in tags if tag not in self.held]
+        self.held -= set(tags)
+        return Settled(None, unknown)
+
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+        return [(first, count) for first, count in runs if first not in self.held]
+
+    def leave(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def given_out(holds: Holds, feed: FeedOf, *tags: int, place: str = "queue:q") -> list[str]:
+    holder = holds.add(place, feed, HOLD_MS)
+    return [holds.give(holder, Delivered(tag, 1, 0, Message(b"")), now_ms=0) for tag in tags]
+
+
+def test_an_id_settles_what_it_holds_once() -> None:
+    holds, feed = Holds(1), FeedOf(4, 5, 9)
+    ids = given_out(holds, feed, 4, 5, 9)
+    outcome = holds.settle(ids, Verdict.ACK)
+    assert (outcome.settled, outcome.unknown) == (3, [])
+    assert feed.settled == [(Verdict.ACK, [4, 5, 9])]
+    again = holds.settle(ids, Verdict.ACK)
+    assert (again.settled, again.unknown) == (0, ids)
+    with pytest.raises(Conflict):
+        check_any(again)
+
+
+def test_an_id_of_an_earlier_delivery_of_the_same_message_holds_nothing() -> None:
+    holds, feed = Holds(1), FeedOf(4)
+    holder = holds.add("queue:q", feed, HOLD_MS)
+    old = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
+    new = holds.give(holder, Delivered(4, 2, 0, Message(b"")), 0)
+    assert holds.settle([old], Verdict.ACK).unknown == [old]
+    assert feed.held == {4}
+    assert holds.settle([new], Verdict.ACK).settled == 1
+
+
+def test_a_hold_that_ended_is_unknown() -> None:
+    holds, feed = Holds(1), FeedOf(4)
+    kept, ended = given_out(holds, feed, 4, 5)
+    outcome = holds.settle([kept, ended], Verdict.REJECT)
+    assert (outcome.settled, outcome.unknown) == (1, [ended])
+
+
+def test_an_id_of_another_queue_life_or_holder_is_unknown_and_untouched() -> None:
+    holds, feed = Holds(1), FeedOf(4)
+    ids = given_out(holds, feed, 4)
+    other = holds.add("queue:q", FeedOf(), HOLD_MS)
+    assert holds.settle(ids, Verdict.ACK, place="queue:other").unknown == ids
+    assert holds.settle(ids, Verdict.ACK, holder=other).unknown == ids
+    assert Holds(2).settle(ids, Verdict.ACK).unknown == ids
+    assert holds.touch(ids, None, 0, place="queue:other").unknown == ids
+    assert holds.touch(ids, None, 0).settled == 1
+    assert feed.held == {4}
+
+
+@given(st.text(max_size=60))
+def test_any_text_may_come_as_an_id(text: str) -> None:
+    holds = Holds(1)
+    given_out(holds, FeedOf(4), 4)
+    assert holds.settle([text], Verdict.ACK).unknown == [text]
+
+
+def test_what_must_have_ended_is_forgotten_unless_it_was_touched() -> None:
+    holds, feed = Holds(1), FeedOf(4, 5)
+    touched, left = given_out(holds, feed, 4, 5)
+    over = 2 * HOLD_MS + FORGET_AFTER_MS
+    assert holds.sweep(over) == []
+    assert holds.touch([touched], 60_000, over).settled == 1
+    assert holds.sweep(over + 1) == []
+    assert holds.settle([left], Verdict.ACK).unknown == [left]
+    assert holds.settle([touched], Verdict.ACK).settled == 1
+    assert len(holds.sweep(over + 1)) == 1
+
+
+def test_a_holder_that_goes_closes_its_feed_and_its_ids_hold_nothing() -> None:
+    holds, feed = Holds(1), FeedOf(4)
+    holder = holds.add("queue:q", feed, HOLD_MS)
+    ack_id = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
+    holds.drop(holder)
+    assert feed.closed
+    assert holds.settle([ack_id], Verdict.ACK).unknown == [ack_id]
+
+
+@given(st.sets(st.integers(0, 50)))
+def test_runs_are_the_tags(tags: set[int]) -> None:
+    runs = runs_of(tags)
+    assert [tag for first, count in runs for tag in range(first, first + count)] == sorted(tags)
+    assert all(a[0] + a[1] < b[0] for a, b in pairwise(runs))

@@ -1,0 +1,117 @@
+"""The routes of document 2, used as its client uses them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from websockets.sync.client import connect
+
+from tests.protocols.http.kit import Answer, Http, name
+from tests.support.names import unique
+from tests.support.waiting import DEADLINE_S, wait_for
+
+
+class MessageQueueClient:
+    """The client of document 2, without asyncio. What it sends is what that one sends."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def enqueue(self, queue: str, message: Any, priority: int = 1, ttl: int | None = None, delay: float = 0) -> Any:
+        payload = {"queue": queue, "message": message, "priority": priority, "ttl": ttl, "delay": delay}
+        return self._http("POST", "/queue/enqueue", payload).json
+
+    def dequeue(self, queue: str, timeout: int = 0) -> Any:
+        answer = self._http("GET", f"/queue/dequeue?queue={name(queue)}&timeout={timeout}")
+        return answer.json if answer.status == 200 else None
+
+    def acknowledge(self, ack_id: str) -> Answer:
+        return self._http("POST", "/queue/ack", {"ack_id": ack_id}, ok=False)
+
+    def publish(self, channel: str, message: Any) -> Any:
+        return self._http("POST", "/pubsub/publish", {"channel": channel, "message": message}).json
+
+
+def test_its_client_puts_takes_and_acknowledges(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("orders/ü")
+    assert client.enqueue(queue, {"item": "Laptop", "qty": 1})["queue"] == queue
+    client.enqueue(queue, {"item": "Mouse", "qty": 2}, priority=2)
+    client.enqueue(queue, ["Keyboard", None], ttl=3600)
+    stats = http("GET", f"/queue/{name(queue)}/stats").json
+    assert stats == {"name": queue, "total_messages": 3, "pending": 0, "available": 3, "delayed": 0}
+    first = client.dequeue(queue)
+    assert first["body"] == {"item": "Mouse", "qty": 2}
+    assert (first["queue_name"], first["priority"], first["retry_count"]) == (queue, 2, 0)
+    assert client.acknowledge(first["ack_id"]).json == {"acknowledged": True}
+    assert [client.dequeue(queue)["body"], client.dequeue(queue)["body"]] == [
+        {"item": "Laptop", "qty": 1},
+        ["Keyboard", None],
+    ]
+    assert client.dequeue(queue) is None
+    assert http("GET", f"/queue/{name(queue)}/stats").json["pending"] == 2
+
+
+def test_an_ack_id_works_once(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("q")
+    client.enqueue(queue, "x")
+    taken = client.dequeue(queue)
+    assert client.acknowledge(taken["ack_id"]).status == 200
+    again = client.acknowledge(taken["ack_id"])
+    assert (again.status, again.error) == (409, "Conflict")
+
+
+def test_dequeue_waits_so_many_seconds(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("q")
+    client.enqueue(queue, "later", delay=0.1)
+    assert client.dequeue(queue) is None
+    assert client.dequeue(queue, timeout=int(DEADLINE_S))["body"] == "later"
+
+
+def test_the_name_may_stand_alone_in_the_query_as_its_client_writes_it(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("q")
+    client.enqueue(queue, "x")
+    assert http("GET", f"/queue/dequeue?{queue}&timeout=0").json["body"] == "x"
+    assert http("GET", f"/queue/dequeue?{queue}&timeout=0").status == 204
+    assert http.refused("GET", "/queue/dequeue?timeout=0") == (400, "Invalid")
+
+
+def test_subscribers_get_what_is_published_to_their_channel(http: Http) -> None:
+    client, channel = MessageQueueClient(http), unique("notifications")
+    assert client.publish(channel, "Hello World!") == {"delivered": 0}
+    with connect(f"ws://{http.address}/pubsub/subscribe?{channel}") as socket:
+        assert client.publish(channel, {"text": "New message"}) == {"delivered": 1}
+        got = json.loads(socket.recv(timeout=DEADLINE_S))
+        assert (got["channel"], got["message"]) == (channel, {"text": "New message"})
+        assert got["timestamp"]
+    wait_for(lambda: client.publish(channel, "x") == {"delivered": 0}, "the subscriber is gone")
+    with connect(f"ws://{http.address}/pubsub/subscribe?channel={channel}&history=1") as socket:
+        assert json.loads(socket.recv(timeout=DEADLINE_S))["message"] == "x"
+
+
+def test_a_channel_may_be_a_pattern(http: Http) -> None:
+    client, prefix = MessageQueueClient(http), unique("news")
+    with connect(f"ws://{http.address}/pubsub/subscribe?channel={prefix}.*") as socket:
+        client.publish(f"{prefix}.sport", 1)
+        assert json.loads(socket.recv(timeout=DEADLINE_S))["channel"] == f"{prefix}.sport"
+
+
+def test_what_other_doors_put_is_taken_here(http: Http, queue: str) -> None:
+    http.put(queue, "plain text", {"payload_base64": "/wA="}, {"json": {"a": 1}})
+    client = MessageQueueClient(http)
+    assert [client.dequeue(queue)["body"] for _ in range(3)] == ["plain text", "/wA=", {"a": 1}]
+
+
+def test_what_makes_no_sense_is_refused_by_field(http: Http) -> None:
+    for body, field in (
+        ({"message": 1}, "queue"),
+        ({"queue": "q"}, "message"),
+        ({"queue": "q", "message": 1, "priority": 256}, "priority"),
+        ({"queue": "q", "message": 1, "delay": -1}, "delay"),
+        ({"queue": "q", "message": 1, "ttl": 0}, "ttl"),
+    ):
+        answer = http("POST", "/queue/enqueue", body, ok=False)
+        assert (answer.status, answer.json["field"]) == (400, field)
+    assert http.refused("POST", "/pubsub/publish", {"channel": "a/b", "message": 1}) == (400, "InvalidTopicName")
+    assert http.refused("GET", "/pubsub/subscribe?channel=x") == (400, "Invalid")
+    assert http.refused("GET", "/queue/not-there/stats") == (404, "NotFound")

@@ -1,0 +1,141 @@
+"""What operators ask of the broker as a machine, and client telemetry: answered in every version."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.protocols.kafka.admin_kit import Desk, each_version
+from waystation.protocols.kafka.api_versions import FEATURES
+from waystation.protocols.kafka.telemetry import MAX_PUSH_BYTES, SUBSCRIPTION_ID
+
+CLIENT = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")
+
+
+@each_version("describe_log_dirs")
+def test_log_dirs_tell_the_size_of_partitions_and_the_room_left(desk: Desk, version: int) -> None:
+    topic = desk.create("a", 2)
+    desk.write("a", 1, 10)
+    answer = desk.ask("describe_log_dirs", version, topics=None)
+    (folder,) = answer.results
+    assert (folder.error_code, folder.log_dir) == (ErrorCode.none, desk.broker.root)
+    sizes = {(one.name, p.partition_index): p.partition_size for one in folder.topics for p in one.partitions}
+    assert len({name for name, _ in sizes}) == len(desk.broker.topics)
+    assert sizes["a", 0] == 0
+    assert sizes["a", 1] == topic.partitions[1].log.size_bytes > 0
+    if version >= 4:
+        assert folder.total_bytes == shutil.disk_usage(desk.broker.root).total
+        assert 0 < folder.usable_bytes <= folder.total_bytes
+
+
+@each_version("describe_log_dirs")
+def test_only_partitions_that_were_asked_for_are_told(desk: Desk, version: int) -> None:
+    desk.create("a", 3)
+    desk.create("b", 1)
+    asked = [{"topic": "a", "partitions": [2, 0, 2, 7, -1]}, {"topic": "never", "partitions": [0]}]
+    (folder,) = desk.ask("describe_log_dirs", version, topics=asked).results
+    assert [(one.name, [p.partition_index for p in one.partitions]) for one in folder.topics] == [("a", [0, 2])]
+    assert desk.ask("describe_log_dirs", version, topics=[]).results[0].topics == ()
+
+
+@each_version("offset_for_leader_epoch")
+def test_end_of_an_epoch_is_told(desk: Desk, version: int) -> None:
+    log = desk.create("a", 2).partitions[0].log
+    desk.write("a", 0, 5)
+    log.epoch = 3  # as after crashes: epochs 1 and 2 wrote nothing
+    desk.write("a", 0, 2)
+
+    def ends(epoch: int, current: int = -1, partition: int = 0, topic: str = "a") -> tuple[ErrorCode, int, int]:
+        entry = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+        answer = desk.ask("offset_for_leader_epoch", version, topics=[{"topic": topic, "partitions": [entry]}])
+        (told,) = answer.topics[0].partitions
+        return told.error_code, told.leader_epoch, told.end_offset
+
+    assert ends(0) == (ErrorCode.none, 0, 5)
+    assert ends(2) == (ErrorCode.none, 0, 5)
+    assert ends(3) == (ErrorCode.none, 3, 7)
+    assert ends(4) == (ErrorCode.none, -1, -1)
+    assert ends(0, current=3) == (ErrorCode.none, 0, 5)
+    assert ends(0, current=2) == (ErrorCode.fenced_leader_epoch, -1, -1)
+    assert ends(0, current=4) == (ErrorCode.unknown_leader_epoch, -1, -1)
+    assert ends(0, partition=1) == (ErrorCode.none, 0, 0)
+    assert ends(0, partition=2) == (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert ends(0, topic="never") == (ErrorCode.unknown_topic_or_partition, -1, -1)
+
+
+@each_version("update_features")
+def test_features_stay_at_their_level(desk: Desk, version: int) -> None:
+    feature, (_, _, level) = next(iter(FEATURES.items()))
+
+    def update(name: str, to: int) -> ErrorCode:
+        asked = [{"feature": name, "max_version_level": to}]
+        answer = desk.ask("update_features", version, feature_updates=asked)
+        if version >= 2:
+            return ErrorCode(answer.error_code)
+        assert answer.error_code == ErrorCode.none
+        (told,) = answer.results
+        assert (told.feature, told.error_message is None) == (name, told.error_code == ErrorCode.none)
+        return ErrorCode(told.error_code)
+
+    assert update(feature, level) == ErrorCode.none
+    assert update(feature, level + 1) == ErrorCode.invalid_update_version
+    assert update("no.such", 1) == ErrorCode.invalid_request
+
+
+@each_version("describe_acls", "create_acls", "delete_acls")
+def test_access_rules_are_said_to_be_off(desk: Desk, api: str, version: int) -> None:
+    rule: dict[str, Any] = {"resource_type": 2, "resource_name": "a", "principal": "User:x", "host": "*"}
+    answer = desk.ask(api, version, creations=[rule, rule], filters=[{}, {}])
+    if api == "describe_acls":
+        codes = [answer.error_code]
+    else:
+        results = answer.results if api == "create_acls" else answer.filter_results
+        assert len(results) == 2
+        codes = [one.error_code for one in results]
+    assert set(codes) == {ErrorCode.security_disabled}
+
+
+@each_version("describe_client_quotas")
+def test_there_are_no_quotas(desk: Desk, version: int) -> None:
+    answer = desk.ask("describe_client_quotas", version, components=[{"entity_type": "user", "match_type": 2}])
+    assert (answer.error_code, answer.entries) == (ErrorCode.none, ())
+
+
+@pytest.mark.parametrize("users", [None, []])
+def test_there_are_no_credentials(desk: Desk, users: Any) -> None:
+    answer = desk.ask("describe_user_scram_credentials", 0, users=users)
+    assert (answer.error_code, answer.results) == (ErrorCode.none, ())
+
+
+def test_credentials_of_a_user_are_not_found(desk: Desk) -> None:
+    users = [{"name": name} for name in ("ann", "bob", "bob")]
+    told = desk.ask("describe_user_scram_credentials", 0, users=users).results
+    assert [(one.user, one.error_code) for one in told] == [
+        ("ann", ErrorCode.resource_not_found),
+        ("bob", ErrorCode.duplicate_resource),
+    ]
+
+
+def test_clients_are_asked_for_no_metrics(desk: Desk) -> None:
+    first = desk.ask("get_telemetry_subscriptions", 0)
+    assert (first.error_code, first.requested_metrics) == (ErrorCode.none, ())
+    assert first.client_instance_id is not None
+    assert first.push_interval.total_seconds() >= 300
+    again = desk.ask("get_telemetry_subscriptions", 0, client_instance_id=CLIENT)
+    assert again.client_instance_id == CLIENT
+
+
+def test_metrics_that_are_pushed_are_accepted(desk: Desk) -> None:
+    def push(**fields: Any) -> ErrorCode:
+        given = {"client_instance_id": CLIENT, "subscription_id": SUBSCRIPTION_ID, "metrics": b"m", **fields}
+        return ErrorCode(desk.ask("push_telemetry", 0, **given).error_code)
+
+    assert push() == ErrorCode.none
+    assert push(terminating=True) == ErrorCode.none
+    assert push(client_instance_id=None) == ErrorCode.invalid_request
+    assert push(subscription_id=SUBSCRIPTION_ID + 1) == ErrorCode.unknown_subscription_id
+    assert push(metrics=b"m" * (MAX_PUSH_BYTES + 1)) == ErrorCode.telemetry_too_large

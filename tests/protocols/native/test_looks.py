@@ -1,0 +1,199 @@
+"""Requests for a few bytes that are answered with megabytes: one in a turn of the loop, whoever asks; nothing is lost
+and the order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+import waystation
+from tests.protocols.test_long_work import ByHand
+from tests.support.ports import split_address
+from tests.support.server import Server
+from tests.support.waiting import DEADLINE_S
+from waystation.broker.broker import Broker
+from waystation.broker.open import open_broker
+from waystation.config import BrokerSettings
+from waystation.message import Message
+from waystation.protocol import MAGIC, AnyCommand, Consume, DeclareQueue, Peek, Ping, Put, ReadEntries
+from waystation.protocols.budget import FIRST_ANSWER_BYTES
+from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
+from waystation.protocols.native.connection import FULL_BYTES, Out
+
+
+class Client:
+    """A talk without a socket."""
+
+    def __init__(self, broker: Broker, name: str, line: ByHand) -> None:
+        self.called = 0
+        self.out = Out(lambda: None)
+        self.talk = BinaryTalk(broker, name, line, self.out, self._on_room)
+        self.talk.intake.feed(MAGIC)
+
+    def _on_room(self) -> None:
+        self.called += 1
+
+    def send(self, *commands: AnyCommand) -> None:
+        for command in commands:
+            body = msgspec.msgpack.encode(command)
+            self.talk.intake.feed(len(body).to_bytes(4, "big") + body)
+        self.work()
+
+    def work(self) -> None:
+        """As a connection does: what was said is written, until there is nothing more to say or it has to wait."""
+        self.answers = bytearray()
+        while not self.talk.busy and self.talk.work():
+            self.answers += self.out.take()
+        self.answers += self.out.take()
+
+    @property
+    def ids(self) -> list[int]:
+        """Of the answers to the last call."""
+        found, at = [], 0
+        while at < len(self.answers):
+            size = int.from_bytes(self.answers[at : at + 4], "big")
+            found.append(int(msgspec.msgpack.decode(self.answers[at + 4 : at + 4 + size])["id"]))
+            at += 4 + size
+        return found
+
+
+async def filled(broker: Broker) -> None:
+    """A queue with more than an answer's worth, and one with next to nothing."""
+    client = Client(broker, "filler", ByHand())
+    message = Message(bytes(FULL_BYTES // 2))
+    client.send(DeclareQueue(id=1, queue="q"), DeclareQueue(id=2, queue="small"))
+    await answered(client, 2)
+    puts = [Put(id=3 + i, queue="q", messages=[message]) for i in range(4)]
+    client.send(*puts, Put(id=9, queue="small", messages=[Message(b"x")]))
+    await answered(client, 5)
+    client.talk.close()
+
+
+async def answered(client: Client, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(client.ids) < count:
+            await asyncio.sleep(0.001)
+            client.answers += client.out.take()
+
+
+def test_a_look_behind_a_long_answer_waits_for_its_turn_and_so_does_what_is_behind_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            line = ByHand()
+            greedy, another = Client(broker, "greedy", line), Client(broker, "another", line)
+            ordinary = Client(broker, "ordinary", line)
+            look = Peek(id=1, queue="q", count=100)
+            greedy.send(look, msgspec.structs.replace(look, id=2), Ping(id=3))
+            assert greedy.ids == [1]
+            assert line.taken
+            assert greedy.talk.busy
+            another.send(Ping(id=1), msgspec.structs.replace(look, id=2))
+            assert another.ids == [1], "what comes before it is answered"
+            ordinary.send(*(Ping(id=number) for number in range(1, 50)))
+            assert ordinary.ids == list(range(1, 50)), "whoever asks for little waits for nobody"
+            await line.turns()
+            assert (greedy.called, another.called) == (0, 0)
+            await line.rested()
+            assert (greedy.called, another.called) == (1, 0)
+            greedy.work()
+            assert greedy.ids == [2, 3]
+            await line.rested()
+            another.work()
+            assert another.ids == [2]
+            for client in (greedy, another, ordinary):
+                client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_looks_with_short_answers_wait_for_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            line = ByHand()
+            client = Client(broker, "modest", line)
+            client.send(*(Peek(id=number, queue="small", count=10) for number in range(1, 300)))
+            assert client.ids == list(range(1, 300))
+            assert not line.taken
+            client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_many_requests_at_once_are_done_some_in_a_turn_and_in_their_order(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            line = ByHand()
+            client, ordinary = Client(broker, "busy", line), Client(broker, "ordinary", line)
+            count = 3 * OTHERS_AT_ONCE + 5
+            client.send(*(Consume(id=n, consumer=n, queue="small", credit=0) for n in range(1, count + 1)))
+            assert client.ids == list(range(1, OTHERS_AT_ONCE + 1))
+            done = OTHERS_AT_ONCE
+            await line.turns()
+            while done < count:
+                ordinary.send(Ping(id=1))
+                assert ordinary.ids == [1], "others are answered in between"
+                assert client.talk.busy == (client.called == 0)
+                client.called = 0
+                client.work()
+                assert client.ids == list(range(done + 1, min(done + OTHERS_AT_ONCE, count) + 1))
+                done += len(client.ids)
+                await line.rested()
+            for talk in (client.talk, ordinary.talk):
+                talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_an_answer_to_who_looks_has_so_many_bytes_or_one_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            looks = Peek(id=1, queue="q", count=100), ReadEntries(id=1, queue="q", runs=[(0, 4)])
+            for most, expected in ((1, 1), (FULL_BYTES // 2, 1), (FULL_BYTES, 2), (8 * FULL_BYTES, 4)):
+                for look in looks:
+                    client = Client(broker, "looks", ByHand())
+                    client.talk.session.answer_bytes = most
+                    client.send(look)
+                    assert expected * FULL_BYTES // 2 < len(client.answers) < expected * FULL_BYTES // 2 + 1_000
+                    client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_an_answer_to_who_looks_has_a_megabyte_at_first_and_twice_what_was_read_from_then_on(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        address = server.addresses["kafka"]
+        with waystation.connect(address) as client:
+            queue = client.queue("q")
+            for _ in range(20):
+                queue.put(bytes(400_000))
+        sizes = []
+        with socket.create_connection(split_address(address), timeout=DEADLINE_S) as reader:
+            reader.sendall(MAGIC)
+            for number in range(1, 6):
+                body = msgspec.msgpack.encode(Peek(id=number, queue="q", count=100))
+                reader.sendall(len(body).to_bytes(4, "big") + body)
+                with reader.makefile("rb") as answers:
+                    sizes.append(len(answers.read(int.from_bytes(answers.read(4), "big"))))
+    assert sizes[0] <= FIRST_ANSWER_BYTES
+    assert all(later <= 2 * earlier + 1_000 for earlier, later in pairwise(sizes))
+    assert sizes[-1] > 4 * FIRST_ANSWER_BYTES, "and 8 MiB in the end"
