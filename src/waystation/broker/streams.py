@@ -6,7 +6,8 @@ On the loop's thread only. Doors come here by way of `Subscriptions`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,6 @@ from waystation.broker.deaths import TOPIC_TARGET, X_DEATH, with_death
 from waystation.broker.keeping import Keeping, Told
 from waystation.broker.membership import Membership
 from waystation.broker.messages import Messages
-from waystation.broker.queues import Queues
 from waystation.broker.reading import Readers
 from waystation.broker.selection import Selection
 from waystation.broker.stream_feed import OnEnd, StreamFeed
@@ -25,6 +25,16 @@ from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Deliver, Receipt
 from waystation.world import World
+
+
+class DeadLetterQueues(Protocol):
+    """What streams ask of the queues: a place for messages that were given up."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+    async def declare(self, name: str) -> object: ...
+
+    async def put_durable(self, name: str, messages: Sequence[Message]) -> object: ...
 
 
 class Streams:
@@ -37,7 +47,7 @@ class Streams:
         groups: GroupCoordinator,
         readers: Readers,
         messages: Messages,
-        queues: Queues,
+        queues: DeadLetterQueues,
         keeping: Keeping,
     ) -> None:
         self.topics = topics
