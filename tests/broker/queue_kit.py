@@ -15,13 +15,13 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
-from waystation.broker.topics import QUEUES_TOPIC
 from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
+from waystation.topics.topics import QUEUES_TOPIC
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.broker.expiry import early_ms, expired, is_timed, unexpired
 from waystation.message import Delivered, Message
+from waystation.topics.expiry import early_ms, expired, is_timed, unexpired
 
 TAKEN_MS = 1_772_366_400_000
 

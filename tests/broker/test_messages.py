@@ -10,7 +10,6 @@ import pytest
 
 from tests.broker.kit import NOW_MS, HandClock, broker_on, publish, read, run, send, snapshot, values
 from waystation.broker.broker import Broker
-from waystation.broker.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
 from waystation.errors import (
     Invalid,
     InvalidTimestamp,
@@ -25,6 +24,7 @@ from waystation.log import batch as batches
 from waystation.log.partitioning import murmur2, partition_of
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt
+from waystation.topics.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
 
 
 def texts(messages: list[Delivered]) -> list[str]:

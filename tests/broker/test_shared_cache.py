@@ -10,10 +10,10 @@ import pytest
 
 from tests.broker.feeds import subscribe, until
 from tests.broker.kit import broker_on, send
-from waystation.broker.record_reading import delivered_of
 from waystation.broker.shared_window import OpenedBatches
 from waystation.log import batch as batches
 from waystation.queues.feed import Verdict
+from waystation.topics.record_reading import delivered_of
 
 Headers = tuple[tuple[str, bytes], ...]
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from waystation.broker.reading import PartitionReader
 from waystation.broker.stream_share import Share
 from waystation.message import Delivered, Message
+from waystation.topics.reading import PartitionReader
 
 
 class ShareMachine(RuleBasedStateMachine):

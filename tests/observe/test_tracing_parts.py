@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from waystation.broker.open import open_tracing
-from waystation.broker.record_tracing import traced_from, traced_in
 from waystation.config import BrokerSettings
 from waystation.errors import InvalidSetting
 from waystation.log import batch as batches
@@ -18,6 +17,7 @@ from waystation.message import Delivered, Message
 from waystation.observe.spans import Attributes, Place, Span
 from waystation.observe.traceparent import Parent, read_parent
 from waystation.observe.tracing import MOST_AT_ONCE, MOST_PER_S, Tracing
+from waystation.topics.record_tracing import traced_from, traced_in
 from waystation.world import real_world
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

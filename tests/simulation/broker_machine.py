@@ -21,8 +21,6 @@ from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.name_machine import NameClients, NameMachine
 from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect, insist
 from waystation.broker.broker import Broker
-from waystation.broker.partition import Partition
-from waystation.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, StorageFailed, WaystationError
@@ -31,6 +29,8 @@ from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
 from waystation.log.commit import FlushMode
 from waystation.log.log import Appended
+from waystation.topics.partition import Partition
+from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.machine import Producer
 from waystation.world import World

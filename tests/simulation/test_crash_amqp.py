@@ -17,10 +17,10 @@ from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
-from waystation.broker.keeping import Keeping
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
 from waystation.protocols.amqp.channel import Channel
+from waystation.topics.durability import Keeping
 
 ROOT = "/data"
 SEEDS = 12

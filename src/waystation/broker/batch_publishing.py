@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.messages import Published, Stamp
-from waystation.broker.partition import Partition
 from waystation.errors import InvalidRecord
 from waystation.log import batch as batches
 from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL, Header
 from waystation.queues.feed import Receipt
+from waystation.topics.messages import Published, Stamp
+from waystation.topics.partition import Partition
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

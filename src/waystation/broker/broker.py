@@ -11,32 +11,24 @@ from typing import TYPE_CHECKING
 from waystation.broker.admission import Admission
 from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.delayed import Delayed
-from waystation.broker.housekeeping import Housekeeping
 from waystation.broker.inboxes import Inboxes
 from waystation.broker.jobs import Jobs
-from waystation.broker.keeping import Keeping
 from waystation.broker.lags import Lags
 from waystation.broker.live import LiveFeeds
-from waystation.broker.markers import Markers
-from waystation.broker.messages import Messages
 from waystation.broker.namespaces import Namespaces
 from waystation.broker.pipelines_seen import PipelinesSeen
 from waystation.broker.policies import Policies
 from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
-from waystation.broker.publishing import Publishing
 from waystation.broker.queues import Queues
-from waystation.broker.reading import Readers
 from waystation.broker.routing import Routing
 from waystation.broker.sampling import Sampling
 from waystation.broker.shared import SharedGroups
 from waystation.broker.shared_admin import SharedAdmin
-from waystation.broker.state_log import PartitionStateLog
 from waystation.broker.streams import Streams
 from waystation.broker.subscriptions import Subscriptions
 from waystation.broker.tailing import Tailing
 from waystation.broker.topic_queues import TopicQueues
-from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
 from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
@@ -49,6 +41,14 @@ from waystation.log.points import RecoveryPoints
 from waystation.observe.meters import Meters
 from waystation.observe.tracing import Tracing
 from waystation.queues.shards import Shards
+from waystation.topics.durability import Keeping
+from waystation.topics.housekeeping import Housekeeping
+from waystation.topics.markers import Markers
+from waystation.topics.messages import Messages
+from waystation.topics.publishing import Publishing
+from waystation.topics.reading import Readers
+from waystation.topics.state_log import PartitionStateLog
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
 from waystation.world import World

@@ -23,9 +23,9 @@ from waystation.queues.usage import GROWING, NOTHING, Notes, Usage, levels_of, u
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
     from waystation.queues.queue import Queue
     from waystation.queues.shard import Shard
+    from waystation.topics.topics import Topic
 
 SLICE = 500
 """Queues, or topics, that are looked at before the loop has its turn: about a millisecond."""

@@ -16,13 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from waystation.broker.expiry import unexpired
-from waystation.broker.reading import Place
-from waystation.broker.topics import Topics
 from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
 from waystation.message import Delivered
 from waystation.queues.feed import Run, Settled, Verdict
 from waystation.routing.filters import Filter
+from waystation.topics.expiry import unexpired
+from waystation.topics.reading import Place
+from waystation.topics.topics import Topics
 
 logger = logging.getLogger("waystation.following")
 

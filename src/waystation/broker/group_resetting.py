@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker.overview import commit_offsets
-from waystation.broker.places import Start, offset_of, parse_start
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
+from waystation.topics.start_position import Start, offset_of, parse_start
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

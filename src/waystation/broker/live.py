@@ -19,16 +19,16 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
-from waystation.broker.expiry import expired, unexpired
 from waystation.broker.following import StatelessFollower
-from waystation.broker.messages import Messages, check_history
-from waystation.broker.reading import PartitionReader, Place, Readers
 from waystation.broker.selection import Selection
-from waystation.broker.topics import Topic, Topics
 from waystation.errors import WaystationError
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
+from waystation.topics.expiry import expired, unexpired
+from waystation.topics.messages import Messages, check_history
+from waystation.topics.reading import PartitionReader, Place, Readers
+from waystation.topics.topics import Topic, Topics
 from waystation.world.clock import Clock
 
 Slow = Literal["drop", "block"]

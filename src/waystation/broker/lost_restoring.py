@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from waystation.broker import lost_topics, topic_file
 from waystation.broker.open import locked_folder
-from waystation.broker.topic_folders import FOLDER_NAME_LENGTH, folder_name
-from waystation.broker.topics import COMPACTED, MAX_PARTITIONS, QUEUES_TOPIC, TIERS, check_like, check_name
 from waystation.catalog import Catalog, TopicRow
 from waystation.catalog.sqlite import FILE as CATALOG_FILE
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import AlreadyExists, Invalid, NotFound
+from waystation.topics import lost as lost_topics
+from waystation.topics import topic_file
+from waystation.topics.folders import FOLDER_NAME_LENGTH, folder_name
+from waystation.topics.topics import COMPACTED, MAX_PARTITIONS, QUEUES_TOPIC, TIERS, check_like, check_name
 from waystation.world import World, real_world
 from waystation.world.disk import Disk
 

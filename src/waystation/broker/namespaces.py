@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.broker.changes import Changes
 from waystation.broker.namespace_names import (
     DEFAULT,
     check_namespace_name,
@@ -27,6 +26,7 @@ from waystation.broker.namespace_names import (
     split_full_name,
     topic_prefix_of,
 )
+from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from waystation.routing.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 
 def topic_info(broker: Broker, name: str) -> TopicInfo:

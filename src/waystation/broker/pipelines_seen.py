@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.crossing import TOMBSTONE
-from waystation.broker.reading import Place
 from waystation.errors import OffsetOutOfRange, WaystationError
 from waystation.message import Delivered
 from waystation.observe.pipeline_state import CONTROL, TOPIC, PipelineState, SinkState
+from waystation.topics.crossing import TOMBSTONE
+from waystation.topics.reading import Place
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 logger = logging.getLogger("waystation.pipelines")
 

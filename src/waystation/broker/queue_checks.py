@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from waystation.broker.deaths import TOPIC_TARGET
 from waystation.broker.queue_names import check_not_internal
-from waystation.broker.topics import check_name as check_topic_name
 from waystation.errors import Invalid
 from waystation.queues.queue import Queue
 from waystation.queues.settings import QueueSettings, check_queue_name, check_settings, declared
 from waystation.routing.binding import check_key
 from waystation.routing.table import check_exchange_name
+from waystation.topics.topics import check_name as check_topic_name
 
 
 def check_declaration(name: str, settings: QueueSettings) -> None:

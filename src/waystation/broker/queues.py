@@ -13,7 +13,6 @@ from typing import Any
 from crc32c import crc32c
 
 from waystation.broker.dead_letters import DeadLetters
-from waystation.broker.keeping import Keeping
 from waystation.broker.queue_checks import check_declaration, difference
 from waystation.broker.queue_looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.broker.queue_names import INTERNAL_PREFIX, QueueNames, check_not_internal
@@ -31,6 +30,7 @@ from waystation.queues.runs import Run, add_run
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
 from waystation.queues.shard import PutEach, PutResult, Shard
 from waystation.queues.states import State
+from waystation.topics.durability import Keeping
 
 logger = logging.getLogger("waystation.queues")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from waystation.broker.open import locked_folder
-from waystation.broker.topic_folders import folder_name
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import UnknownTopic
 from waystation.log import repair
 from waystation.log.points import RecoveryPoints
 from waystation.log.repair import Damage
+from waystation.topics.folders import folder_name
 from waystation.world import real_world
 
 

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from waystation.broker.changes import Changes
 from waystation.broker.distributing import Distributing, Kept, Messages, Queues, Routed
 from waystation.broker.namespace_names import local_name, topic_of_full_name
 from waystation.catalog import BindingRow, Catalog, ExchangeRow
+from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, RoutingInfo

@@ -23,8 +23,6 @@ import msgspec
 from crc32c import crc32c
 
 from waystation.broker.paging import Pace
-from waystation.broker.partition import Partition
-from waystation.broker.reading import AWAY_BYTES, is_aborted, messages_in, step_back
 from waystation.broker.search_terms import SearchQuery, Wanted
 from waystation.broker.view_topics import found as topic_of
 from waystation.errors import Invalid
@@ -32,10 +30,12 @@ from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
+from waystation.topics.partition import Partition
+from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in, step_back
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 MAX_OPENED = 20_000
 """Records that one call opens."""

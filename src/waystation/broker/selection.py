@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.broker.topics import Topic, Topics
 from waystation.errors import Invalid
 from waystation.routing.patterns import NamePattern, Pattern, Syntax, compile_pattern
+from waystation.topics.topics import Topic, Topics
 
 MAX_PATTERNS = 1_000
 """In one subscription. Each topic that is made is held against all of them."""

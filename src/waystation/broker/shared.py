@@ -16,9 +16,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waystation.broker.keeping import Keeping
-from waystation.broker.partition import Partition
-from waystation.broker.publishing import Publishing
 from waystation.broker.shared_checks import (
     check_beat,
     check_filters,
@@ -63,12 +60,15 @@ from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
+from waystation.topics.durability import Keeping
+from waystation.topics.partition import Partition
+from waystation.topics.publishing import Publishing
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.broker.topics import Topic, Topics
+    from waystation.topics.topics import Topic, Topics
 
 logger = logging.getLogger("waystation.shared")
 

@@ -13,8 +13,8 @@ from waystation.groups.share_calls import ShareGroupView, ShareOffset
 from waystation.groups.share_records import PARTITION, ShareKey
 
 if TYPE_CHECKING:
-    from waystation.broker.partition import Partition
     from waystation.broker.shared import SharedGroups
+    from waystation.topics.partition import Partition
 
 KIND = "Share"
 PROTOCOL = "share"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from waystation.broker.deaths import EXCHANGE_TARGET, TOPIC_TARGET
 from waystation.broker.shared_group import SharedGroup
-from waystation.broker.topics import check_name
 from waystation.errors import Conflict, Invalid, InvalidSetting
 from waystation.groups.errors import InvalidGroupId, InvalidGroupRequest
 from waystation.groups.share_calls import ShareBeat
@@ -15,6 +14,7 @@ from waystation.groups.share_settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DEL
 from waystation.queues.settings import check_queue_name
 from waystation.routing.filters import Filter
 from waystation.routing.table import check_exchange_name
+from waystation.topics.topics import check_name
 
 MAX_NAME_BYTES = 1_024
 MAX_PATTERNS = 1_000

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.expiry import early_ms, expired, is_timed
 from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
@@ -21,6 +20,7 @@ from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant
 from waystation.routing.filters import Filter
+from waystation.topics.expiry import early_ms, expired, is_timed
 
 if TYPE_CHECKING:
     from waystation.broker.shared_group import SharedGroup

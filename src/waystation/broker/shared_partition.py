@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.broker.partition import Partition
 from waystation.broker.shared_window import SharedWindow
 from waystation.errors import WaystationError
 from waystation.groups.share_partition import Death, Run, SharePartition
@@ -22,6 +21,7 @@ from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.ledger import Grant
+from waystation.topics.partition import Partition
 
 if TYPE_CHECKING:
     from waystation.broker.shared_group import SharedGroup

@@ -14,8 +14,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from waystation.broker.partition import Partition
-from waystation.broker.record_reading import delivered_of, some_of
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.groups.share_partition import Run
 from waystation.log import batch as batches
@@ -23,6 +21,8 @@ from waystation.log.batch import HEADER_SIZE, Header, Record
 from waystation.log.compression import decompress, opened_limit
 from waystation.message import Delivered
 from waystation.queues.ledger import Grant
+from waystation.topics.partition import Partition
+from waystation.topics.record_reading import delivered_of, some_of
 
 MOST_KEPT = 10_000
 """A batch with more records than this is not opened as a whole: only what is wanted of it, each time."""

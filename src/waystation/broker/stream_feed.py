@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from waystation.broker.expiry import expired
 from waystation.broker.following import Follower
 from waystation.broker.membership import Membership
 from waystation.broker.selection import Selection
@@ -30,6 +29,7 @@ from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
+from waystation.topics.expiry import expired
 from waystation.world.alarm import PatientTimer
 
 logger = logging.getLogger("waystation.streams")

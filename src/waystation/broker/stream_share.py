@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 
-from waystation.broker.reading import PartitionReader, Place
 from waystation.message import Delivered
+from waystation.topics.reading import PartitionReader, Place
 
 Woken = Callable[["Share"], None]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
-from waystation.broker.reading import Readers
 from waystation.broker.selection import Selection
-from waystation.broker.topics import Topics
 from waystation.errors import WaystationError
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered
 from waystation.queues.feed import Receipt
 from waystation.routing.filters import Filter
+from waystation.topics.reading import Readers
+from waystation.topics.topics import Topics
 
 if TYPE_CHECKING:
     from waystation.broker.stream_feed import StreamFeed

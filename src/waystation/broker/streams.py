@@ -13,17 +13,17 @@ from uuid import UUID
 import msgspec
 
 from waystation.broker.deaths import TOPIC_TARGET, X_DEATH, with_death
-from waystation.broker.keeping import Keeping, Told
 from waystation.broker.membership import Membership
-from waystation.broker.messages import Messages
-from waystation.broker.reading import Readers
 from waystation.broker.selection import Selection
 from waystation.broker.stream_feed import OnEnd, StreamFeed
 from waystation.broker.stream_terms import Terms
-from waystation.broker.topics import OFFSETS_TOPIC, Topics
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Deliver, Receipt
+from waystation.topics.durability import Keeping, Told
+from waystation.topics.messages import Messages
+from waystation.topics.reading import Readers
+from waystation.topics.topics import OFFSETS_TOPIC, Topics
 from waystation.world import World
 
 

@@ -20,18 +20,18 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from waystation.broker.changes import Changes
 from waystation.broker.queue_names import check_not_internal
 from waystation.broker.shared import SharedGroups
 from waystation.broker.shared_checks import MAX_HOLD_MS
 from waystation.broker.shared_feed import OnEnd, SharedFeed
 from waystation.broker.shared_group import SharedGroup, earliest, latest
 from waystation.broker.topic_queue_settings import TopicQueueSettings, check_same, group_settings
-from waystation.broker.topics import Topic, Topics
 from waystation.catalog import Catalog
+from waystation.catalog.changes import Changes
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
 from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.settings import check_queue_name
+from waystation.topics.topics import Topic, Topics
 from waystation.world import World
 
 logger = logging.getLogger("waystation.topic_queues")

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.batch_publishing import Placed, append_batches, check_batches
-from waystation.broker.messages import Stamp
 from waystation.broker.stream_feed import StreamFeed
-from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -21,6 +19,8 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
+from waystation.topics.messages import Stamp
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
 from waystation.transactions.listing import Filter

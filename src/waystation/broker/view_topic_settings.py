@@ -12,7 +12,7 @@ from waystation.errors import NotFound, near_matches
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 
 class TopicSettingsQuery(msgspec.Struct):

@@ -17,7 +17,7 @@ from waystation.routing.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 
 class PartitionOut(msgspec.Struct):

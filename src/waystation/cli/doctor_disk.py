@@ -103,7 +103,7 @@ def _lock(folder: Path) -> Iterator[Finding]:
 
 
 def _lost(folder: Path) -> Iterator[Finding]:
-    from waystation.broker.lost_topics import lost_folders
+    from waystation.topics.lost import lost_folders
     from waystation.world.disk import OsDisk
 
     lost = lost_folders(OsDisk(), str(folder))

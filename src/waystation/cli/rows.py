@@ -45,7 +45,7 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def as_message(self, now_ms: int, *, keep_times: bool) -> Message | None:
-        from waystation.broker.crossing import message_of
+        from waystation.topics.crossing import message_of
 
         stamp = self.timestamp_ms if keep_times else None
         return message_of(self.key, self.value, self.headers, None if stamp is None or stamp < 0 else stamp)
@@ -63,8 +63,8 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     ready_at_ms: int | None = None
 
     def as_record(self, *, keep_timestamp: bool, keep_partition: bool) -> Outgoing:
-        from waystation.broker.crossing import TOMBSTONE, headers_of
         from waystation.client.publisher import Outgoing
+        from waystation.topics.crossing import TOMBSTONE, headers_of
 
         said = self.message
         value = None if not said.payload and said.type == TOMBSTONE else said.payload

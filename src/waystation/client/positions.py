@@ -1,14 +1,14 @@
-"""Where to begin in a topic, as people say it (`broker/places.py`), and the offsets that this means in each partition
-of a broker elsewhere. Used by `consume --from` and `groups reset --to`.
+"""Where to begin in a topic, as people say it (`topics/start_position.py`), and the offsets that this means in each
+partition of a broker elsewhere. Used by `consume --from` and `groups reset --to`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.broker.places import Start, parse_start
 from waystation.client.topics import EARLIEST, LATEST, NO_OFFSET, Found, Place, find_offsets
 from waystation.client.wire import Connection
+from waystation.topics.start_position import Start, parse_start
 
 __all__ = ["Start", "parse_start", "resolve"]
 

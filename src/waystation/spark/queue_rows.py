@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from waystation.broker.crossing import TOMBSTONE, headers_of
 from waystation.message import Delivered, Message
 from waystation.spark.schemas import SOURCE_SCHEMA
+from waystation.topics.crossing import TOMBSTONE, headers_of
 
 QUEUE_SCHEMA = StructType(
     [

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.broker.crossing import TAKEN_AT, HeaderPair, headers_of, message_of
 from waystation.errors import Invalid
 from waystation.log.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, Header, assemble, write_varint
 from waystation.message import Message, check_message
 from waystation.spark.sink_columns import OF_MESSAGES, Rows
+from waystation.topics.crossing import TAKEN_AT, HeaderPair, headers_of, message_of
 
 BATCH_BYTES = 512 * 1024
 """Of a record batch: half of what a topic takes unless it says otherwise, and far above where frames cost more."""

@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
-from waystation.broker.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 from waystation.protocols.kafka import metadata
 from waystation.protocols.kafka.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 
 INTERNAL = {OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC}
 STRANGER = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")

@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from waystation.broker.tailing import FIRST, LAST, NEXT, Start
-from waystation.broker.topics import check_partitions
 from waystation.errors import NotFound, WaystationError
 from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 from waystation.protocols.amqp.names import Names
 from waystation.queues.feed import Deliver, Feed
+from waystation.topics.topics import check_partitions
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 STREAM = "stream"
 STREAM_SETTING = "waystation.stream"

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.partition import Partition
-from waystation.broker.reading import read_away
 from waystation.broker.view_topics import (
     DeletedRecords,
     DeleteRecords,
@@ -30,6 +28,8 @@ from waystation.protocols.http.bodies import MessageList, MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
 from waystation.protocols.http.queues import MAX_COUNT, Wait, found_out
 from waystation.protocols.http.replies import json_reply
+from waystation.topics.partition import Partition
+from waystation.topics.reading import read_away
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

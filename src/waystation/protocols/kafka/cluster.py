@@ -21,7 +21,7 @@ from waystation.protocols.kafka.topics import check_replicas
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.partition import Partition
+    from waystation.topics.partition import Partition
 
 UNKNOWN = -1
 PREFERRED, UNCLEAN = 0, 1

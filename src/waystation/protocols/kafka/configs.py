@@ -14,7 +14,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.shared_checks import check_group_id, check_own
-from waystation.broker.topics import check_name
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -35,6 +34,7 @@ from waystation.protocols.kafka.config_entries import (
     topic_entries,
 )
 from waystation.protocols.kafka.registry import Call, api
+from waystation.topics.topics import check_name
 
 # Resource types.
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

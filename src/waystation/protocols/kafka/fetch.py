@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.broker.record_tracing import traced_from
 from waystation.log.log import Log
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
@@ -24,11 +23,12 @@ from waystation.protocols.kafka import fetch_codec
 from waystation.protocols.kafka.fetch_codec import FetchRequest, PartitionAnswer
 from waystation.protocols.kafka.fetch_reading import STEP_BYTES, Reading, find
 from waystation.protocols.kafka.fetch_sessions import Session, SessionError, Sessions
+from waystation.topics.record_tracing import traced_from
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.partition import Partition
     from waystation.protocols.budget import Share
+    from waystation.topics.partition import Partition
     from waystation.world.long_work import LongWork
 
 Parts = list[bytes | bytearray | memoryview]

@@ -20,8 +20,8 @@ from waystation.protocols.kafka.fetch_codec import FetchPartition, PartitionAnsw
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.partition import Partition
     from waystation.log.log import Log
+    from waystation.topics.partition import Partition
 
 STEP_BYTES = 256 * 1024
 """A quarter of a millisecond, from the disk's cache into memory."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.partition import Partition
-from waystation.broker.topics import check_name
 from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
 from waystation.protocols.kafka.errors_map import code_of
 from waystation.protocols.kafka.registry import Call, api
+from waystation.topics.partition import Partition
+from waystation.topics.topics import check_name
 
 if TYPE_CHECKING:
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 NOT_ASKED = -(2**31)
 """Kafka's value for "authorized operations were not asked for"."""

@@ -16,19 +16,19 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.publishing import may_be_slow
 from waystation.errors import InvalidRecord, WaystationError
 from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.log import Log
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
+from waystation.topics.publishing import may_be_slow
 from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
 from waystation.transactions.machine import Producer
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.partition import Partition
+    from waystation.topics.partition import Partition
 
 ALL = -1
 ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on

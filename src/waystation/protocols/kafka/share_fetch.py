@@ -13,7 +13,6 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.record_tracing import traced_from
 from waystation.broker.shared_group import SharedGroup
 from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import WaystationError
@@ -28,6 +27,7 @@ from waystation.protocols.kafka.registry import Call, api
 from waystation.protocols.kafka.share_acknowledge import close, enter
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger import Grant
+from waystation.topics.record_tracing import traced_from
 
 MAX_WAIT_MS = 300_000
 RECORD_LIMIT = 1

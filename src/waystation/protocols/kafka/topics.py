@@ -1,7 +1,7 @@
 """Creating, growing, emptying and deleting topics, and where their partitions live.
 
 Invariant: an item of a request succeeds or fails on its own, and what is answered as done is durable; what is refused
-has changed nothing. The rules of topics are the broker's (`broker/topics.py`); here are only those that exist because
+has changed nothing. The rules of topics are the broker's (`topics/topics.py`); here are only those that exist because
 of the protocol: duplicates within a request, replica counts and assignments. Called through the registry only.
 """
 
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.topics import check_partitions
 from waystation.errors import (
     Invalid,
     InvalidPartitions,
@@ -24,9 +23,10 @@ from waystation.errors import (
 )
 from waystation.protocols.kafka.config_entries import topic_entries
 from waystation.protocols.kafka.registry import Call, api
+from waystation.topics.topics import check_partitions
 
 if TYPE_CHECKING:
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 DEFAULT = -1
 """Partitions or replicas: as the broker's settings say."""

@@ -15,8 +15,8 @@ from waystation.protocols.native.keeping import keep_all
 from waystation.protocols.native.turns import UNANSWERED
 
 if TYPE_CHECKING:
-    from waystation.broker.topics import Topic
     from waystation.protocols.native.session import Session, Timing
+    from waystation.topics.topics import Topic
 
 
 def publishes_together(session: Session, commands: Sequence[AnyCommand], at: int) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.broker.unfinished_batches import UnfinishedBatches
 from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
 from waystation.log import retention
 from waystation.log.batch import Header
 from waystation.log.log import Appended, Log
+from waystation.topics.unfinished_batches import UnfinishedBatches
 
 if TYPE_CHECKING:
-    from waystation.broker.topics import Topic
+    from waystation.topics.topics import Topic
 
 Watcher = Callable[[], None]
 

@@ -19,9 +19,6 @@ from operator import attrgetter
 from typing import NamedTuple
 from weakref import ref
 
-from waystation.broker.partition import Partition
-from waystation.broker.record_reading import BEGIN, some_of
-from waystation.broker.unfinished_batches import UnfinishedBatch
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
@@ -29,6 +26,9 @@ from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.compression import decompress, opened_limit
 from waystation.log.log import Log
 from waystation.message import Delivered
+from waystation.topics.partition import Partition
+from waystation.topics.record_reading import BEGIN, some_of
+from waystation.topics.unfinished_batches import UnfinishedBatch
 from waystation.world.offload import Offload
 
 logger = logging.getLogger("waystation.reading")

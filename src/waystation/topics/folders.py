@@ -18,10 +18,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from waystation.broker import lost_topics, topic_file
 from waystation.catalog import Catalog, DeletedTopic, TopicRow
 from waystation.errors import Corrupt, StorageFailed
 from waystation.log.points import RecoveryPoints
+from waystation.topics import lost as lost_topics
+from waystation.topics import topic_file
 from waystation.world.disk import Disk
 
 logger = logging.getLogger("waystation.topics")

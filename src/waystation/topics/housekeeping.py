@@ -11,12 +11,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from waystation.broker.topics import Topics
 from waystation.config import BrokerSettings
 from waystation.log import compaction, retention
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
+from waystation.topics.topics import Topics
 from waystation.world import World
 
 logger = logging.getLogger("waystation.housekeeping")

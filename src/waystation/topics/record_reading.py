@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from waystation.broker.crossing import MAX_TIMESTAMP_MS, TAKEN_AT, HeaderPair, message_of
 from waystation.errors import InvalidRecord
 from waystation.log.batch import LOG_APPEND_TIME, Header, read_varint
 from waystation.message import Delivered, Message
+from waystation.topics.crossing import MAX_TIMESTAMP_MS, TAKEN_AT, HeaderPair, message_of
 
 NO_LIMIT = 2**31
 MAX_KEPT_BYTES = 1024

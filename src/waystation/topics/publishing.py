@@ -17,9 +17,6 @@ import struct
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from waystation.broker.dedup import DedupWindow
-from waystation.broker.partition import Partition
-from waystation.broker.record_tracing import traced_in
 from waystation.config import TopicSettings
 from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
 from waystation.log import batch as batches
@@ -28,6 +25,9 @@ from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, 
 from waystation.log.log import Appended, Log
 from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
 from waystation.observe.tracing import Tracing
+from waystation.topics.dedup import DedupWindow
+from waystation.topics.partition import Partition
+from waystation.topics.record_tracing import traced_in
 from waystation.world import World
 
 AWAY_BYTES = 64 * 1024

@@ -13,12 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from waystation.broker import crossing
-from waystation.broker.partition import Partition
-from waystation.broker.publishing import Publishing
-from waystation.broker.reading import Accept, by_time, newest, newest_away, read_away, tail_offset
-from waystation.broker.record_writing import record_parts
-from waystation.broker.topics import Topic, Topics, check_name
 from waystation.config import BrokerSettings
 from waystation.errors import AlreadyExists, Invalid, UnknownTopic, near_matches
 from waystation.log import batch as batches
@@ -27,6 +21,12 @@ from waystation.log.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.queues.feed import Receipt
+from waystation.topics import crossing
+from waystation.topics.partition import Partition
+from waystation.topics.publishing import Publishing
+from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away, tail_offset
+from waystation.topics.record_writing import record_parts
+from waystation.topics.topics import Topic, Topics, check_name
 from waystation.world import World
 
 STICKY_BYTES = 16 * 1024

@@ -18,9 +18,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
-from waystation.broker.partition import Partition
-from waystation.broker.topic_folders import TopicFolders
-from waystation.broker.unfinished_batches import UnfinishedBatches
 from waystation.catalog import Catalog, TopicRow
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
@@ -36,6 +33,9 @@ from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.recovery import Trust, open_log
+from waystation.topics.folders import TopicFolders
+from waystation.topics.partition import Partition
+from waystation.topics.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
 logger = logging.getLogger("waystation.topics")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from waystation.broker.record_reading import Stop
+from waystation.topics.record_reading import Stop
 
 UNFINISHED_BYTES = 32 * 1024 * 1024
 

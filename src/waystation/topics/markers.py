@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.broker.topics import Topics
 from waystation.errors import ProducerEpochStale
 from waystation.log import batch as batches
+from waystation.topics.topics import Topics
 from waystation.world.clock import Clock
 
 

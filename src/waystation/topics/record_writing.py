@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from waystation.broker.crossing import NUMBER_FIELDS, TEXT_FIELDS, TOMBSTONE, headers_of, utf8
 from waystation.errors import Invalid
 from waystation.log.batch import write_varint
 from waystation.message import Message, check_message
+from waystation.topics.crossing import NUMBER_FIELDS, TEXT_FIELDS, TOMBSTONE, headers_of, utf8
 
 MAX_KEPT_BYTES = 1024
 """The headers of a record that are kept for others that say the same; who says more has something of its own."""

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from waystation.broker.partition import Partition
 from waystation.errors import CorruptBatch
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.log.commit import GroupCommit
 from waystation.log.state import StateBatch
+from waystation.topics.partition import Partition
 from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.state")
