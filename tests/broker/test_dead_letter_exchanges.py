@@ -9,9 +9,9 @@ import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
-from waystation.broker.deaths import story_of
 from waystation.errors import Invalid, NotAllowed
 from waystation.message import Message
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from waystation.broker.paging import STEP, matching, page_of, sort_in_steps
-from waystation.broker.queue_names import QueueNames
+from waystation.paging import STEP, matching, page_of, sort_in_steps
+from waystation.queues.names import QueueNames
 
 NAMES = st.text(alphabet="_aAbß/", min_size=1, max_size=4)
 

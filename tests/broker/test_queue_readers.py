@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from waystation.broker.broker import Broker
-from waystation.broker.queue_looking import read_entries
 from waystation.errors import Conflict, Invalid, StorageFailed, WaystationError
 from waystation.protocol import EntriesAnswer
 from waystation.queues.feed import Verdict
+from waystation.queues.looking import read_entries
 from waystation.queues.queue_reader import QueueReader
 from waystation.queues.runs import Run, common, runs_of, without
 from waystation.queues.settings import QueueSettings

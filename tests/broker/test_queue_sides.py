@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
-from waystation.broker.deaths import story_of
 from waystation.errors import Conflict, NotFound, StorageFailed
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.broker.queue_kit import DAY_MS, HOUR_MS, ROOT, Inbox, Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
-from waystation.broker.deaths import story_of
 from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, TooLarge
 from waystation.message import Delivered, Message
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from tests.broker.kit import HandClock, broker_on, run, values
-from waystation.broker.routing import Routing
 from waystation.catalog import BindingRow, Catalog, MemoryCatalog
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import (
@@ -33,6 +32,7 @@ from waystation.message import Message
 from waystation.protocol import QueueInfo
 from waystation.queues.feed import Receipt
 from waystation.queues.settings import QueueSettings
+from waystation.routing.routing import Routing
 from waystation.world import InlineOffload, OsDisk, SystemRandom, World
 
 HELLO = Message(b"hello")
@@ -611,8 +611,8 @@ def test_a_change_that_the_catalog_refuses_does_not_happen(stage: Stage) -> None
 
 def test_limits_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("waystation.broker.routing.MAX_EXCHANGES", len(stage.routing.listing().exchanges))
-        monkeypatch.setattr("waystation.broker.routing.MAX_BINDINGS", 1)
+        monkeypatch.setattr("waystation.routing.routing.MAX_EXCHANGES", len(stage.routing.listing().exchanges))
+        monkeypatch.setattr("waystation.routing.routing.MAX_BINDINGS", 1)
         with pytest.raises(Full, match="'one too many'"):
             await stage.routing.declare_exchange("one too many")
         await stage.routing.bind("amq.fanout", "queue:jobs")

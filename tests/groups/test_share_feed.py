@@ -13,7 +13,6 @@ import pytest
 
 from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
-from waystation.broker.deaths import story_of
 from waystation.broker.shared_feed import SharedFeed
 from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, WaystationError
 from waystation.groups.errors import InconsistentProtocol
@@ -23,6 +22,7 @@ from waystation.groups.share_partition import Saved
 from waystation.log import batch as batches
 from waystation.message import Delivered, Message
 from waystation.protocol import Subscribe
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 
 MEMORY = Path("/dev/shm")

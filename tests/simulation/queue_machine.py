@@ -32,11 +32,11 @@ from tests.simulation.queue_promises import (
 from tests.simulation.queue_trouble import Trouble
 from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
-from waystation.broker.deaths import story_of
 from waystation.broker.view_delayed import cancel_delayed
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Delivered, Message
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed

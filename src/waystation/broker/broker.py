@@ -21,7 +21,6 @@ from waystation.broker.policies import Policies
 from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
 from waystation.broker.queues import Queues
-from waystation.broker.routing import Routing
 from waystation.broker.sampling import Sampling
 from waystation.broker.shared import SharedGroups
 from waystation.broker.shared_admin import SharedAdmin
@@ -41,6 +40,7 @@ from waystation.log.points import RecoveryPoints
 from waystation.observe.meters import Meters
 from waystation.observe.tracing import Tracing
 from waystation.queues.shards import Shards
+from waystation.routing.routing import Routing
 from waystation.topics.durability import Keeping
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers

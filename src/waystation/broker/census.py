@@ -18,7 +18,7 @@ from itertools import islice
 from operator import sub
 from typing import TYPE_CHECKING, TypeVar
 
-from waystation.broker.queue_names import INTERNAL_PREFIX
+from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.usage import GROWING, NOTHING, Notes, Usage, levels_of, usage_of, with_levels
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from waystation.broker.deaths import TOPIC_TARGET
 from waystation.broker.letters import letters, send
 from waystation.broker.redriving import Redriving
 from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Corrupt, Full, Invalid, TooLarge, WaystationError
 from waystation.message import Message
 from waystation.queues.bodies import Gone
+from waystation.queues.failure_history import TOPIC_TARGET
 from waystation.queues.queue import Queue
 from waystation.queues.runs import runs_of
 from waystation.queues.shard import Shard

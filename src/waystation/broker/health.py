@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from waystation.broker.namespace_names import DEFAULT
+from waystation.routing.namespace_names import DEFAULT
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.broker.deaths import TOPIC_TARGET, X_DEATH, brief, copied_to, cycles, with_death
-from waystation.broker.namespace_names import prefix_of
 from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
+from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, brief, copied_to, cycles, with_death
 from waystation.queues.queue import Death, Queue
 from waystation.routing.binding import QUEUE, TOPIC
+from waystation.routing.namespace_names import prefix_of
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

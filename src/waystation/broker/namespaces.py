@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.broker.namespace_names import (
+from waystation.catalog.changes import Changes
+from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
+from waystation.routing.namespace_names import (
     DEFAULT,
     check_namespace_name,
     prefix_of,
     split_full_name,
     topic_prefix_of,
 )
-from waystation.catalog.changes import Changes
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -19,14 +19,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from waystation.broker.namespace_names import DEFAULT, prefix_of
 from waystation.broker.policy_rules import Policy, check_policy, under
-from waystation.broker.queue_names import INTERNAL_PREFIX
 from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import Full, NotFound, StorageFailed, WaystationError
 from waystation.queues.feed import Receipt
+from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
+from waystation.routing.namespace_names import DEFAULT, prefix_of
 from waystation.world import World
 
 logger = logging.getLogger("waystation.policies")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from waystation.broker.namespace_names import DEFAULT, prefix_of
+from waystation.routing.namespace_names import DEFAULT, prefix_of
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

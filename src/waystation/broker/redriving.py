@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.deaths import TOPIC_TARGET, story_of
 from waystation.broker.letters import send
 from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
+from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.queue import Queue
 from waystation.queues.runs import runs_of
 from waystation.queues.shard import Shard

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import Limit
 from waystation.errors import Invalid
 from waystation.message import Message
+from waystation.paging import Limit
 
 
 class SearchTerms(msgspec.Struct):

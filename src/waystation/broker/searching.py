@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from waystation.broker.paging import Pace
 from waystation.broker.search_terms import SearchQuery, Wanted
 from waystation.broker.view_topics import found as topic_of
 from waystation.errors import Invalid
@@ -30,6 +29,7 @@ from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
+from waystation.paging import Pace
 from waystation.topics.partition import Partition
 from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in, step_back
 

@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from waystation.broker.queue_names import check_not_internal
 from waystation.broker.shared import SharedGroups
 from waystation.broker.shared_checks import MAX_HOLD_MS
 from waystation.broker.shared_feed import OnEnd, SharedFeed
@@ -30,6 +29,7 @@ from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
 from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.names import check_not_internal
 from waystation.queues.settings import check_queue_name
 from waystation.topics.topics import Topic, Topics
 from waystation.world import World

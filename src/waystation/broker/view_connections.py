@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.broker.presence import DOORS, Connected, ConnectionInfo
 from waystation.errors import Invalid, NotFound, near_matches
+from waystation.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

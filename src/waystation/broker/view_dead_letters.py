@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.deaths import TOPIC_TARGET, story_of
 from waystation.broker.jobs import Job
-from waystation.broker.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
-from waystation.broker.queue_looking import peeked_at
 from waystation.broker.redriving import Redrive
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
+from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.protocol import Peeked, RedriveAnswer
+from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.ledger import CHUNK, Ledger
+from waystation.queues.looking import peeked_at
 from waystation.queues.queue import Queue
 from waystation.queues.shard import Shard
 from waystation.routing.filters import compile_filter

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker import delayed
-from waystation.broker.paging import STEP, Limit, Pace, Search, matching, page_of
-from waystation.broker.queue_looking import entries_with_id, split_tag
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
+from waystation.paging import STEP, Limit, Pace, Search, matching, page_of
 from waystation.queues.ledger import Ledger
+from waystation.queues.looking import entries_with_id, split_tag
 from waystation.queues.queue import Queue
 from waystation.queues.shard import Shard
 from waystation.queues.states import State

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.errors import NotFound, near_matches
 from waystation.groups.calls import TopicPartition
 from waystation.groups.classic_member import assigned_partitions
 from waystation.groups.history import HistoryEntry
+from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import Search
 from waystation.broker.pipelines_seen import TimelinePoint
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.message import Message
 from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, PipelineState, SinkState
+from waystation.paging import Search
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

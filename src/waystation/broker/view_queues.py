@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.broker.presence import ConnectionInfo, ConsumerInfo
-from waystation.broker.queue_looking import info_of
 from waystation.errors import Invalid
 from waystation.observe.rates import QueueRates
+from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
+from waystation.queues.looking import info_of
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.settings import QueueSettings

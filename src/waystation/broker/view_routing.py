@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.errors import Invalid
+from waystation.paging import Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.routing import binding as bindings
 from waystation.routing.exchange import Exchange
 

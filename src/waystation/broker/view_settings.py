@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import Search
 from waystation.config import BROKER_SETTINGS, Setting, render
 from waystation.errors import Invalid
+from waystation.paging import Search
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.errors import Conflict, NotAllowed, NotFound, near_matches
+from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.routing.patterns import compile_pattern
 
 if TYPE_CHECKING:

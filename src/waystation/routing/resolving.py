@@ -3,7 +3,7 @@
 An answer is remembered until the exchanges or bindings change; the owner of the table says so by `forget`. Answers that
 depend on the message, or on which queues and topics there are, are not remembered. Memory is bounded by what the
 answers hold together (`MAX_REMEMBERED`): those that were not asked for since the last half of it filled up go first.
-Pure; owned by broker/routing.py.
+Pure; owned by routing/routing.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All exchanges and bindings of a broker, and the walk of a message through them.
 
 Invariant: a binding is in its exchange and under its target, or in neither. A walk visits an exchange once, so bindings
-between exchanges may form a circle and no message goes around in it. Pure; changed by broker/routing.py alone, which
+between exchanges may form a circle and no message goes around in it. Pure; changed by routing/routing.py alone, which
 also remembers the changes.
 """
 

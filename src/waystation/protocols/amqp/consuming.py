@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.queue_names import INTERNAL_PREFIX
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consumer import Consumer
@@ -22,6 +21,7 @@ from waystation.protocols.amqp.errors import (
     AmqpError,
 )
 from waystation.protocols.amqp.streams import STREAM
+from waystation.queues.names import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel

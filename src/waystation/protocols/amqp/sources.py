@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waystation.broker.deaths import EXCHANGE_TARGET
 from waystation.broker.topic_queue_settings import TopicQueueSettings
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
@@ -37,6 +36,7 @@ from waystation.protocols.amqp.streams import (
     partitions_of,
     topic_settings,
 )
+from waystation.queues.failure_history import EXCHANGE_TARGET
 from waystation.queues.feed import Deliver, Feed
 
 if TYPE_CHECKING:

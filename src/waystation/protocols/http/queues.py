@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.paging import Next, Total
-from waystation.broker.queue_looking import PEEKED_BYTES
 from waystation.broker.view_queues import (
     ConsumerPage,
     ConsumersQuery,
@@ -20,6 +18,7 @@ from waystation.broker.view_queues import (
 )
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message_json import to_json_object
+from waystation.paging import Next, Total
 from waystation.protocol import Found, Peeked
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
@@ -36,6 +35,7 @@ from waystation.protocols.http.calls import (
 )
 from waystation.protocols.http.consuming import Consumer
 from waystation.protocols.http.replies import json_reply
+from waystation.queues.looking import PEEKED_BYTES
 from waystation.queues.settings import QueueSettings
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from urllib.parse import quote_plus, unquote_plus
 
 from crc32c import crc32c
 
-from waystation.broker.queue_names import INTERNAL_PREFIX
 from waystation.errors import NotFound
 from waystation.protocols.amqp.arguments import arguments_of
 from waystation.protocols.amqp.names import Names
 from waystation.protocols.amqp.sources import Source, Sources
+from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.queue import Queue
 from waystation.queues.settings import declared
 from waystation.routing.binding import EXCHANGE, QUEUE, Binding

@@ -10,7 +10,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from waystation.broker.queue_names import INTERNAL_PREFIX
+from waystation.queues.names import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker import queue_looking
 from waystation.errors import Invalid
 from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer, Run
+from waystation.queues import looking as queue_looking
 from waystation.queues.queue_reader import MAX_RUNS, QueueReader
 
 if TYPE_CHECKING:

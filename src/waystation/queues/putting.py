@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from waystation.broker.queue_names import INTERNAL_PREFIX, Place, QueueNames
 from waystation.errors import Full, WaystationError
 from waystation.message import Message
 from waystation.queues.feed import Receipt
+from waystation.queues.names import INTERNAL_PREFIX, Place, QueueNames
 from waystation.queues.shard import PutResult
 
 STEP_QUEUES = 256

@@ -14,8 +14,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from waystation.broker.distributing import Distributing, Kept, Messages, Queues, Routed
-from waystation.broker.namespace_names import local_name, topic_of_full_name
 from waystation.catalog import BindingRow, Catalog, ExchangeRow
 from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, WaystationError
@@ -32,7 +30,9 @@ from waystation.routing.binding import (
     read_arguments,
     split_target,
 )
+from waystation.routing.distributing import Distributing, Kept, Messages, Queues, Routed
 from waystation.routing.exchange import Exchange, ExchangeSettings
+from waystation.routing.namespace_names import local_name, topic_of_full_name
 from waystation.routing.resolving import Resolver, Route
 from waystation.routing.subject import Subject
 from waystation.routing.table import (

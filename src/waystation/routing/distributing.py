@@ -1,7 +1,7 @@
 """What a publish through an exchange does: every target that matches gets the messages.
 
 A message says from then on which exchange it was published to, and with which routing key, unless it says so already.
-Constructed and called by broker/routing.py; on the loop's thread only.
+Constructed and called by routing/routing.py; on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from waystation.broker.deaths import TOPIC_TARGET
-from waystation.broker.queue_names import check_not_internal
 from waystation.errors import Invalid
+from waystation.queues.failure_history import TOPIC_TARGET
+from waystation.queues.names import check_not_internal
 from waystation.queues.queue import Queue
 from waystation.queues.settings import QueueSettings, check_queue_name, check_settings, declared
 from waystation.routing.binding import check_key

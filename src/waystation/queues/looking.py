@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from waystation.broker.queue_names import Place
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Delivered, size_of
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
+from waystation.queues.names import Place
 from waystation.queues.places import trace_of
 from waystation.queues.queue import Queue
 from waystation.queues.runs import Run

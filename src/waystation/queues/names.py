@@ -9,8 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from waystation.broker.paging import STEP, sort_in_steps
 from waystation.errors import NotAllowed, NotFound, near_matches
+from waystation.paging import STEP, sort_in_steps
 from waystation.queues.queue import Queue
 from waystation.queues.shard import Shard
 
