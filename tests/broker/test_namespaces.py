@@ -11,11 +11,11 @@ import pytest
 from tests.broker.kit import broker_on, run
 from waystation.broker.namespaces import Limits, Namespaces
 from waystation.broker.presence import ConnectionInfo
-from waystation.broker.topic_queue_settings import TopicQueueSettings
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.routing.resolving import Route
 from waystation.routing.table import PREDECLARED
+from waystation.share.topic_queue_settings import TopicQueueSettings
 
 HELLO = Message(b"hello")
 

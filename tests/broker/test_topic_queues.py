@@ -10,12 +10,12 @@ import pytest
 from tests.broker.feeds import Consumer, settled, until
 from tests.broker.kit import broker_on, run, send, snapshot, values
 from waystation.broker.broker import Broker
-from waystation.broker.shared_feed import SharedFeed
-from waystation.broker.topic_queue_settings import TopicQueueSettings
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotAllowed, NotFound
 from waystation.message import MAX_HORIZON_MS, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
+from waystation.share.feed import SharedFeed
+from waystation.share.topic_queue_settings import TopicQueueSettings
 
 
 class Worker(Consumer):

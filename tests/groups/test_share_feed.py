@@ -13,17 +13,17 @@ import pytest
 
 from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
-from waystation.broker.shared_feed import SharedFeed
 from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, WaystationError
 from waystation.groups.errors import InconsistentProtocol
-from waystation.groups.share_calls import ShareBeat
-from waystation.groups.share_marks import DONE
-from waystation.groups.share_partition import Saved
 from waystation.log import batch as batches
 from waystation.message import Delivered, Message
 from waystation.protocol import Subscribe
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
+from waystation.share.calls import ShareBeat
+from waystation.share.delivery import Saved
+from waystation.share.feed import SharedFeed
+from waystation.share.marks import DONE
 
 MEMORY = Path("/dev/shm")
 

@@ -10,13 +10,13 @@ from tests.groups.kit import FakeTopics, topic_id
 from waystation.config import BrokerSettings
 from waystation.errors import InvalidSetting
 from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
-from waystation.groups.share_calls import ShareBeat
-from waystation.groups.share_errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
-from waystation.groups.share_group import ShareGroup, Subscription
-from waystation.groups.share_records import GROUP, PARTITION, SETTINGS, ShareKey, read_key
-from waystation.groups.share_sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
-from waystation.groups.share_settings import ShareSettings, check_setting, reset_of
 from waystation.routing.patterns import compile_pattern
+from waystation.share.calls import ShareBeat
+from waystation.share.errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
+from waystation.share.members import ShareGroup, Subscription
+from waystation.share.records import GROUP, PARTITION, SETTINGS, ShareKey, read_key
+from waystation.share.sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
+from waystation.share.settings import ShareSettings, check_setting, reset_of
 
 
 def group(**settings: Any) -> ShareGroup:

@@ -22,12 +22,9 @@ from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
 from waystation.broker.queues import Queues
 from waystation.broker.sampling import Sampling
-from waystation.broker.shared import SharedGroups
-from waystation.broker.shared_admin import SharedAdmin
 from waystation.broker.streams import Streams
 from waystation.broker.subscriptions import Subscriptions
 from waystation.broker.tailing import Tailing
-from waystation.broker.topic_queues import TopicQueues
 from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
@@ -41,6 +38,9 @@ from waystation.observe.meters import Meters
 from waystation.observe.tracing import Tracing
 from waystation.queues.shards import Shards
 from waystation.routing.routing import Routing
+from waystation.share.admin import SharedAdmin
+from waystation.share.share_groups import SharedGroups
+from waystation.share.topic_queues import TopicQueues
 from waystation.topics.durability import Keeping
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers

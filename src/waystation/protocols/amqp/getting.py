@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.shared_feed import SharedFeed
 from waystation.errors import WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consuming import no_queue, of_queue
@@ -21,6 +20,7 @@ from waystation.protocols.amqp.frames import add_content, get_ok_head
 from waystation.protocols.amqp.properties import encode
 from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
+from waystation.share.feed import SharedFeed
 
 if TYPE_CHECKING:
     from waystation.message import Delivered

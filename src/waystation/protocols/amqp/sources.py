@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waystation.broker.topic_queue_settings import TopicQueueSettings
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.errors import (
@@ -38,11 +37,12 @@ from waystation.protocols.amqp.streams import (
 )
 from waystation.queues.failure_history import EXCHANGE_TARGET
 from waystation.queues.feed import Deliver, Feed
+from waystation.share.topic_queue_settings import TopicQueueSettings
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.shared_feed import SharedFeed
-    from waystation.broker.topic_queues import TopicQueue
+    from waystation.share.feed import SharedFeed
+    from waystation.share.topic_queues import TopicQueue
 
 TOPIC = "topic"
 QUEUE_TYPE = "x-queue-type"

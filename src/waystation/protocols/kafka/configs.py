@@ -13,7 +13,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.shared_checks import check_group_id, check_own
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -24,7 +23,6 @@ from waystation.config import (
     resolve_topic,
 )
 from waystation.errors import Invalid, InvalidSetting, WaystationError
-from waystation.groups.share_settings import SHARE_SETTINGS
 from waystation.protocols.kafka import loggers
 from waystation.protocols.kafka.config_entries import (
     Entry,
@@ -34,6 +32,8 @@ from waystation.protocols.kafka.config_entries import (
     topic_entries,
 )
 from waystation.protocols.kafka.registry import Call, api
+from waystation.share.checks import check_group_id, check_own
+from waystation.share.settings import SHARE_SETTINGS
 from waystation.topics.topics import check_name
 
 # Resource types.

@@ -6,10 +6,10 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
-from waystation.groups.share_errors import InvalidShareRequest, InvalidShareSessionEpoch
-from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from waystation.protocols.kafka import share_acks
 from waystation.protocols.kafka.registry import Call, api
+from waystation.share.errors import InvalidShareRequest, InvalidShareSessionEpoch
+from waystation.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 
 Results = dict[TopicPartition, WaystationError | None]
 

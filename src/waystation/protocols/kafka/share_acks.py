@@ -11,14 +11,14 @@ from itertools import groupby
 from typing import Any
 
 from waystation.broker.broker import Broker
-from waystation.broker.shared_group import SharedGroup
-from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
 from waystation.groups.calls import TopicPartition
-from waystation.groups.share_errors import InvalidRecordState, InvalidShareRequest
 from waystation.observe.meters import DoorMeter
 from waystation.queues.commands import count_of
 from waystation.queues.feed import Receipt, Verdict
+from waystation.share.errors import InvalidRecordState, InvalidShareRequest
+from waystation.share.group import SharedGroup
+from waystation.share.partition import SharedPartition
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 

@@ -13,12 +13,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.shared_group import SharedGroup
-from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
-from waystation.groups.share_errors import InvalidShareRequest, UnknownShareSession
-from waystation.groups.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
 from waystation.protocols.kafka import share_acks
@@ -27,6 +23,10 @@ from waystation.protocols.kafka.registry import Call, api
 from waystation.protocols.kafka.share_acknowledge import close, enter
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger import Grant
+from waystation.share.errors import InvalidShareRequest, UnknownShareSession
+from waystation.share.group import SharedGroup
+from waystation.share.partition import SharedPartition
+from waystation.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from waystation.topics.record_tracing import traced_from
 
 MAX_WAIT_MS = 300_000

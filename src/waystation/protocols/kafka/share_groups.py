@@ -1,6 +1,6 @@
 """Share groups through the Kafka door (KIP-932): ShareGroupHeartbeat and ShareGroupDescribe.
 
-Translation only: the rules live in `waystation.groups` and `broker/shared.py`.
+Translation only: the rules live in `waystation.groups` and `share/share_groups.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
-from waystation.groups.share_calls import ShareBeat, ShareGroupView, ShareMemberView
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED
 from waystation.protocols.kafka.registry import Call, api
+from waystation.share.calls import ShareBeat, ShareGroupView, ShareMemberView
 
 
 @api("share_group_heartbeat", min_version=1, max_version=1)

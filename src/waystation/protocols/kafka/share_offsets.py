@@ -1,6 +1,6 @@
 """How far share groups have come, through the Kafka door: Describe, Alter and DeleteShareGroupOffsets.
 
-Translation only: the rules live in `broker/shared_admin.py`.
+Translation only: the rules live in `share/admin.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
-from waystation.groups.share_calls import ShareOffset
 from waystation.protocols.kafka.registry import Call, api
+from waystation.share.calls import ShareOffset
 
 
 @api("describe_share_group_offsets", min_version=0, max_version=1)

@@ -10,20 +10,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
-from waystation.groups.share_group import Subscription
 from waystation.message import Delivered
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
 from waystation.queues.ledger import Grant
 from waystation.routing.filters import Filter
+from waystation.share.members import Subscription
+from waystation.share.partition import SharedPartition
 from waystation.topics.expiry import early_ms, expired, is_timed
 
 if TYPE_CHECKING:
-    from waystation.broker.shared_group import SharedGroup
+    from waystation.share.group import SharedGroup
 
 Run = tuple[int, int]
 OnEnd = Callable[[WaystationError], None]

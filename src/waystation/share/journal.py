@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from waystation.errors import StorageFailed
 from waystation.groups.records import partition_for
-from waystation.groups.share_records import ShareKey
 from waystation.log.commit import GroupCommit
 from waystation.queues.feed import Receipt
+from waystation.share.records import ShareKey
 from waystation.topics.partition import Partition
 from waystation.topics.state_log import PartitionStateLog
 from waystation.world.clock import Clock

@@ -19,16 +19,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from waystation.broker.shared_group import SharedGroup
-from waystation.broker.shared_partition import SharedPartition
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
-from waystation.groups.share_partition import EXPIRED, REJECTED, Death
 from waystation.log import batch as batches
 from waystation.log.batch import Record
 from waystation.message import Message
 from waystation.observe.meters import DeathMeter
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
 from waystation.routing.namespace_names import local_name
+from waystation.share.delivery import EXPIRED, REJECTED, Death
+from waystation.share.group import SharedGroup
+from waystation.share.partition import SharedPartition
 from waystation.topics.crossing import OF_TIME, TAKEN_AT, message_of
 from waystation.topics.publishing import Publishing
 from waystation.topics.topics import Topic

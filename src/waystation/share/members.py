@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from waystation.groups.calls import TopicPartition, TopicView
 from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
-from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareMemberView
-from waystation.groups.share_settings import ShareSettings
 from waystation.routing.patterns import NamePattern, Pattern
+from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareMemberView
+from waystation.share.settings import ShareSettings
 from waystation.world.deadlines import Deadlines
 
 JOIN_EPOCH = 0

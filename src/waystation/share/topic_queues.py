@@ -20,17 +20,17 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from waystation.broker.shared import SharedGroups
-from waystation.broker.shared_checks import MAX_HOLD_MS
-from waystation.broker.shared_feed import OnEnd, SharedFeed
-from waystation.broker.shared_group import SharedGroup, earliest, latest
-from waystation.broker.topic_queue_settings import TopicQueueSettings, check_same, group_settings
 from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
 from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.names import check_not_internal
 from waystation.queues.settings import check_queue_name
+from waystation.share.checks import MAX_HOLD_MS
+from waystation.share.feed import OnEnd, SharedFeed
+from waystation.share.group import SharedGroup, earliest, latest
+from waystation.share.share_groups import SharedGroups
+from waystation.share.topic_queue_settings import TopicQueueSettings, check_same, group_settings
 from waystation.topics.topics import Topic, Topics
 from waystation.world import World
 

@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waystation.broker.shared_partition import SharedPartition
-from waystation.broker.shared_window import OpenedBatches
 from waystation.errors import WaystationError
-from waystation.groups.share_group import ShareGroup
-from waystation.groups.share_partition import Death, Saved, SharePartition, saved_at
-from waystation.groups.share_records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
-from waystation.groups.share_settings import ShareSettings, reset_of
+from waystation.share.delivery import Death, Saved, SharePartition, saved_at
+from waystation.share.members import ShareGroup
+from waystation.share.partition import SharedPartition
+from waystation.share.records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
+from waystation.share.settings import ShareSettings, reset_of
+from waystation.share.window import OpenedBatches
 from waystation.topics.partition import Partition
 from waystation.world.alarm import Alarm, CalendarAlarm
 from waystation.world.clock import Clock, monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.broker.shared_feed import SharedFeed
-    from waystation.broker.shared_journal import SharedJournal
+    from waystation.share.feed import SharedFeed
+    from waystation.share.journal import SharedJournal
     from waystation.topics.topics import Topics
 
 logger = logging.getLogger("waystation.shared")

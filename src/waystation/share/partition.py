@@ -13,18 +13,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.broker.shared_window import SharedWindow
 from waystation.errors import WaystationError
-from waystation.groups.share_partition import Death, Run, SharePartition
-from waystation.groups.share_records import PARTITION, ShareKey, write_value
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.ledger import Grant
+from waystation.share.delivery import Death, Run, SharePartition
+from waystation.share.records import PARTITION, ShareKey, write_value
+from waystation.share.window import SharedWindow
 from waystation.topics.partition import Partition
 
 if TYPE_CHECKING:
-    from waystation.broker.shared_group import SharedGroup
+    from waystation.share.group import SharedGroup
 
 logger = logging.getLogger("waystation.shared")
 

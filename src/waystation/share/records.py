@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from waystation.errors import Corrupt
-from waystation.groups.share_partition import Saved
+from waystation.share.delivery import Saved
 
 GROUP, SETTINGS, PARTITION = 1, 2, 3
 

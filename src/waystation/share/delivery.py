@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.groups.share_marks import DONE, DYING, Mark, Marks, handed_out
 from waystation.queues.ledger import Grant, Ledger, Outcome
+from waystation.share.marks import DONE, DYING, Mark, Marks, handed_out
 
 Run = tuple[int, int]
 """(first offset, how many)."""

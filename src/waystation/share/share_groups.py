@@ -16,20 +16,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waystation.broker.shared_checks import (
-    check_beat,
-    check_filters,
-    check_group_id,
-    check_open,
-    check_own,
-    wanted_settings,
-)
-from waystation.broker.shared_feed import OnEnd, SharedFeed
-from waystation.broker.shared_group import SharedGroup, Start, at_time, earliest, latest
-from waystation.broker.shared_journal import SharedJournal
-from waystation.broker.shared_letters import Exchanges, QueueTargets, SharedLetters
-from waystation.broker.shared_partition import SharedPartition
-from waystation.broker.shared_window import OpenedBatches
 from waystation.config import BrokerSettings
 from waystation.errors import Corrupt, StorageFailed
 from waystation.groups.errors import (
@@ -39,10 +25,28 @@ from waystation.groups.errors import (
     UnknownMember,
 )
 from waystation.groups.history import GroupHistory
-from waystation.groups.share_calls import ShareBeat, ShareBeatAnswer
-from waystation.groups.share_group import JOIN_EPOCH, LEAVE_EPOCH, Subscription
-from waystation.groups.share_partition import Saved
-from waystation.groups.share_records import (
+from waystation.log.commit import GroupCommit
+from waystation.observe.tracing import Tracing
+from waystation.queues.feed import Deliver, Receipt
+from waystation.routing.filters import Filter, compile_filter
+from waystation.routing.patterns import Syntax, compile_pattern
+from waystation.share.calls import ShareBeat, ShareBeatAnswer
+from waystation.share.checks import (
+    check_beat,
+    check_filters,
+    check_group_id,
+    check_open,
+    check_own,
+    wanted_settings,
+)
+from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
+from waystation.share.delivery import Saved
+from waystation.share.feed import OnEnd, SharedFeed
+from waystation.share.group import SharedGroup, Start, at_time, earliest, latest
+from waystation.share.journal import SharedJournal
+from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
+from waystation.share.partition import SharedPartition
+from waystation.share.records import (
     GROUP,
     PARTITION,
     SETTINGS,
@@ -53,13 +57,9 @@ from waystation.groups.share_records import (
     read_value,
     write_value,
 )
-from waystation.groups.share_sessions import ShareSession, ShareSessions
-from waystation.groups.share_settings import ShareSettings
-from waystation.log.commit import GroupCommit
-from waystation.observe.tracing import Tracing
-from waystation.queues.feed import Deliver, Receipt
-from waystation.routing.filters import Filter, compile_filter
-from waystation.routing.patterns import Syntax, compile_pattern
+from waystation.share.sessions import ShareSession, ShareSessions
+from waystation.share.settings import ShareSettings
+from waystation.share.window import OpenedBatches
 from waystation.topics.durability import Keeping
 from waystation.topics.partition import Partition
 from waystation.topics.publishing import Publishing

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from waystation.broker.shared_checks import check_own
 from waystation.errors import Conflict, Invalid
-from waystation.groups.share_settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, RESET, SHARE_SETTINGS
+from waystation.share.checks import check_own
+from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, RESET, SHARE_SETTINGS
 
 MOST_DELIVERIES = int(SHARE_SETTINGS[DELIVERIES].high)
 """What a queue has that sets no limit: as good as none."""

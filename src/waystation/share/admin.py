@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.shared_group import SharedGroup
 from waystation.errors import UnknownTopic, WaystationError
 from waystation.groups.calls import DeleteResult, GroupListing, OffsetResult
 from waystation.groups.errors import NonEmptyGroup
-from waystation.groups.share_calls import ShareGroupView, ShareOffset
-from waystation.groups.share_records import PARTITION, ShareKey
+from waystation.share.calls import ShareGroupView, ShareOffset
+from waystation.share.group import SharedGroup
+from waystation.share.records import PARTITION, ShareKey
 
 if TYPE_CHECKING:
-    from waystation.broker.shared import SharedGroups
+    from waystation.share.share_groups import SharedGroups
     from waystation.topics.partition import Partition
 
 KIND = "Share"

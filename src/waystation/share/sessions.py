@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from waystation.groups.calls import TopicPartition
-from waystation.groups.share_errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
+from waystation.share.errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
