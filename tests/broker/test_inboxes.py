@@ -8,9 +8,9 @@ import pytest
 
 from tests.broker.feeds import Consumer
 from tests.broker.kit import NOW_MS, broker_on, run
-from waystation.broker import inboxes
 from waystation.errors import Full, Invalid
 from waystation.message import Delivered, Message
+from waystation.subscriptions import inboxes
 
 
 def test_a_reply_reaches_the_inbox_it_names_and_no_other(tmp_path: Path) -> None:

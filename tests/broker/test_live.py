@@ -10,10 +10,10 @@ import pytest
 from tests.broker.feeds import settled, subscribe, until
 from tests.broker.kit import HandClock, broker_on, run, send
 from waystation.broker.broker import Broker
-from waystation.broker.live import LiveFeed
 from waystation.errors import CorruptBatch, Invalid, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Settled, Verdict
+from waystation.subscriptions.live import LiveFeed
 
 
 def put(broker: Broker, topic: str, *texts: str, partition: int | None = None) -> None:

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from waystation.broker.stream_share import Share
 from waystation.message import Delivered, Message
+from waystation.subscriptions.stream_share import Share
 from waystation.topics.reading import PartitionReader
 
 

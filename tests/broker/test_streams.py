@@ -9,14 +9,14 @@ import pytest
 
 from tests.broker.feeds import Consumer, settled, subscribe, until
 from tests.broker.kit import HandClock, broker_on, run, snapshot
-from waystation.broker import stream_feed
 from waystation.broker.broker import Broker
-from waystation.broker.stream_feed import StreamFeed
 from waystation.errors import Conflict
 from waystation.groups.calls import ConsumerBeat, JoinRequest, OffsetToCommit, TopicPartition
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
+from waystation.subscriptions import stream_feed
+from waystation.subscriptions.stream_feed import StreamFeed
 
 
 def put(broker: Broker, topic: str, *texts: str, partition: int | None = None) -> None:

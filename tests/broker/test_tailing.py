@@ -9,10 +9,10 @@ import pytest
 from tests.broker.feeds import Consumer, settled, until
 from tests.broker.kit import HandClock, broker_on, run, send
 from waystation.broker.broker import Broker
-from waystation.broker.tailing import FIRST, LAST, NEXT, Start, TailFeed
 from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.queues.feed import Settled, Verdict
+from waystation.subscriptions.tailing import FIRST, LAST, NEXT, Start, TailFeed
 
 
 class Reader(Consumer):

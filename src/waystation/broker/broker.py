@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from waystation.broker.admission import Admission
 from waystation.broker.dead_letters import DeadLetters
 from waystation.broker.delayed import Delayed
-from waystation.broker.inboxes import Inboxes
 from waystation.broker.jobs import Jobs
 from waystation.broker.lags import Lags
-from waystation.broker.live import LiveFeeds
 from waystation.broker.namespaces import Namespaces
 from waystation.broker.pipelines_seen import PipelinesSeen
 from waystation.broker.policies import Policies
@@ -22,9 +20,6 @@ from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
 from waystation.broker.queues import Queues
 from waystation.broker.sampling import Sampling
-from waystation.broker.streams import Streams
-from waystation.broker.subscriptions import Subscriptions
-from waystation.broker.tailing import Tailing
 from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
@@ -41,6 +36,11 @@ from waystation.routing.routing import Routing
 from waystation.share.admin import SharedAdmin
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
+from waystation.subscriptions.inboxes import Inboxes
+from waystation.subscriptions.live import LiveFeeds
+from waystation.subscriptions.streams import Streams
+from waystation.subscriptions.subscriptions import Subscriptions
+from waystation.subscriptions.tailing import Tailing
 from waystation.topics.durability import Keeping
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.batch_publishing import Placed, append_batches, check_batches
-from waystation.broker.stream_feed import StreamFeed
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -19,6 +18,7 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
+from waystation.subscriptions.stream_feed import StreamFeed
 from waystation.topics.messages import Stamp
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged

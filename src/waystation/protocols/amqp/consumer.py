@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from waystation.broker.presence import ConsumerInfo
-from waystation.broker.tailing import TailFeed
 from waystation.protocols.amqp.frames import Envelope
 from waystation.protocols.amqp.properties import encode
 from waystation.protocols.budget import FREE_BYTES
@@ -18,6 +17,7 @@ from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
 from waystation.share.feed import SharedFeed
+from waystation.subscriptions.tailing import TailFeed
 
 if TYPE_CHECKING:
     from waystation.errors import WaystationError

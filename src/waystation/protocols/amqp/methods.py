@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.inboxes import PREFIX as INBOX_PREFIX
 from waystation.protocols.amqp import consuming, getting, settling, transactions
 from waystation.protocols.amqp.consuming import REPLY_TO
 from waystation.protocols.amqp.errors import NOT_FOUND, AmqpError
+from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.inboxes import PREFIX as INBOX_PREFIX
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.message import size_of
 from waystation.protocols.amqp.channel import Batch
@@ -28,6 +27,7 @@ from waystation.protocols.amqp.errors import (
 )
 from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
 from waystation.protocols.amqp.properties import encode
+from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
 
 if TYPE_CHECKING:
     from waystation.message import Message

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.tailing import FIRST, LAST, NEXT, Start
 from waystation.errors import NotFound, WaystationError
 from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 from waystation.protocols.amqp.names import Names
 from waystation.queues.feed import Deliver, Feed
+from waystation.subscriptions.tailing import FIRST, LAST, NEXT, Start
 from waystation.topics.topics import check_partitions
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
-from waystation.broker.selection import Selection
 from waystation.errors import WaystationError
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered
 from waystation.queues.feed import Receipt
 from waystation.routing.filters import Filter
+from waystation.subscriptions.selection import Selection
 from waystation.topics.reading import Readers
 from waystation.topics.topics import Topics
 
 if TYPE_CHECKING:
-    from waystation.broker.stream_feed import StreamFeed
+    from waystation.subscriptions.stream_feed import StreamFeed
 
 MAX_HELD = 20_000
 """Messages that one consumer may have without an acknowledgement, whatever its credit."""

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
-from waystation.broker.following import StatelessFollower
-from waystation.broker.selection import Selection
 from waystation.errors import WaystationError
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
+from waystation.subscriptions.following import StatelessFollower
+from waystation.subscriptions.selection import Selection
 from waystation.topics.expiry import expired, unexpired
 from waystation.topics.messages import Messages, check_history
 from waystation.topics.reading import PartitionReader, Place, Readers

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.broker.stream_share import Share
-from waystation.broker.stream_terms import Hub, Terms
 from waystation.errors import OffsetOutOfRange
 from waystation.message import Delivered
 from waystation.queues.feed import Verdict
+from waystation.subscriptions.stream_share import Share
+from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.reading import read_chunk
 
 logger = logging.getLogger("waystation.streams")

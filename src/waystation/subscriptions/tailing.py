@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from waystation.broker.following import StatelessFollower
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
 from waystation.log import batch as batches
 from waystation.message import Delivered
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
+from waystation.subscriptions.following import StatelessFollower
 from waystation.topics.partition import Partition
 from waystation.topics.reading import PartitionReader, Place, Readers, newest
 from waystation.topics.topics import Topic, Topics

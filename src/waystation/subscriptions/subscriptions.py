@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from waystation.broker.live import LiveFeeds
-from waystation.broker.selection import Selection
-from waystation.broker.stream_terms import Terms
-from waystation.broker.streams import Streams
 from waystation.errors import Invalid, Unavailable, WaystationError
 from waystation.observe.tracing import Tracing
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax
+from waystation.subscriptions.live import LiveFeeds
+from waystation.subscriptions.selection import Selection
+from waystation.subscriptions.stream_terms import Terms
+from waystation.subscriptions.streams import Streams
 from waystation.topics.messages import MAX_HISTORY
 from waystation.topics.topics import Topics
 

@@ -18,17 +18,17 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from waystation.broker.following import Follower
-from waystation.broker.membership import Membership
-from waystation.broker.selection import Selection
-from waystation.broker.stream_retries import Retries, message_at
-from waystation.broker.stream_share import Share
-from waystation.broker.stream_terms import Hub, Terms
 from waystation.errors import Conflict, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
 from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
+from waystation.subscriptions.following import Follower
+from waystation.subscriptions.membership import Membership
+from waystation.subscriptions.selection import Selection
+from waystation.subscriptions.stream_retries import Retries, message_at
+from waystation.subscriptions.stream_share import Share
+from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.expiry import expired
 from waystation.world.alarm import PatientTimer
 

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.broker.membership import Membership
-from waystation.broker.selection import Selection
-from waystation.broker.stream_feed import OnEnd, StreamFeed
-from waystation.broker.stream_terms import Terms
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, with_death
 from waystation.queues.feed import Deliver, Receipt
+from waystation.subscriptions.membership import Membership
+from waystation.subscriptions.selection import Selection
+from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
+from waystation.subscriptions.stream_terms import Terms
 from waystation.topics.durability import Keeping, Told
 from waystation.topics.messages import Messages
 from waystation.topics.reading import Readers
