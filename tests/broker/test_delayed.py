@@ -6,8 +6,8 @@ import asyncio
 
 from tests.broker.queue_kit import Machine, on_a_machine
 from waystation.broker.broker import Broker
-from waystation.broker.delayed import QUEUE as WAITING
 from waystation.message import Message
+from waystation.queues.delayed import QUEUE as WAITING
 
 
 async def _publish(broker: Broker, topic: str, *messages: Message) -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run
-from waystation.broker.namespaces import Limits, Namespaces
-from waystation.broker.presence import ConnectionInfo
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
+from waystation.observe.connections import ConnectionInfo
+from waystation.routing.namespaces import Limits, Namespaces
 from waystation.routing.resolving import Route
 from waystation.routing.table import PREDECLARED
 from waystation.share.topic_queue_settings import TopicQueueSettings
@@ -287,7 +287,7 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path, limits: dict[str,
 
 def test_there_is_an_end_to_how_many_there_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("waystation.broker.namespaces.MAX_NAMESPACES", 2)
+        monkeypatch.setattr("waystation.routing.namespaces.MAX_NAMESPACES", 2)
         async with broker_on(tmp_path) as broker:
             await broker.namespaces.create("shop")
             with pytest.raises(Full, match="'one too many'"):

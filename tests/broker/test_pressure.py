@@ -8,9 +8,9 @@ from dataclasses import replace
 from tests.broker.queue_kit import Machine, on_a_machine
 from waystation.broker import pressure as module
 from waystation.broker.broker import Broker
-from waystation.broker.namespaces import Limits
 from waystation.message import Message
 from waystation.queues.shards import Shards
+from waystation.routing.namespaces import Limits
 
 MIB = 1024 * 1024
 PLENTY = 1024 * MIB

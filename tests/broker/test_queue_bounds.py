@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, turns
-from waystation.broker.delayed import QUEUE as WAITING
 from waystation.broker.view_delayed import cancel_delayed
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, TooLarge, WaystationError
 from waystation.message import Delivered, Message
+from waystation.queues.delayed import QUEUE as WAITING
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 

@@ -12,7 +12,6 @@ from tests.broker.queue_kit import Machine, on_a_machine
 from tests.simulation.faults import Fault
 from waystation.broker.broker import Broker
 from waystation.broker.health import ABANDONED_LAG, Health, Reason, health_of
-from waystation.broker.namespaces import Limits
 from waystation.errors import WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -20,6 +19,7 @@ from waystation.observe.pipeline_state import TOPIC, PipelineState
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import prefix_of
+from waystation.routing.namespaces import Limits
 
 MIB = 1024 * 1024
 

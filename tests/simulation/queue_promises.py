@@ -18,9 +18,9 @@ from tests.simulation.copies import CopyClients
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
-from waystation.broker.delayed import QUEUE as WAITING
 from waystation.config import BrokerSettings
 from waystation.message import Delivered, Message
+from waystation.queues.delayed import QUEUE as WAITING
 from waystation.queues.failure_history import story_of
 from waystation.queues.settings import QueueSettings
 

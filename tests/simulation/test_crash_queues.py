@@ -20,22 +20,21 @@ from tests.simulation.queue_machine import ROOT, QueueMachine
 from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import EPOCH_MS, Simulation
-from waystation.broker import dead_letters
-from waystation.broker.letters import send
-from waystation.broker.queues import Queues
-from waystation.broker.transacting import Tx
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message
-from waystation.queues import checkpoint, pump, shard_log, snapshot, upkeep
+from waystation.queues import checkpoint, dead_letters, pump, shard_log, snapshot, upkeep
 from waystation.queues import shard as shard_module
 from waystation.queues.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.dead_letter_targets import send
 from waystation.queues.queue import Queue
+from waystation.queues.queues import Queues
 from waystation.queues.shard import PutResult, PutSame, Shard
 from waystation.queues.shard_log import ShardLog, Written
 from waystation.queues.stragglers import Stragglers
+from waystation.transactions.transacting import Tx
 from waystation.world.alarm import CalendarAlarm
 from waystation.world.clock import Clock, monotonic_ms
 

@@ -9,18 +9,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from waystation.broker.admission import Admission
-from waystation.broker.dead_letters import DeadLetters
-from waystation.broker.delayed import Delayed
 from waystation.broker.jobs import Jobs
 from waystation.broker.lags import Lags
-from waystation.broker.namespaces import Namespaces
 from waystation.broker.pipelines_seen import PipelinesSeen
 from waystation.broker.policies import Policies
-from waystation.broker.presence import Presence
 from waystation.broker.pressure import Pressure
-from waystation.broker.queues import Queues
 from waystation.broker.sampling import Sampling
-from waystation.broker.transacting import Transacting
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
@@ -29,9 +23,14 @@ from waystation.groups.history import GroupHistory
 from waystation.groups.settings import GroupSettings
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
+from waystation.observe.connections import Presence
 from waystation.observe.meters import Meters
 from waystation.observe.tracing import Tracing
+from waystation.queues.dead_letters import DeadLetters
+from waystation.queues.delayed import Delayed
+from waystation.queues.queues import Queues
 from waystation.queues.shards import Shards
+from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
 from waystation.share.admin import SharedAdmin
 from waystation.share.share_groups import SharedGroups
@@ -51,6 +50,7 @@ from waystation.topics.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
+from waystation.transactions.transacting import Transacting
 from waystation.world import World
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.presence import DOORS, Connected, ConnectionInfo
 from waystation.errors import Invalid, NotFound, near_matches
+from waystation.observe.connections import DOORS, Connected, ConnectionInfo
 from waystation.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker.jobs import Job
-from waystation.broker.redriving import Redrive
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
@@ -29,6 +28,7 @@ from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.ledger import CHUNK, Ledger
 from waystation.queues.looking import peeked_at
 from waystation.queues.queue import Queue
+from waystation.queues.redriving import Redrive
 from waystation.queues.shard import Shard
 from waystation.routing.filters import compile_filter
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker import delayed
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.paging import STEP, Limit, Pace, Search, matching, page_of
+from waystation.queues import delayed
 from waystation.queues.ledger import Ledger
 from waystation.queues.looking import entries_with_id, split_tag
 from waystation.queues.queue import Queue

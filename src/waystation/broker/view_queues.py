@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.presence import ConnectionInfo, ConsumerInfo
 from waystation.errors import Invalid
+from waystation.observe.connections import ConnectionInfo, ConsumerInfo
 from waystation.observe.rates import QueueRates
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.queues.looking import info_of

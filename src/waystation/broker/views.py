@@ -15,7 +15,6 @@ import msgspec
 from waystation.broker import (
     group_resetting,
     jobs,
-    redriving,
     search_terms,
     searching,
     view_connections,
@@ -32,6 +31,7 @@ from waystation.broker import (
 )
 from waystation.broker.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
+from waystation.queues import redriving
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

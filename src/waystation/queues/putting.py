@@ -1,5 +1,5 @@
 """Messages into queues: what a full one refuses, waiting until there is room, and the same messages for several.
-`broker/queues.py` calls this, and transactions do.
+`queues/queues.py` calls this, and transactions do.
 """
 
 from __future__ import annotations

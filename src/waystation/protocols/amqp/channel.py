@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from waystation.broker.presence import ChannelInfo
 from waystation.errors import WaystationError
+from waystation.observe.connections import ChannelInfo
 from waystation.protocols.amqp.frames import ack_frame, nack_frame
 from waystation.queues.runs import Run, add_run
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.presence import ConsumerInfo
+from waystation.observe.connections import ConsumerInfo
 from waystation.protocols.amqp.frames import Envelope
 from waystation.protocols.amqp.properties import encode
 from waystation.protocols.budget import FREE_BYTES

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.presence import ConnectionInfo, doing_at
 from waystation.errors import NotAllowed, WaystationError
+from waystation.observe.connections import ConnectionInfo, doing_at
 from waystation.protocols.amqp import handshake, publishing, settling
 from waystation.protocols.amqp.channel import Channel
 from waystation.protocols.amqp.declaring import Declaring

@@ -1,9 +1,9 @@
 """tx.select, commit and rollback: publishes and verdicts of a channel that happen together, or not at all.
 
 They are collected in memory, of which there is only so much (`room.py`), and on commit become one transaction of the
-broker's (`broker/transacting.py`), over as many queues and topics as it takes. Verdicts other than acks (nack, reject)
-follow the commit: a transaction can take a message out of a queue, but what becomes of a rejected one is the queue's
-own affair.
+broker's (`transactions/transacting.py`), over as many queues and topics as it takes. Verdicts other than acks (nack,
+reject) follow the commit: a transaction can take a message out of a queue, but what becomes of a rejected one is the
+queue's own affair.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.transacting import OWN_PREFIX, Tx
 from waystation.errors import Full, NotFound
 from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.protocols.amqp.publishing import alike
 from waystation.protocols.amqp.settling import grouped
 from waystation.queues.feed import Verdict
 from waystation.queues.queue_feed import QueueFeed
+from waystation.transactions.transacting import OWN_PREFIX, Tx
 
 if TYPE_CHECKING:
     from waystation.message import Message

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.presence import ConnectionInfo
 from waystation.errors import Unavailable
+from waystation.observe.connections import ConnectionInfo
 from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.http.calls import AnyRoute, Stream
 from waystation.protocols.http.engine import Broken, Engine, Expects, Request

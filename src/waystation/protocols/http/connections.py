@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker import view_connections
-from waystation.broker.presence import ConnectionInfo
 from waystation.broker.view_connections import ConnectionQuery, ConnectionsOut, ConnectionsQuery
+from waystation.observe.connections import ConnectionInfo
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

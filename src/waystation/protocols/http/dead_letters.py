@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.redriving import Redrive
 from waystation.broker.view_dead_letters import (
     DeadLetterPlaces,
     DeadLettersQuery,
@@ -26,6 +25,7 @@ from waystation.protocols.http.bodies import MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.protocols.http.problems import TimedOut
 from waystation.protocols.http.replies import json_reply
+from waystation.queues.redriving import Redrive
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

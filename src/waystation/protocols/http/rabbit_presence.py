@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.broker.presence import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
+from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.protocols.amqp.names import Names
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import ApiCall, names_of, not_found, route

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.presence import ConnectionInfo
+from waystation.observe.connections import ConnectionInfo
 from waystation.observe.histogram import Histogram
 from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec

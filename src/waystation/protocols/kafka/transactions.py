@@ -12,7 +12,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.transacting import check_not_own
 from waystation.errors import Invalid, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.log.log import Log
@@ -21,6 +20,7 @@ from waystation.protocols.kafka.registry import Call, api
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
+from waystation.transactions.transacting import check_not_own
 
 NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 

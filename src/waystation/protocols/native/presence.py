@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waystation.broker.presence import ChannelInfo, ConnectionInfo, ConsumerInfo, doing_at
+from waystation.observe.connections import ChannelInfo, ConnectionInfo, ConsumerInfo, doing_at
 
 if TYPE_CHECKING:
     from waystation.protocols.native.consumers import Consumer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.broker import overview
-from waystation.broker.transacting import check_not_own
 from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
@@ -71,6 +70,7 @@ from waystation.protocol import (
 )
 from waystation.protocols.native import consuming, reading, staging
 from waystation.protocols.native.turns import UNANSWERED
+from waystation.transactions.transacting import check_not_own
 from waystation.version import __version__
 
 if TYPE_CHECKING:

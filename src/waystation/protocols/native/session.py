@@ -16,8 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.presence import ConnectionInfo
 from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
+from waystation.observe.connections import ConnectionInfo
 from waystation.observe.histogram import Histogram
 from waystation.protocol import (
     Answer,
@@ -41,8 +41,8 @@ from waystation.protocols.native.turns import UNANSWERED, Turns
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.transacting import Tx
     from waystation.message import Delivered
+    from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.native")
 

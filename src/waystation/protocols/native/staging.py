@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.batch_publishing import append_batches, check_batches
-from waystation.broker.transacting import OWN_PREFIX, check_not_own
 from waystation.errors import Invalid
 from waystation.log.batch import read_header
 from waystation.protocol import (
@@ -26,7 +24,9 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.keeping import keep_all
 from waystation.protocols.native.turns import UNANSWERED
+from waystation.topics.batch_publishing import append_batches, check_batches
 from waystation.transactions.decision_records import Staged
+from waystation.transactions.transacting import OWN_PREFIX, check_not_own
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session
@@ -49,10 +49,11 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
         return UNANSWERED
 
     async def alone() -> object:
-        await session.broker.messages.ensure(command.topic)
-        checked = await check_batches(session.broker, command.topic, command.batches)
-        published = append_batches(session.broker, checked)
-        answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(command.topic))
+        broker = session.broker
+        await broker.messages.ensure(command.topic)
+        checked = await check_batches(broker.publishing, broker.topics.get(command.topic), command.batches)
+        published = append_batches(broker.publishing, checked)
+        answer = PublishAnswer(published.places, subscribers=broker.subscriptions.count(command.topic))
         _count(session, command)
         keep_all(session, published.receipts, [(command.id, answer)], timing)
         return UNANSWERED

@@ -11,7 +11,6 @@ On the loop's thread; called by transactions and the native door.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from waystation.errors import InvalidRecord
 from waystation.log import batch as batches
@@ -19,9 +18,8 @@ from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL, Header
 from waystation.queues.feed import Receipt
 from waystation.topics.messages import Published, Stamp
 from waystation.topics.partition import Partition
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+from waystation.topics.publishing import Publishing
+from waystation.topics.topics import Topic
 
 Placed = tuple[int, bytearray]
 """A partition, and one record batch for it."""
@@ -30,13 +28,12 @@ Placed = tuple[int, bytearray]
 Checked = tuple[Partition, bytearray, Header]
 
 
-async def check_batches(broker: Broker, topic: str, placed: Sequence[Placed]) -> list[Checked]:
+async def check_batches(publishing: Publishing, topic: Topic, placed: Sequence[Placed]) -> list[Checked]:
     """The batches, if all of them can be taken. What is large is opened on a thread."""
-    known = broker.topics.get(topic)
     checked: list[Checked] = []
     for index, batch in placed:
-        partition = known.partition(index)
-        header = await broker.publishing.checked(partition, batch)
+        partition = topic.partition(index)
+        header = await publishing.checked(partition, batch)
         if header.producer_id != NO_PRODUCER or header.transactional:
             raise InvalidRecord(
                 "batches: a batch of this command carries no producer id and no transactional bit: those are the "
@@ -46,7 +43,7 @@ async def check_batches(broker: Broker, topic: str, placed: Sequence[Placed]) ->
     return checked
 
 
-def append_batches(broker: Broker, checked: Sequence[Checked], stamp: Stamp | None = None) -> Published:
+def append_batches(publishing: Publishing, checked: Sequence[Checked], stamp: Stamp | None = None) -> Published:
     """Appends them; they are written when this returns, and durable when the receipts are."""
     places: dict[int, tuple[str, int, int]] = {}
     receipts: dict[int, Receipt] = {}
@@ -57,7 +54,7 @@ def append_batches(broker: Broker, checked: Sequence[Checked], stamp: Stamp | No
             attributes = header.attributes | (TRANSACTIONAL if stamp.transactional else 0)
             batches.sign(batch, attributes, stamp.producer_id, stamp.producer_epoch, sequence)
             header = batches.read_header(batch)
-        appended = broker.publishing.append(partition, batch, header)
+        appended = publishing.append(partition, batch, header)
         if stamp is not None:
             stamp.sequences[topic, partition.index] = (header.last_sequence + 1) & 0x7FFFFFFF
         places.setdefault(partition.index, (topic, partition.index, appended.base_offset))

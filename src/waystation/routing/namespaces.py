@@ -30,7 +30,7 @@ from waystation.routing.namespace_names import (
 )
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.core import Core
 
 logger = logging.getLogger("waystation.namespaces")
 
@@ -62,7 +62,7 @@ class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
 class Namespaces:
     """One per broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._known: dict[str, Namespace] = {DEFAULT: Namespace()}
         self._queues: dict[str, int] = {}  # how many there are, but for `/`, which has the rest

@@ -22,8 +22,8 @@ from waystation.routing.binding import QUEUE, TOPIC
 from waystation.routing.namespace_names import prefix_of
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.broker.transacting import Tx
+    from waystation.core import Core
+    from waystation.transactions.transacting import Tx
 
 COPIES = ("CC", "BCC")
 
@@ -31,7 +31,7 @@ Letter = tuple[str, Message]
 """(a queue's name, or "topic:" and a topic's; what it gets)."""
 
 
-def letters(broker: Broker, queue: Queue, entry: int, message: Message, death: Death) -> list[Letter]:
+def letters(broker: Core, queue: Queue, entry: int, message: Message, death: Death) -> list[Letter]:
     """All that is to be sent, perhaps nothing."""
     if not queue.settings.keeps_dead:  # it did when this one died
         return []
@@ -60,7 +60,7 @@ def _reborn(message: Message, headers: dict[str, Any], **changes: str | None) ->
     return msgspec.structs.replace(message, headers=headers, delay_ms=0, deliver_at_ms=None, ttl_ms=None, **changes)
 
 
-def _through_exchange(broker: Broker, queue: Queue, message: Message, story: list[Any]) -> tuple[Message, list[str]]:
+def _through_exchange(broker: Core, queue: Queue, message: Message, story: list[Any]) -> tuple[Message, list[str]]:
     """The letter, and where the queue's exchange sends it."""
     exchange, key = queue.settings.dead_letter_exchange or "", queue.settings.dead_letter_key
     namespace = broker.namespaces.of(queue.name)
@@ -84,7 +84,7 @@ def _through_exchange(broker: Broker, queue: Queue, message: Message, story: lis
     return letter, list(found)
 
 
-def _route(broker: Broker, exchange: str, letter: Message, key: str) -> list[str]:
+def _route(broker: Core, exchange: str, letter: Message, key: str) -> list[str]:
     """Where it goes with one key; nowhere, if there is no such exchange."""
     try:
         targets = broker.routing.route(exchange, letter, key)
@@ -97,7 +97,7 @@ def _route(broker: Broker, exchange: str, letter: Message, key: str) -> list[str
     ]
 
 
-def _takes_letters(broker: Broker, kind: str, name: str) -> bool:
+def _takes_letters(broker: Core, kind: str, name: str) -> bool:
     if kind == TOPIC:
         return name in broker.topics and not broker.topics.get(name).internal
     try:

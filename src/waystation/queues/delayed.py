@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
 from waystation.queues.queue_feed import QueueFeed
+from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.broker.transacting import Tx
+    from waystation.core import Core
+    from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.delayed")
 
@@ -38,7 +38,7 @@ REFUSED_MS = 60_000
 class Delayed:
     """Constructed by the broker; `start` when queues and transactions are there."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._feed: QueueFeed | None = None
         self._due: asyncio.Queue[list[Delivered]] = asyncio.Queue()

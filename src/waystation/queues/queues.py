@@ -12,13 +12,12 @@ from typing import Any
 
 from crc32c import crc32c
 
-from waystation.broker.dead_letters import DeadLetters
-from waystation.broker.redriving import Redrive
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.checks import check_declaration, difference
 from waystation.queues.commands import count_of
+from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.feed import Deliver, Receipt
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, check_not_internal
@@ -26,6 +25,7 @@ from waystation.queues.putting import put_or_refuse, put_same, put_with_patience
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.queue_reader import QueueReader
+from waystation.queues.redriving import Redrive
 from waystation.queues.runs import Run, add_run
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
 from waystation.queues.shard import PutEach, PutResult, Shard

@@ -8,9 +8,8 @@ way to end, and one recovery, whatever takes part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from waystation.broker.batch_publishing import Placed, append_batches, check_batches
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
@@ -18,7 +17,7 @@ from waystation.queues.commands import Run
 from waystation.queues.queue import Queue
 from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.shard import PutResult, Shard
-from waystation.subscriptions.stream_feed import StreamFeed
+from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Stamp
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
@@ -27,7 +26,7 @@ from waystation.transactions.listing import Filter
 from waystation.transactions.machine import Producer, State
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.core import Core
 
 OWN_PREFIX = "__waystation."
 """Of the transactional ids that the broker uses itself."""
@@ -39,10 +38,19 @@ def check_not_own(transactional_id: str | None) -> None:
         raise ReservedTransactionalId(f"transactional_id: those that begin with {OWN_PREFIX!r} are the broker's own")
 
 
+@runtime_checkable
+class OffsetFeed(Protocol):
+    """A consumer whose acknowledgements are offsets of its group."""
+
+    group: str
+
+    async def claim(self, runs: Sequence[Run]) -> Sequence[tuple[str, int, int]]: ...
+
+
 class Transacting:
     """Hands out transactions; constructed by the broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Core) -> None:
         self._broker = broker
 
     async def begin(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
@@ -60,7 +68,7 @@ class Transacting:
 class Tx:
     """One transaction after another of one producer; `end` ends the present one, and the next call begins the next."""
 
-    def __init__(self, broker: Broker, transactional_id: str, producer: Producer) -> None:
+    def __init__(self, broker: Core, transactional_id: str, producer: Producer) -> None:
         self._broker = broker
         self.transactional_id = transactional_id
         self.producer = producer
@@ -86,11 +94,11 @@ class Tx:
         """Record batches that the client built, each for its partition."""
         known = self._broker.topics.get(topic)
         places = sorted({(topic, known.partition(index).index) for index, _ in placed})
-        checked = await check_batches(self._broker, topic, placed)
+        checked = await check_batches(self._broker.publishing, known, placed)
         await self._join(places)
         for place in places:
             self._check_joined(place)
-        return append_batches(self._broker, checked, self._stamp).places
+        return append_batches(self._broker.publishing, checked, self._stamp).places
 
     async def put(self, queue: str, messages: Sequence[Message], *, moved: bool = False) -> PutResult:
         """Messages to a queue, there when the transaction commits. `moved`: by the broker, from where they were."""
@@ -114,9 +122,9 @@ class Tx:
                 taken.update(queue.name for queue in found if queue.id not in left)
         return taken
 
-    async def settle(self, feed: QueueFeed | StreamFeed, runs: Sequence[Run]) -> None:
+    async def settle(self, feed: QueueFeed | OffsetFeed, runs: Sequence[Run]) -> None:
         """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were."""
-        if isinstance(feed, StreamFeed):
+        if isinstance(feed, OffsetFeed):
             await self._join_offsets(feed.group)
             offsets = await feed.claim(runs)  # which may have taken a while
             self._check_joined((OFFSETS_TOPIC, self._broker.groups.partition_for(feed.group)))

@@ -15,20 +15,20 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from waystation.broker.letters import letters, send
-from waystation.broker.redriving import Redriving
-from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Corrupt, Full, Invalid, TooLarge, WaystationError
 from waystation.message import Message
 from waystation.queues.bodies import Gone
+from waystation.queues.dead_letter_targets import letters, send
 from waystation.queues.failure_history import TOPIC_TARGET
 from waystation.queues.queue import Queue
+from waystation.queues.redriving import Redriving
 from waystation.queues.runs import runs_of
 from waystation.queues.shard import Shard
+from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.broker.transacting import Tx
+    from waystation.core import Core
+    from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.dead_letters")
 
@@ -42,7 +42,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 30.0
 class DeadLetters:
     """One task moves everything; it sleeps while nobody is dead."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._waiting: dict[tuple[int, int], Queue] = {}  # by shard and number
         self._wake = asyncio.Event()
@@ -136,7 +136,7 @@ class DeadLetters:
         await tx.end(commit=True)
 
 
-async def _ensure(broker: Broker, target: str) -> None:
+async def _ensure(broker: Core, target: str) -> None:
     """A dead-letter target comes into being with its first dead; a topic if the broker's settings allow it."""
     if target.startswith(TOPIC_TARGET):
         await broker.messages.ensure(target.removeprefix(TOPIC_TARGET))

@@ -1,7 +1,7 @@
 """Sends dead letters back to where they died, or elsewhere: oldest first, as many and as fast as is asked for.
 
 Each batch is a transaction, so that stopping in the middle, or a crash, neither loses nor doubles a message. Only what
-is ready goes. `broker/queues.py` calls this, and `view_dead_letters.py` for what is done in the background.
+is ready goes. `queues/queues.py` calls this, and `view_dead_letters.py` for what is done in the background.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.letters import send
-from waystation.broker.transacting import OWN_PREFIX
 from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
+from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.queue import Queue
 from waystation.queues.runs import runs_of
 from waystation.queues.shard import Shard
 from waystation.queues.states import State
 from waystation.routing.filters import Filter, compile_filter
+from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.broker.transacting import Tx
+    from waystation.core import Core
+    from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.dead_letters")
 
@@ -118,7 +118,7 @@ class Plan:
 class Redriving:
     """Constructed with the mover of dead letters. One redrive of a queue at a time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._redriving: set[tuple[int, int]] = set()  # by shard and number
 
@@ -232,7 +232,7 @@ async def _wait(seconds: float, answer: RedriveAnswer, progress: Progress | None
             progress(answer)
 
 
-def _check_target(broker: Broker, queue: Queue, to: str) -> None:
+def _check_target(broker: Core, queue: Queue, to: str) -> None:
     if to == queue.name:
         raise Invalid(f"to: queue {to!r} cannot be redriven to itself")
     if to.startswith(TOPIC_TARGET):
@@ -241,7 +241,7 @@ def _check_target(broker: Broker, queue: Queue, to: str) -> None:
         broker.queues.of_users(to)
 
 
-def _exists(broker: Broker, target: str) -> bool:
+def _exists(broker: Core, target: str) -> bool:
     if target.startswith(TOPIC_TARGET):
         return target.removeprefix(TOPIC_TARGET) in broker.topics
     return target in broker.queues
