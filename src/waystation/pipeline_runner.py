@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from waystation.broker.view_pipelines import RunnablePipeline
+from waystation.admin.view_pipelines import RunnablePipeline
 from waystation.errors import Conflict, Invalid, NotFound, Unavailable, WaystationError
 
 logger = logging.getLogger("waystation.pipelines")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Machine, on_a_machine
-from waystation.broker.jobs import MAX_REMEMBERED, MAX_RUNNING, Job, JobQuery, cancel_job, job_view, jobs_view
+from waystation.admin.jobs import MAX_REMEMBERED, MAX_RUNNING, Job, JobQuery, cancel_job, job_view, jobs_view
 from waystation.errors import Conflict, Full, NotFound
 
 

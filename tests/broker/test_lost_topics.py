@@ -15,12 +15,12 @@ from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
-from waystation.broker.health import health_of
 from waystation.broker.lost_restoring import find_lost, lost_and_found
 from waystation.catalog import DeletedTopic, TopicRow
 from waystation.config import BrokerSettings
 from waystation.errors import AlreadyExists, Corrupt, Invalid, NotFound, StorageFailed
 from waystation.groups.calls import OffsetToCommit
+from waystation.health.health import health_of
 from waystation.message import Message
 from waystation.topics.folders import folder_name
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run, snapshot
-from waystation.broker import policies as policies_module
+from waystation.admin import policies as policies_module
+from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.broker.broker import Broker
-from waystation.broker.policy_rules import Policy, check_policy, under
 from waystation.errors import Conflict, Invalid, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings, declared

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from tests.broker.queue_kit import Machine, on_a_machine
-from waystation.broker import pressure as module
 from waystation.broker.broker import Broker
+from waystation.health import resource_alarms as module
 from waystation.message import Message
 from waystation.queues.shards import Shards
 from waystation.routing.namespaces import Limits

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, turns
-from waystation.broker.view_delayed import cancel_delayed
+from waystation.admin.view_delayed import cancel_delayed
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.delayed import QUEUE as WAITING

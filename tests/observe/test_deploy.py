@@ -18,7 +18,7 @@ from tests.observe.kit import Scrape
 from tests.protocols.http.kit import Http
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.broker.health import LOOKS
+from waystation.health.health import LOOKS
 from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 
 from tests.broker.queue_kit import HOUR_MS, Machine, on_a_machine
+from waystation.admin.pipelines_seen import MAX_POINTS
+from waystation.admin.view_overview import HistoryQuery, history_view, overview_view
 from waystation.broker.broker import Broker
-from waystation.broker.census import COUNT_REST_S
-from waystation.broker.pipelines_seen import MAX_POINTS
-from waystation.broker.view_overview import HistoryQuery, history_view, overview_view
+from waystation.health.census import COUNT_REST_S
 from waystation.message import Message
 from waystation.observe.history import POINTS
 from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.broker.admission import TOLD_EVERY_S, Admission
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
+from waystation.health.admission import TOLD_EVERY_S, Admission
 from waystation.world.listener import Leave, Listener
 
 OPEN_FILES = 256

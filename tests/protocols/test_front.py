@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from waystation.broker.admission import Admission
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
+from waystation.health.admission import Admission
 from waystation.protocols.front import Front
 from waystation.world import UnlimitedHandles
 from waystation.world.listener import Enter

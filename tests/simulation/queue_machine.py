@@ -31,8 +31,8 @@ from tests.simulation.queue_promises import (
 )
 from tests.simulation.queue_trouble import Trouble
 from tests.simulation.world import SimClock
+from waystation.admin.view_delayed import cancel_delayed
 from waystation.broker.broker import Broker
-from waystation.broker.view_delayed import cancel_delayed
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Delivered, Message

@@ -8,19 +8,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from waystation.broker.admission import Admission
-from waystation.broker.jobs import Jobs
-from waystation.broker.lags import Lags
-from waystation.broker.pipelines_seen import PipelinesSeen
-from waystation.broker.policies import Policies
-from waystation.broker.pressure import Pressure
-from waystation.broker.sampling import Sampling
+from waystation.admin.jobs import Jobs
+from waystation.admin.pipelines_seen import PipelinesSeen
+from waystation.admin.policies import Policies
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.history import GroupHistory
 from waystation.groups.settings import GroupSettings
+from waystation.health.admission import Admission
+from waystation.health.lags import Lags
+from waystation.health.resource_alarms import Pressure
+from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.observe.connections import Presence
@@ -54,7 +54,7 @@ from waystation.transactions.transacting import Transacting
 from waystation.world import World
 
 if TYPE_CHECKING:
-    from waystation.broker.view_pipelines import Runner
+    from waystation.admin.view_pipelines import Runner
 
 logger = logging.getLogger("waystation.broker")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker import view_connections
-from waystation.broker.view_connections import ConnectionQuery, ConnectionsOut, ConnectionsQuery
+from waystation.admin import view_connections
+from waystation.admin.view_connections import ConnectionQuery, ConnectionsOut, ConnectionsQuery
 from waystation.observe.connections import ConnectionInfo
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.view_dead_letters import (
+from waystation.admin.view_dead_letters import (
     DeadLetterPlaces,
     DeadLettersQuery,
     DeadLettersTerms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker.view_delayed import DelayedList, DelayedQuery, cancel_delayed, delayed_view
+from waystation.admin.view_delayed import DelayedList, DelayedQuery, cancel_delayed, delayed_view
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

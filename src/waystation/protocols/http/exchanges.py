@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.view_routing import (
+from waystation.admin.view_routing import (
     Binding,
     BindingList,
     BindingsQuery,

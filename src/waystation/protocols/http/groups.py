@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker import group_resetting, view_groups
-from waystation.broker.group_resetting import Reset, ResetGroup, ResetOut
-from waystation.broker.view_groups import GroupDetail, GroupQuery, GroupsOut, GroupsQuery
+from waystation.admin import group_resetting, view_groups
+from waystation.admin.group_resetting import Reset, ResetGroup, ResetOut
+from waystation.admin.view_groups import GroupDetail, GroupQuery, GroupsOut, GroupsQuery
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

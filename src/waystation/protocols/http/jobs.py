@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker.jobs import JobInfo, JobList, JobQuery, cancel_job, job_view, jobs_view
+from waystation.admin.jobs import JobInfo, JobList, JobQuery, cancel_job, job_view, jobs_view
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from waystation.protocols.http.replies import encode_json
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.sampling import Point
+    from waystation.health.sampling import Point
     from waystation.protocols.http.wire import Outlet
 
 logger = logging.getLogger("waystation.http")
@@ -65,7 +65,7 @@ class LiveView:
             logger.exception("the overview could not be made; it is tried again")
 
     def _look(self) -> bytes:
-        from waystation.broker.view_overview import overview_view
+        from waystation.admin.view_overview import overview_view
 
         return encode_json(overview_view(self._broker))
 

@@ -1,6 +1,6 @@
 """The API of watching the broker: how it is, its last hour, a live feed, and the figures for Prometheus.
 
-The heart of it is in the broker (`broker/view_overview.py`, `broker/health.py`, `broker/sampling.py`).
+The heart of it is in the broker (`admin/view_overview.py`, `health/health.py`, `health/sampling.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.view_overview import HistoryOut, HistoryQuery, Overview, history_view, overview_view
+from waystation.admin.view_overview import HistoryOut, HistoryQuery, Overview, history_view, overview_view
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route, Stream
 from waystation.protocols.http.replies import Reply
 

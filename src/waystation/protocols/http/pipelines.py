@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker import view_pipelines
-from waystation.broker.view_pipelines import PipelineDetail, PipelineQuery, PipelinesOut, PipelinesQuery
+from waystation.admin import view_pipelines
+from waystation.admin.view_pipelines import PipelineDetail, PipelineQuery, PipelinesOut, PipelinesQuery
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

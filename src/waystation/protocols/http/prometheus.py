@@ -24,14 +24,14 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from waystation.broker.health import disk_room, health_of
-from waystation.broker.view_overview import overview_view
+from waystation.admin.view_overview import overview_view
+from waystation.health.health import disk_room, health_of
 from waystation.observe.meters import MOST_LABELS, OTHER
 from waystation.version import __version__
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.broker.lags import GroupLag
+    from waystation.health.lags import GroupLag
     from waystation.observe.busiest import Busiest
     from waystation.observe.histogram import Histogram
     from waystation.observe.meters import DoorMeter

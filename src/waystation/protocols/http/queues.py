@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.view_queues import (
+from waystation.admin.view_queues import (
     ConsumerPage,
     ConsumersQuery,
     ConsumersTerms,

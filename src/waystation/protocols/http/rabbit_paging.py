@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from waystation.broker.policy_rules import anywhere
+from waystation.admin.policy_rules import anywhere
 from waystation.errors import InvalidPattern
 from waystation.protocols.http.calls import AnyQuery
 from waystation.protocols.http.rabbit_calls import Refused, bad_request

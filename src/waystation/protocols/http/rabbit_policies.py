@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.policy_rules import Policy
+from waystation.admin.policy_rules import Policy
 from waystation.errors import Invalid
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (

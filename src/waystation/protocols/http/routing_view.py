@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker.view_routing import RoutingPage, RoutingQuery, routing_page
+from waystation.admin.view_routing import RoutingPage, RoutingQuery, routing_page
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The API of searching a topic: by key, id, text, header and time (`broker/searching.py` does it)."""
+"""The API of searching a topic: by key, id, text, header and time (`admin/searching.py` does it)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.search_terms import SearchQuery, SearchTerms
-from waystation.broker.searching import search
+from waystation.admin.search_terms import SearchQuery, SearchTerms
+from waystation.admin.searching import search
 from waystation.protocols.http.bodies import MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker import view_settings
-from waystation.broker.view_settings import Given, SettingsOut, SettingsQuery
+from waystation.admin import view_settings
+from waystation.admin.view_settings import Given, SettingsOut, SettingsQuery
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

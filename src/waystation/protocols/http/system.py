@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker import overview
-from waystation.broker.health import Reason, failed_logs, health_of
+from waystation.admin import overview
 from waystation.errors import Unavailable
+from waystation.health.health import Reason, failed_logs, health_of
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.token import has_password

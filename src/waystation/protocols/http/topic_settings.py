@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.broker.view_settings import SettingsOut
-from waystation.broker.view_topic_settings import TopicSettingsQuery, topic_settings_view
+from waystation.admin.view_settings import SettingsOut
+from waystation.admin.view_topic_settings import TopicSettingsQuery, topic_settings_view
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
 if TYPE_CHECKING:

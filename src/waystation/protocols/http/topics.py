@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.view_topics import (
+from waystation.admin.view_topics import (
     DeletedRecords,
     DeleteRecords,
     RecordsToDelete,
@@ -19,7 +19,7 @@ from waystation.broker.view_topics import (
     topic_view,
     topics_page,
 )
-from waystation.broker.view_topics import found as topic_of
+from waystation.admin.view_topics import found as topic_of
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker import overview
+from waystation.admin import overview
 from waystation.errors import Invalid, NotFound
 from waystation.message import Delivered
 from waystation.message_json import id_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.broker import overview
+from waystation.admin import overview
 from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
@@ -247,25 +247,25 @@ def end(session: Session, command: End) -> object:
 
 
 async def view(session: Session, command: View) -> Any:
-    from waystation.broker.views import see  # what shows is loaded when somebody looks
+    from waystation.admin.views import see  # what shows is loaded when somebody looks
 
     return msgspec.to_builtins(await see(session.broker, command.what, command.query))
 
 
 async def act(session: Session, command: Act) -> Any:
-    from waystation.broker.views import act
+    from waystation.admin.views import act
 
     return msgspec.to_builtins(await act(session.broker, command.what, command.query))
 
 
 def end_connection(session: Session, command: EndConnection) -> None:
-    from waystation.broker.view_connections import end
+    from waystation.admin.view_connections import end
 
     end(session.broker, command.connection, command.reason)
 
 
 async def alter_settings(session: Session, command: AlterSettings) -> None:
-    from waystation.broker.view_settings import alter
+    from waystation.admin.view_settings import alter
 
     await alter(session.broker, command.settings)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.overview import commit_offsets
+from waystation.admin.overview import commit_offsets
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.topics.start_position import Start, offset_of, parse_start
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 LOOKED_AT_ONCE = 200
 """Partitions that are looked up by time before others have their turn: each may read from the disk."""
@@ -57,7 +57,7 @@ class DeleteGroup(msgspec.Struct):
     group: str
 
 
-async def reset_group(broker: Broker, query: ResetGroup) -> ResetOut:
+async def reset_group(broker: ManagedBroker, query: ResetGroup) -> ResetOut:
     """A group need not be there yet, if the topic is named: then it is made, and begins there."""
     name = query.group
     start = parse_start(query.to, broker.world.clock.now_ms())
@@ -79,7 +79,7 @@ async def reset_group(broker: Broker, query: ResetGroup) -> ResetOut:
     return ResetOut(changes, True)
 
 
-async def delete_group(broker: Broker, query: DeleteGroup) -> None:
+async def delete_group(broker: ManagedBroker, query: DeleteGroup) -> None:
     """With its positions. Answers when it is durably gone."""
     name = query.group
     if name in broker.shared:
@@ -90,7 +90,7 @@ async def delete_group(broker: Broker, query: DeleteGroup) -> None:
         raise result.error
 
 
-def _refuse_members(broker: Broker, name: str) -> None:
+def _refuse_members(broker: ManagedBroker, name: str) -> None:
     if name in broker.shared:
         machine = broker.shared.get(name).machine
         members, state = len(machine.members), machine.state
@@ -105,14 +105,14 @@ def _refuse_members(broker: Broker, name: str) -> None:
         )
 
 
-def _positions(broker: Broker, name: str) -> dict[Place, int]:
+def _positions(broker: ManagedBroker, name: str) -> dict[Place, int]:
     if name in broker.shared:
         offsets = broker.shared_admin.offsets(name)
         return {(one.topic, one.partition): one.start for one in offsets if one.start >= 0}
     return {(one.topic, one.partition): one.offset for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
 
 
-def _places(broker: Broker, query: ResetGroup, before: Mapping[Place, int]) -> list[Place]:
+def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[Place, int]) -> list[Place]:
     if query.topic is None:
         if query.partitions is not None:
             raise Invalid("partitions: say of which topic")
@@ -134,12 +134,12 @@ def _places(broker: Broker, query: ResetGroup, before: Mapping[Place, int]) -> l
     return [(query.topic, index) for index in wanted]
 
 
-def _exists(broker: Broker, place: Place) -> bool:
+def _exists(broker: ManagedBroker, place: Place) -> bool:
     topic = broker.topics.find(place[0])
     return topic is not None and place[1] < len(topic.partitions)
 
 
-async def _resolved(broker: Broker, start: Start, places: list[Place]) -> dict[Place, int]:
+async def _resolved(broker: ManagedBroker, start: Start, places: list[Place]) -> dict[Place, int]:
     found: dict[Place, int] = {}
     for count, (topic, index) in enumerate(places, 1):
         found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index).log)

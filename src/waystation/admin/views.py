@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from waystation.broker import (
+from waystation.admin import (
     group_resetting,
     jobs,
     search_terms,
@@ -29,12 +29,12 @@ from waystation.broker import (
     view_topic_settings,
     view_topics,
 )
-from waystation.broker.queries import convert, unknown
+from waystation.admin.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
 from waystation.queues import redriving
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 
@@ -69,7 +69,7 @@ class Row(Generic[Q]):
     """One view or action."""
 
     query: type[Q]
-    answer: Callable[[Broker, Q], Awaitable[Any] | Any]
+    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
 
 
 AnyRow = Row[Any]
@@ -118,17 +118,19 @@ ACTIONS: dict[str, AnyRow] = {
 }
 
 
-async def see(broker: Broker, what: str, query: Mapping[str, Any]) -> Any:
+async def see(broker: ManagedBroker, what: str, query: Mapping[str, Any]) -> Any:
     """A view by its name; NotFound says which there are."""
     return await _answer(broker, VIEWS, "view", what, query)
 
 
-async def act(broker: Broker, what: str, query: Mapping[str, Any]) -> Any:
+async def act(broker: ManagedBroker, what: str, query: Mapping[str, Any]) -> Any:
     """An action by its name."""
     return await _answer(broker, ACTIONS, "action", what, query)
 
 
-async def _answer(broker: Broker, rows: Mapping[str, AnyRow], kind: str, what: str, query: Mapping[str, Any]) -> Any:
+async def _answer(
+    broker: ManagedBroker, rows: Mapping[str, AnyRow], kind: str, what: str, query: Mapping[str, Any]
+) -> Any:
     row = rows.get(what)
     if row is None:
         hint = near_matches(what, rows) or f"; there are {', '.join(sorted(rows))}"

@@ -22,7 +22,7 @@ from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.usage import GROWING, NOTHING, Notes, Usage, levels_of, usage_of, with_levels
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.queues.queue import Queue
     from waystation.queues.shard import Shard
     from waystation.topics.topics import Topic
@@ -49,7 +49,7 @@ def busy_queue(grown: Sequence[int]) -> int:
 class Census:
     """One per broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self.ready = self.parked = self.held = 0
         self.own_topics = self.partitions = self.topic_messages = self.data_bytes = self.subscriptions = 0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from waystation.routing.namespace_names import DEFAULT, prefix_of
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 logger = logging.getLogger("waystation.pressure")
 
@@ -44,7 +44,7 @@ OnChange = Callable[[str, str | None], None]
 class Pressure:
     """One per broker; started and stopped by it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._reasons: dict[str, str] = {}
         self._subscribers: dict[object, OnChange] = {}

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from waystation.broker.search_terms import SearchQuery, Wanted
-from waystation.broker.view_topics import found as topic_of
+from waystation.admin.search_terms import SearchQuery, Wanted
+from waystation.admin.view_topics import found as topic_of
 from waystation.errors import Invalid
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
@@ -34,7 +34,7 @@ from waystation.topics.partition import Partition
 from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in, step_back
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
 MAX_OPENED = 20_000
@@ -95,7 +95,7 @@ class _Lane:
         self.span = FIRST_BYTES
 
 
-async def search(broker: Broker, query: SearchQuery) -> SearchAnswer:
+async def search(broker: ManagedBroker, query: SearchQuery) -> SearchAnswer:
     """Some of the messages that match, and where to go on. NotFound for a topic that there is not."""
     topic = topic_of(broker, query.topic)
     wanted = Wanted(query)
@@ -113,7 +113,7 @@ async def search(broker: Broker, query: SearchQuery) -> SearchAnswer:
 class _Search:
     """One call."""
 
-    def __init__(self, broker: Broker, topic: Topic, query: SearchQuery, wanted: Wanted) -> None:
+    def __init__(self, broker: ManagedBroker, topic: Topic, query: SearchQuery, wanted: Wanted) -> None:
         self._broker = broker
         self._topic = topic
         self._query = query

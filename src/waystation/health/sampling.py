@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.census import Census, Counts, busy_queue, busy_topic
+from waystation.health.census import Census, Counts, busy_queue, busy_topic
 from waystation.observe.histogram import Mean
 from waystation.observe.history import INTERVAL_MS, History
 from waystation.observe.rates import DoorRates, Grown, per_second
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 logger = logging.getLogger("waystation.sampling")
 
@@ -51,7 +51,7 @@ class Point(msgspec.Struct, frozen=True):
 class Sampling:
     """One per broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self.census = Census(broker)
         self.history = History()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from waystation.errors import WaystationError
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 logger = logging.getLogger("waystation.lags")
 
@@ -33,7 +33,7 @@ class GroupLag(NamedTuple):
 class Lags:
     """One per broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._known: list[GroupLag] = []
         self._again_s = 0.0
@@ -59,7 +59,7 @@ class Lags:
                 await self._task
 
     async def _look(self) -> None:
-        from waystation.broker.view_groups import GroupsQuery, groups_view  # loaded when somebody asks
+        from waystation.admin.view_groups import GroupsQuery, groups_view  # loaded when somebody asks
 
         try:
             page = await groups_view(self._broker, GroupsQuery(limit=MOST_GROUPS))

@@ -20,7 +20,7 @@ from waystation.groups.history import HistoryEntry
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.log.log import Log
 
 
@@ -97,7 +97,7 @@ class _Summary(NamedTuple):
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-async def groups_view(broker: Broker, query: GroupsQuery) -> GroupsOut:
+async def groups_view(broker: ManagedBroker, query: GroupsQuery) -> GroupsOut:
     """In the order of names."""
     pace = Pace(broker.world.clock)
     names = [*broker.groups.names(), *broker.shared.names()]
@@ -113,7 +113,7 @@ async def groups_view(broker: Broker, query: GroupsQuery) -> GroupsOut:
     return GroupsOut(groups, page.next, page.total)
 
 
-async def _filtered(broker: Broker, names: list[str], query: GroupsQuery, pace: Pace) -> list[str]:
+async def _filtered(broker: ManagedBroker, names: list[str], query: GroupsQuery, pace: Pace) -> list[str]:
     kind, state = query.kind.lower(), query.state.lower()
     found: list[str] = []
     for name in names:
@@ -124,7 +124,7 @@ async def _filtered(broker: Broker, names: list[str], query: GroupsQuery, pace: 
     return found
 
 
-def _summary(broker: Broker, name: str) -> _Summary | None:
+def _summary(broker: ManagedBroker, name: str) -> _Summary | None:
     if name in broker.shared:
         shared = broker.shared.get(name)
         machine = shared.machine
@@ -136,7 +136,7 @@ def _summary(broker: Broker, name: str) -> _Summary | None:
 class _Ends:
     """Where partitions begin and end for committed readers, looked up once for all groups of a page."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._known: dict[tuple[str, int], tuple[int, int] | None] = {}
 
@@ -149,7 +149,7 @@ class _Ends:
         return 0 if ends is None else max(0, ends[1] - max(committed, ends[0]))
 
 
-async def _line(broker: Broker, name: str, ends: _Ends, pace: Pace) -> GroupOut | None:
+async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> GroupOut | None:
     """A line of the list; None if the group has gone meanwhile."""
     summary = _summary(broker, name)
     if summary is None:
@@ -168,7 +168,7 @@ async def _line(broker: Broker, name: str, ends: _Ends, pace: Pace) -> GroupOut 
     return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics))
 
 
-def _log(broker: Broker, topic: str, partition: int) -> Log | None:
+def _log(broker: ManagedBroker, topic: str, partition: int) -> Log | None:
     found = broker.topics.find(topic)
     return found.partitions[partition].log if found is not None and partition < len(found.partitions) else None
 
@@ -176,7 +176,7 @@ def _log(broker: Broker, topic: str, partition: int) -> Log | None:
 # -- one group ---------------------------------------------------------------------------------------------------------
 
 
-def group_view(broker: Broker, query: GroupQuery) -> GroupDetail:
+def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
     """NotFound names those that are nearly it."""
     name = query.group
     summary = _summary(broker, name)
@@ -200,7 +200,7 @@ def group_view(broker: Broker, query: GroupQuery) -> GroupDetail:
     )
 
 
-def _members(broker: Broker, name: str, kind: str) -> tuple[str, list[GroupMember]]:
+def _members(broker: ManagedBroker, name: str, kind: str) -> tuple[str, list[GroupMember]]:
     if name in broker.shared:
         (shared,) = broker.shared_admin.describe([name])
         return shared.assignor, [
@@ -220,7 +220,7 @@ def _members(broker: Broker, name: str, kind: str) -> tuple[str, list[GroupMembe
     ]
 
 
-def _named(broker: Broker, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+def _named(broker: ManagedBroker, partitions: Iterable[TopicPartition]) -> list[Assigned]:
     topics: dict[str, list[int]] = {}
     for topic_id, index in sorted(partitions, key=lambda one: one[1]):
         name = broker.topics.name_of(topic_id)
@@ -234,7 +234,7 @@ def _parsed(assignment: bytes) -> list[Assigned]:
     return [Assigned(topic, sorted(indexes)) for topic, indexes in sorted(assigned_partitions(assignment) or ())]
 
 
-def _partitions(broker: Broker, name: str, members: list[GroupMember]) -> list[GroupPartition]:
+def _partitions(broker: ManagedBroker, name: str, members: list[GroupMember]) -> list[GroupPartition]:
     """All that it has committed, and all that its members have."""
     owners = {
         (assigned.topic, index): member.member
@@ -255,7 +255,7 @@ def _partitions(broker: Broker, name: str, members: list[GroupMember]) -> list[G
     return found
 
 
-def _shared_partitions(broker: Broker, name: str) -> list[GroupPartition]:
+def _shared_partitions(broker: ManagedBroker, name: str) -> list[GroupPartition]:
     found = []
     for one in sorted(broker.shared_admin.offsets(name), key=lambda offset: (offset.topic, offset.partition)):
         log = _log(broker, one.topic, one.partition)

@@ -14,11 +14,11 @@ from waystation.protocol import TopicInfo
 from waystation.routing.patterns import compile_pattern
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
 
-def topic_info(broker: Broker, name: str) -> TopicInfo:
+def topic_info(broker: ManagedBroker, name: str) -> TopicInfo:
     """A topic as it is now; NotFound names those that are nearly it."""
     topic = broker.topics.find(name)
     if topic is None:
@@ -26,14 +26,14 @@ def topic_info(broker: Broker, name: str) -> TopicInfo:
     return _info(broker, topic)
 
 
-def topic_list(broker: Broker, pattern: str = "#") -> list[TopicInfo]:
+def topic_list(broker: ManagedBroker, pattern: str = "#") -> list[TopicInfo]:
     """The topics whose names match, in the order of names; not the broker's own."""
     wanted = compile_pattern(pattern)
     found = [topic for topic in broker.topics if not topic.internal and wanted.matches(topic.name)]
     return [_info(broker, topic) for topic in sorted(found, key=lambda topic: topic.name)]
 
 
-def _info(broker: Broker, topic: Topic) -> TopicInfo:
+def _info(broker: ManagedBroker, topic: Topic) -> TopicInfo:
     logs = [partition.log for partition in topic.partitions]
     return TopicInfo(
         topic.name,
@@ -43,7 +43,7 @@ def _info(broker: Broker, topic: Topic) -> TopicInfo:
     )
 
 
-def stats(broker: Broker) -> dict[str, Any]:
+def stats(broker: ManagedBroker) -> dict[str, Any]:
     """Counters and what there is: the names of document 0, and more.
 
     `messages_published` is what topics have and what was put into queues since the start of the broker;
@@ -70,7 +70,7 @@ def stats(broker: Broker) -> dict[str, Any]:
     }
 
 
-async def commit_offsets(broker: Broker, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+async def commit_offsets(broker: ManagedBroker, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
     """Offsets of a group, all of them or the first error."""
     results = await broker.groups.commit_offsets(group, [OffsetToCommit(*offset) for offset in offsets])
     for result in results:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.health import Health, disk_room, health_of
+from waystation.health.health import Health, disk_room, health_of
 from waystation.observe.history import INTERVAL_MS
 from waystation.observe.rates import DoorRates
 from waystation.version import __version__
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 
 class BrokerOut(msgspec.Struct):
@@ -103,13 +103,13 @@ class HistoryOut(msgspec.Struct):
     series: dict[str, list[float]]
 
 
-def history_view(broker: Broker, query: HistoryQuery) -> HistoryOut:
+def history_view(broker: ManagedBroker, query: HistoryQuery) -> HistoryOut:
     """The last hour, or what there is of it since a moment."""
     times, series = broker.sampling.history.since(query.since_ms)
     return HistoryOut(INTERVAL_MS, times, series)
 
 
-def overview_view(broker: Broker, query: OverviewQuery | None = None) -> Overview:
+def overview_view(broker: ManagedBroker, query: OverviewQuery | None = None) -> Overview:
     now_ms = broker.world.clock.now_ms()
     return Overview(
         BrokerOut(
@@ -132,7 +132,7 @@ def overview_view(broker: Broker, query: OverviewQuery | None = None) -> Overvie
     )
 
 
-def _totals(broker: Broker) -> TotalsOut:
+def _totals(broker: ManagedBroker) -> TotalsOut:
     census = broker.sampling.census
     return TotalsOut(
         len(broker.topics) - census.own_topics,
@@ -149,7 +149,7 @@ def _totals(broker: Broker) -> TotalsOut:
     )
 
 
-def _resources(broker: Broker) -> ResourcesOut:
+def _resources(broker: ManagedBroker) -> ResourcesOut:
     free, total = disk_room(broker)
     sampling = broker.sampling
     return ResourcesOut(
@@ -164,7 +164,7 @@ def _resources(broker: Broker) -> ResourcesOut:
     )
 
 
-def _busy_topics(broker: Broker) -> list[BusyTopic]:
+def _busy_topics(broker: ManagedBroker) -> list[BusyTopic]:
     rates = broker.meters.rates
     found: list[BusyTopic] = []
     for name in rates.topics.busiest if rates.topics is not None else ():
@@ -174,7 +174,7 @@ def _busy_topics(broker: Broker) -> list[BusyTopic]:
     return found
 
 
-def _busy_queues(broker: Broker) -> list[BusyQueue]:
+def _busy_queues(broker: ManagedBroker) -> list[BusyQueue]:
     rates = broker.meters.rates
     found: list[BusyQueue] = []
     for name in rates.queues.busiest if rates.queues is not None else ():

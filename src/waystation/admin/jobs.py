@@ -25,7 +25,7 @@ from waystation.errors import Conflict, Full, NotFound, Unavailable, WaystationE
 from waystation.world import World
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 logger = logging.getLogger("waystation.jobs")
 
@@ -203,13 +203,13 @@ class Jobs:
                 del self._jobs[name]
 
 
-def jobs_view(broker: Broker) -> JobList:
+def jobs_view(broker: ManagedBroker) -> JobList:
     return JobList(broker.jobs.latest())
 
 
-def job_view(broker: Broker, query: JobQuery) -> JobInfo:
+def job_view(broker: ManagedBroker, query: JobQuery) -> JobInfo:
     return broker.jobs.get(query.job)
 
 
-async def cancel_job(broker: Broker, query: JobQuery) -> JobInfo:
+async def cancel_job(broker: ManagedBroker, query: JobQuery) -> JobInfo:
     return await broker.jobs.cancel(query.job)

@@ -16,7 +16,7 @@ from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.routing.patterns import compile_pattern
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
 
@@ -76,7 +76,7 @@ class DeletedRecords(msgspec.Struct):
     start_offset: int
 
 
-async def topics_page(broker: Broker, query: TopicsQuery) -> TopicList:
+async def topics_page(broker: ManagedBroker, query: TopicsQuery) -> TopicList:
     """The topics that match, in the order of their names."""
     wanted = compile_pattern(query.pattern)
     names = sorted(
@@ -95,19 +95,19 @@ async def topics_page(broker: Broker, query: TopicsQuery) -> TopicList:
     return TopicList(shown, page.next, page.total)
 
 
-def topic_view(broker: Broker, name: str) -> TopicOut:
+def topic_view(broker: ManagedBroker, name: str) -> TopicOut:
     """NotFound names those that are nearly it."""
     return _shown(broker, found(broker, name))
 
 
-def found(broker: Broker, name: str) -> Topic:
+def found(broker: ManagedBroker, name: str) -> Topic:
     topic = broker.topics.find(name)
     if topic is None:
         raise NotFound(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
     return topic
 
 
-async def delete_records(broker: Broker, asked: DeleteRecords) -> DeletedRecords:
+async def delete_records(broker: ManagedBroker, asked: DeleteRecords) -> DeletedRecords:
     """Moves the start of a partition, durably. What was there is gone for every reader."""
     topic = found(broker, asked.topic)
     if topic.internal:
@@ -121,7 +121,7 @@ async def delete_records(broker: Broker, asked: DeleteRecords) -> DeletedRecords
     return DeletedRecords(asked.topic, asked.partition, await partition.delete_records(asked.before_offset))
 
 
-def _shown(broker: Broker, topic: Topic) -> TopicOut:
+def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
     partitions = []
     messages = size = 0
     for partition in topic.partitions:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.pipelines_seen import TimelinePoint
+from waystation.admin.pipelines_seen import TimelinePoint
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.message import Message
 from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, PipelineState, SinkState
 from waystation.paging import Search
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 OVER = (*ENDED, "died", "lost")
 NEVER_RAN = "never ran"
@@ -96,7 +96,7 @@ class PipelinesOut(msgspec.Struct):
     folder: Annotated[bool, Meta(description="the broker was given a folder of pipelines that it runs")]
 
 
-async def pipelines_view(broker: Broker, query: PipelinesQuery) -> PipelinesOut:
+async def pipelines_view(broker: ManagedBroker, query: PipelinesQuery) -> PipelinesOut:
     """Those that ran on this broker, and those that it could run; in the order of names."""
     states = {state.pipeline: state for state in await broker.pipelines_seen.states()}
     runnable = await _runnable(broker)
@@ -106,7 +106,7 @@ async def pipelines_view(broker: Broker, query: PipelinesQuery) -> PipelinesOut:
     return PipelinesOut(shown, broker.pipeline_runner is not None)
 
 
-async def pipeline_view(broker: Broker, query: PipelineQuery) -> PipelineDetail:
+async def pipeline_view(broker: ManagedBroker, query: PipelineQuery) -> PipelineDetail:
     name = query.pipeline
     state = await broker.pipelines_seen.state(name)
     runnable = (await _runnable(broker)).get(name)
@@ -117,7 +117,7 @@ async def pipeline_view(broker: Broker, query: PipelineQuery) -> PipelineDetail:
 
 
 def _fields(
-    broker: Broker, name: str, state: PipelineState | None, runnable: RunnablePipeline | None
+    broker: ManagedBroker, name: str, state: PipelineState | None, runnable: RunnablePipeline | None
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"pipeline": name, "runnable": runnable is not None and not runnable.problem}
     if state is not None:
@@ -149,11 +149,11 @@ def _as_run_here(state: PipelineState | None, runnable: RunnablePipeline) -> dic
     return found
 
 
-async def _runnable(broker: Broker) -> dict[str, RunnablePipeline]:
+async def _runnable(broker: ManagedBroker) -> dict[str, RunnablePipeline]:
     return {} if broker.pipeline_runner is None else await broker.pipeline_runner.pipelines()
 
 
-async def _unknown(broker: Broker, name: str) -> NotFound:
+async def _unknown(broker: ManagedBroker, name: str) -> NotFound:
     known = {state.pipeline for state in await broker.pipelines_seen.states()} | (await _runnable(broker)).keys()
     return NotFound(f"no pipeline called {name[:200]!r} has run on this broker{near_matches(name, known)}")
 
@@ -161,7 +161,7 @@ async def _unknown(broker: Broker, name: str) -> NotFound:
 # -- starting and stopping ---------------------------------------------------------------------------------------------
 
 
-async def start_pipeline(broker: Broker, query: PipelineQuery) -> PipelineDetail:
+async def start_pipeline(broker: ManagedBroker, query: PipelineQuery) -> PipelineDetail:
     name = query.pipeline
     runner = broker.pipeline_runner
     if runner is None:
@@ -185,7 +185,7 @@ async def start_pipeline(broker: Broker, query: PipelineQuery) -> PipelineDetail
     return await pipeline_view(broker, query)
 
 
-async def stop_pipeline(broker: Broker, query: PipelineQuery) -> PipelineDetail:
+async def stop_pipeline(broker: ManagedBroker, query: PipelineQuery) -> PipelineDetail:
     """Tells it to stop; it finishes its batch first, so it says a little later that it has stopped."""
     name = query.pipeline
     runner = broker.pipeline_runner

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from waystation.broker.policy_rules import Policy, check_policy, under
+from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import Full, NotFound, StorageFailed, WaystationError

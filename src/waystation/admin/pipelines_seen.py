@@ -24,7 +24,7 @@ from waystation.topics.crossing import TOMBSTONE
 from waystation.topics.reading import Place
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
 logger = logging.getLogger("waystation.pipelines")
@@ -61,7 +61,7 @@ class _Seen:
 class PipelinesSeen:
     """One per broker; starts by itself when it is first asked."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._seen: dict[str, _Seen] = {}  # the one heard of last comes last
         self._topic: Topic | None = None

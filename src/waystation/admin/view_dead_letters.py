@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.jobs import Job
+from waystation.admin.jobs import Job
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
@@ -33,7 +33,7 @@ from waystation.queues.shard import Shard
 from waystation.routing.filters import compile_filter
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 SOURCES_SHOWN = 100
 SUMMED_UP = 5_000
@@ -70,7 +70,7 @@ class PlacesQuery(msgspec.Struct):
     limit: Limit = 100
 
 
-async def dead_letter_places(broker: Broker, query: PlacesQuery) -> DeadLetterPlaces:
+async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadLetterPlaces:
     """The targets of dead letters, in the order of their names."""
     sources: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
@@ -88,7 +88,7 @@ async def dead_letter_places(broker: Broker, query: PlacesQuery) -> DeadLetterPl
     return DeadLetterPlaces(found, page.next, page.total)
 
 
-def _waiting(broker: Broker, target: str) -> int | None:
+def _waiting(broker: ManagedBroker, target: str) -> int | None:
     if target.startswith(TOPIC_TARGET):
         return None
     return len(broker.queues.get(target)[1]) if target in broker.queues else 0
@@ -113,7 +113,7 @@ class SummaryQuery(msgspec.Struct):
     queue: str
 
 
-async def dead_letter_summary(broker: Broker, query: SummaryQuery) -> DeadLetterSummary:
+async def dead_letter_summary(broker: ManagedBroker, query: SummaryQuery) -> DeadLetterSummary:
     """Looks at the latest, as many as can be looked at in a tenth of a second."""
     shard, queue = broker.queues.of_users(query.queue)
     reasons: Counter[str] = Counter()
@@ -218,7 +218,7 @@ class DeadLetterPage(msgspec.Struct):
     next: int | None
 
 
-async def dead_letters(broker: Broker, query: DeadLettersQuery) -> DeadLetterPage:
+async def dead_letters(broker: ManagedBroker, query: DeadLettersQuery) -> DeadLetterPage:
     """Dead letters with their stories, oldest first. `next` goes on where this call ended, found or not."""
     shard, queue = broker.queues.of_users(query.queue)
     wanted = _Wanted(query)
@@ -293,7 +293,7 @@ class JobStarted(msgspec.Struct):
     job: str
 
 
-def redrive_in_background(broker: Broker, queue: str, asked: Redrive) -> JobStarted:
+def redrive_in_background(broker: ManagedBroker, queue: str, asked: Redrive) -> JobStarted:
     """What is wrong with it is raised here; what comes of it is the job's affair."""
     redriving = broker.dead_letters.redriving
     plan = redriving.plan(queue, asked)

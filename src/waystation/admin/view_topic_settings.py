@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.view_settings import SettingOut, SettingsOut
+from waystation.admin.view_settings import SettingOut, SettingsOut
 from waystation.config import TOPIC_SETTINGS, Setting, render
 from waystation.errors import NotFound, near_matches
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
 
@@ -19,7 +19,7 @@ class TopicSettingsQuery(msgspec.Struct):
     topic: str
 
 
-def topic_settings_view(broker: Broker, query: TopicSettingsQuery) -> SettingsOut:
+def topic_settings_view(broker: ManagedBroker, query: TopicSettingsQuery) -> SettingsOut:
     """All of them, in the order of names. The source is `topic` for one of its own, else the broker's, or `default`."""
     topic = broker.topics.find(query.topic)
     if topic is None:
@@ -27,7 +27,7 @@ def topic_settings_view(broker: Broker, query: TopicSettingsQuery) -> SettingsOu
     return SettingsOut([_shown(broker, topic, row) for _, row in sorted(TOPIC_SETTINGS.items())])
 
 
-def _shown(broker: Broker, topic: Topic, row: Setting) -> SettingOut:
+def _shown(broker: ManagedBroker, topic: Topic, row: Setting) -> SettingOut:
     default = render(broker.settings.topic_default(row))
     own = topic.overrides.get(row.name)
     source = "topic"

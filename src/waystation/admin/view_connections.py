@@ -12,7 +12,7 @@ from waystation.observe.connections import DOORS, Connected, ConnectionInfo
 from waystation.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 ENDED = "closed by whoever runs the broker"
 
@@ -35,7 +35,7 @@ class ConnectionQuery(msgspec.Struct):
     connection: str
 
 
-async def connections_view(broker: Broker, query: ConnectionsQuery) -> ConnectionsOut:
+async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> ConnectionsOut:
     """In the order of names. The search also looks at what clients call themselves, and at what they consume."""
     presence = broker.presence
     if query.door and query.door not in DOORS:
@@ -51,7 +51,7 @@ async def connections_view(broker: Broker, query: ConnectionsQuery) -> Connectio
     return ConnectionsOut(shown, page.next, page.total, presence.by_door())
 
 
-async def _page(broker: Broker, query: ConnectionsQuery) -> NamesPage:
+async def _page(broker: ManagedBroker, query: ConnectionsQuery) -> NamesPage:
     wanted = query.search.casefold()
     pace = Pace(broker.world.clock)
     names: list[str] = []
@@ -66,16 +66,16 @@ def _matches(one: Connected, wanted: str) -> bool:
     return any(wanted in text.casefold() for text in one.texts())
 
 
-def connection_view(broker: Broker, query: ConnectionQuery) -> ConnectionInfo:
+def connection_view(broker: ManagedBroker, query: ConnectionQuery) -> ConnectionInfo:
     return _get(broker, query.connection).info()
 
 
-def end(broker: Broker, name: str, reason: str = "") -> None:
+def end(broker: ManagedBroker, name: str, reason: str = "") -> None:
     """Closes a connection, and tells its client why as far as the protocol can."""
     _get(broker, name).end(reason[:200] or ENDED)
 
 
-def _get(broker: Broker, name: str) -> Connected:
+def _get(broker: ManagedBroker, name: str) -> Connected:
     found = broker.presence.get(name)
     if found is None:
         raise NotFound(f"there is no connection {name[:200]!r}{near_matches(name, broker.presence.names())}")

@@ -22,7 +22,7 @@ from waystation.routing import binding as bindings
 from waystation.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 COUNTED = 200_000
 """Among more bindings, nobody counts how many match a search."""
@@ -108,7 +108,7 @@ class BindingsQuery(BindingsTerms, kw_only=True):
     exchange: str
 
 
-async def exchanges_page(broker: Broker, query: ExchangesQuery) -> ExchangeList:
+async def exchanges_page(broker: ManagedBroker, query: ExchangesQuery) -> ExchangeList:
     """Exchanges in the order of their names; the first is the default exchange, whose name is empty."""
     page = await page_of(await sort_in_steps(broker.routing.exchange_names()), query.search, query.after, query.limit)
     shown = []
@@ -120,7 +120,7 @@ async def exchanges_page(broker: Broker, query: ExchangesQuery) -> ExchangeList:
     return ExchangeList(shown, page.next, page.total)
 
 
-def bindings_page(broker: Broker, query: BindingsQuery) -> BindingList:
+def bindings_page(broker: ManagedBroker, query: BindingsQuery) -> BindingList:
     """The bindings of an exchange in the order in which they were made."""
     known = broker.routing.exchange(query.exchange).bindings
     found = list(islice(known.values(), query.after, query.after + query.limit))
@@ -129,7 +129,7 @@ def bindings_page(broker: Broker, query: BindingsQuery) -> BindingList:
     return BindingList(shown, end if end < len(known) else None, len(known))
 
 
-async def routing_page(broker: Broker, query: RoutingQuery) -> RoutingPage:
+async def routing_page(broker: ManagedBroker, query: RoutingQuery) -> RoutingPage:
     """Exchanges with their bindings, as many as fit on a page."""
     routing = broker.routing
     if query.exchange is not None:

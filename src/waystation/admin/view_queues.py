@@ -22,7 +22,7 @@ from waystation.queues.settings import QueueSettings
 from waystation.queues.shard import Shard
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 FIELDS = QueueSettings.__struct_fields__
 
@@ -91,7 +91,7 @@ class ConsumersQuery(ConsumersTerms, kw_only=True):
     queue: str
 
 
-async def queues_page(broker: Broker, query: QueuesQuery) -> QueuePage:
+async def queues_page(broker: ManagedBroker, query: QueuesQuery) -> QueuePage:
     """The queues that match, in the order of their names; the broker's own are never among them."""
     page = await page_of(await broker.queues.listed(query.prefix), query.search, query.after or None, query.limit)
     pace = Pace(broker.world.clock)
@@ -104,7 +104,7 @@ async def queues_page(broker: Broker, query: QueuesQuery) -> QueuePage:
     return QueuePage(shown, page.next, page.total)
 
 
-def queue_view(broker: Broker, name: str) -> QueueView:
+def queue_view(broker: ManagedBroker, name: str) -> QueueView:
     """NotFound names those that are nearly it."""
     return _Views(broker).of(*broker.queues.get(name))
 
@@ -112,7 +112,7 @@ def queue_view(broker: Broker, name: str) -> QueueView:
 class _Views:
     """Queues that were declared alike share their settings, and share them here."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._now_ms = broker.world.clock.now_ms()
         self._settings: dict[int, dict[str, Any]] = {}
@@ -144,7 +144,7 @@ class _Views:
 # -- consumers ---------------------------------------------------------------------------------------------------------
 
 
-async def consumers_page(broker: Broker, query: ConsumersQuery) -> ConsumerPage:
+async def consumers_page(broker: ManagedBroker, query: ConsumersQuery) -> ConsumerPage:
     """Who consumes a queue, or holds messages of it: in the order in which they have their turns."""
     _, queue = broker.queues.get(query.queue)
     feeds = [*(queue.feeds or ()), *(queue.beside or ())]
@@ -164,7 +164,7 @@ async def consumers_page(broker: Broker, query: ConsumersQuery) -> ConsumerPage:
 
 
 def _consumer(
-    broker: Broker, queue: Queue, feed: QueueFeed, connections: dict[str, ConnectionInfo | None]
+    broker: ManagedBroker, queue: Queue, feed: QueueFeed, connections: dict[str, ConnectionInfo | None]
 ) -> ConsumerOut:
     ledger = queue.open_ledger()
     who, _, _ = feed.consumer.rpartition("/")  # without the number that makes it unique
@@ -188,7 +188,7 @@ def _consumer(
     )
 
 
-def _connection(broker: Broker, who: str, known: dict[str, ConnectionInfo | None]) -> ConnectionInfo | None:
+def _connection(broker: ManagedBroker, who: str, known: dict[str, ConnectionInfo | None]) -> ConnectionInfo | None:
     """The connection whose name a consumer's begins with: doors put it first."""
     name = who
     while name:

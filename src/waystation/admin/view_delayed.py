@@ -29,7 +29,7 @@ from waystation.queues.states import State
 from waystation.queues.timetable import Part
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 SLICE = 8_192
 """Rows that are looked at in one go: a few milliseconds, if all of them are candidates."""
@@ -94,7 +94,7 @@ class DelayedList(msgspec.Struct):
     total: Annotated[int, Meta(description="messages, or queues, in all; null: not known")] | None
 
 
-async def delayed_view(broker: Broker, query: DelayedQuery) -> DelayedList:
+async def delayed_view(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     """What waits in a queue, what waits for topics, or which queues have something that waits."""
     if query.queue is not None and (query.topic is not None or query.topics):
         raise Invalid("queue: ask for a queue's messages or for those to topics, not for both")
@@ -106,7 +106,7 @@ async def delayed_view(broker: Broker, query: DelayedQuery) -> DelayedList:
     return await _queues(broker, query)
 
 
-def waiting_for_topics(broker: Broker) -> int:
+def waiting_for_topics(broker: ManagedBroker) -> int:
     """How many messages will be published to topics when their time has come."""
     if delayed.QUEUE not in broker.queues:
         return 0
@@ -117,7 +117,7 @@ def waiting_for_topics(broker: Broker) -> int:
 # -- which queues ------------------------------------------------------------------------------------------------------
 
 
-async def _queues(broker: Broker, query: DelayedQuery) -> DelayedList:
+async def _queues(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     waiting: dict[str, int] = {}
     names = await matching(await broker.queues.listed(), query.search)
     for at in range(0, len(names), STEP):
@@ -134,7 +134,7 @@ async def _queues(broker: Broker, query: DelayedQuery) -> DelayedList:
 # -- the messages of a queue -------------------------------------------------------------------------------------------
 
 
-async def _of_queue(broker: Broker, shard: Shard, queue: Queue, query: DelayedQuery) -> DelayedList:
+async def _of_queue(broker: ManagedBroker, shard: Shard, queue: Queue, query: DelayedQuery) -> DelayedList:
     ledger = queue.ledger
     if ledger is None:
         return DelayedList([], [], 0, None, 0)
@@ -193,7 +193,7 @@ def _place(number: int) -> Place:
     return number >> ENTRY_BITS, number & ENTRY_MASK
 
 
-async def _opened(broker: Broker, shard: Shard, queue: Queue, places: Sequence[Place]) -> list[DelayedOut]:
+async def _opened(broker: ManagedBroker, shard: Shard, queue: Queue, places: Sequence[Place]) -> list[DelayedOut]:
     """The messages at some places, in the order of the places; those that have gone since, or that the disk does not
     give, are left out."""
     due = {entry: due_ms for due_ms, entry in places}
@@ -228,7 +228,7 @@ def _shown(queue: str, ledger: Ledger, due_ms: int, entry: int, taken_ms: int, m
 # -- to topics ---------------------------------------------------------------------------------------------------------
 
 
-async def _to_topics(broker: Broker, query: DelayedQuery) -> DelayedList:
+async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     """Those that wait in the broker's own queue. To find one topic's, the messages are opened: so many, then `next`."""
     waiting = waiting_for_topics(broker)
     if not waiting:
@@ -264,7 +264,7 @@ def target_of(message: Message) -> tuple[str, int | None] | None:
     return place[0], place[1] if isinstance(place[1], int) else None
 
 
-async def cancel_delayed(broker: Broker, topic: str, message_id: str) -> None:
+async def cancel_delayed(broker: ManagedBroker, topic: str, message_id: str) -> None:
     """Takes out a message that was to be published to a topic later. NotFound, or Conflict if it is on its way."""
     held = False
     for shard, queue, entry in _with_id(broker, message_id):
@@ -280,7 +280,7 @@ async def cancel_delayed(broker: Broker, topic: str, message_id: str) -> None:
     raise NotFound(f"no message {message_id[:300]!r} waits for topic {topic[:300]!r}; it may have been published")
 
 
-def _with_id(broker: Broker, message_id: str) -> Iterator[tuple[Shard, Queue, int]]:
+def _with_id(broker: ManagedBroker, message_id: str) -> Iterator[tuple[Shard, Queue, int]]:
     if delayed.QUEUE not in broker.queues:
         return
     shard, queue = broker.queues.get(delayed.QUEUE)

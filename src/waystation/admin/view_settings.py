@@ -13,7 +13,7 @@ from waystation.errors import Invalid
 from waystation.paging import Search
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 HIDDEN = "(set)"
 """What stands for a secret that is set; one that is not set is empty."""
@@ -40,13 +40,13 @@ class SettingsOut(msgspec.Struct):
     settings: list[SettingOut]
 
 
-def settings_view(broker: Broker, query: SettingsQuery) -> SettingsOut:
+def settings_view(broker: ManagedBroker, query: SettingsQuery) -> SettingsOut:
     """All of them, in the order of names."""
     wanted = query.search.lower()
     return SettingsOut([_shown(broker, row) for name, row in sorted(BROKER_SETTINGS.items()) if wanted in name.lower()])
 
 
-def _shown(broker: Broker, row: Setting) -> SettingOut:
+def _shown(broker: ManagedBroker, row: Setting) -> SettingOut:
     settings = broker.settings
     value = render(settings[row.name])
     return SettingOut(
@@ -61,7 +61,7 @@ def _shown(broker: Broker, row: Setting) -> SettingOut:
     )
 
 
-async def alter(broker: Broker, changes: Mapping[str, Given]) -> None:
+async def alter(broker: ManagedBroker, changes: Mapping[str, Given]) -> None:
     """Changes settings by name, all of them or none; None takes one back. They survive a restart."""
     if not changes:
         raise Invalid('settings: name at least one, as in {"log.retention.ms": "86400000"}')

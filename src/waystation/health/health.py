@@ -16,7 +16,7 @@ import msgspec
 from waystation.routing.namespace_names import DEFAULT
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.admin.managed import ManagedBroker
 
 Status = Literal["ok", "warning", "failing"]
 
@@ -46,14 +46,14 @@ class Health(msgspec.Struct, frozen=True):
     reasons: list[Reason]
 
 
-def health_of(broker: Broker) -> Health:
+def health_of(broker: ManagedBroker) -> Health:
     reasons = [reason for look in LOOKS for reason in look(broker)]
     reasons.sort(key=lambda reason: reason.severity != "failing")
     worst: Status = reasons[0].severity if reasons else "ok"
     return Health(worst, reasons)
 
 
-def failed_logs(broker: Broker) -> Iterator[Reason]:
+def failed_logs(broker: ManagedBroker) -> Iterator[Reason]:
     """Logs that take no more writes until a restart, and those that wait for room."""
     failed, stalled = [], []
     for topic in broker.topics:
@@ -77,7 +77,7 @@ def failed_logs(broker: Broker) -> Iterator[Reason]:
         )
 
 
-def _disk(broker: Broker) -> Iterator[Reason]:
+def _disk(broker: ManagedBroker) -> Iterator[Reason]:
     free, total = disk_room(broker)
     least = broker.settings.integer("waystation.disk.free.min.bytes")
     if not total:
@@ -97,7 +97,7 @@ def _disk(broker: Broker) -> Iterator[Reason]:
         )
 
 
-def _memory(broker: Broker) -> Iterator[Reason]:
+def _memory(broker: ManagedBroker) -> Iterator[Reason]:
     limit = broker.settings.integer("waystation.memory.max.bytes")
     used = broker.world.memory.used_bytes()
     if not limit or used < NEARLY_USED * limit:
@@ -111,7 +111,7 @@ def _memory(broker: Broker) -> Iterator[Reason]:
     )
 
 
-def _pressure(broker: Broker) -> Iterator[Reason]:
+def _pressure(broker: ManagedBroker) -> Iterator[Reason]:
     for name in broker.namespaces.names():
         reason = broker.pressure.reason(name)
         if reason is not None:
@@ -123,7 +123,7 @@ def _pressure(broker: Broker) -> Iterator[Reason]:
             )
 
 
-def _connections(broker: Broker) -> Iterator[Reason]:
+def _connections(broker: ManagedBroker) -> Iterator[Reason]:
     admission = broker.admission
     if admission.refused_lately:
         what = f"Connections were refused within the last minute, {admission.refused.total():,} since the start"
@@ -142,7 +142,7 @@ def _connections(broker: Broker) -> Iterator[Reason]:
     )
 
 
-def _speed(broker: Broker) -> Iterator[Reason]:
+def _speed(broker: ManagedBroker) -> Iterator[Reason]:
     sampling = broker.sampling
     if sampling.loop_delay_ms > SLOW_LOOP_MS:
         yield Reason(
@@ -158,7 +158,7 @@ def _speed(broker: Broker) -> Iterator[Reason]:
         )
 
 
-def _dead_letters(broker: Broker) -> Iterator[Reason]:
+def _dead_letters(broker: ManagedBroker) -> Iterator[Reason]:
     recent = broker.sampling.recent_letters
     if recent >= MANY_DEAD:
         yield Reason(
@@ -168,7 +168,7 @@ def _dead_letters(broker: Broker) -> Iterator[Reason]:
         )
 
 
-def _groups(broker: Broker) -> Iterator[Reason]:
+def _groups(broker: ManagedBroker) -> Iterator[Reason]:
     left = [one for one in broker.lags.known() if not one.members and one.lag >= ABANDONED_LAG]
     if left:
         left.sort(key=lambda one: -one.lag)
@@ -179,7 +179,7 @@ def _groups(broker: Broker) -> Iterator[Reason]:
         )
 
 
-def _pipelines(broker: Broker) -> Iterator[Reason]:
+def _pipelines(broker: ManagedBroker) -> Iterator[Reason]:
     now_ms = broker.world.clock.now_ms()
     for state in broker.pipelines_seen.states_now():
         seen = state.seen(now_ms)
@@ -192,14 +192,14 @@ def _pipelines(broker: Broker) -> Iterator[Reason]:
             )
 
 
-def _logs(broker: Broker) -> Iterator[Reason]:
+def _logs(broker: ManagedBroker) -> Iterator[Reason]:
     """Looked for only where the last sample found one, or nobody takes samples."""
     sampling = broker.sampling
     if sampling.census.troubled or not sampling.running or broker.meters.commit.failures:
         yield from failed_logs(broker)
 
 
-def _lost_topics(broker: Broker) -> Iterator[Reason]:
+def _lost_topics(broker: ManagedBroker) -> Iterator[Reason]:
     try:
         lost = broker.topics.folders.lost()
     except OSError:  # the disk's own trouble has its own reasons
@@ -216,7 +216,7 @@ def _lost_topics(broker: Broker) -> Iterator[Reason]:
 LOOKS = (_logs, _lost_topics, _disk, _memory, _pressure, _connections, _speed, _dead_letters, _groups, _pipelines)
 
 
-def disk_room(broker: Broker) -> tuple[int, int]:
+def disk_room(broker: ManagedBroker) -> tuple[int, int]:
     """(free, total) of the disk with the data; zeros where it does not say."""
     try:
         disk = broker.world.disk

@@ -1,0 +1,48 @@
+"""A broker as those see it who look after it: views, health checks, jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from waystation.core import Core
+
+if TYPE_CHECKING:
+    from waystation.admin.jobs import Jobs
+    from waystation.admin.pipelines_seen import PipelinesSeen
+    from waystation.admin.view_pipelines import Runner
+    from waystation.groups.history import GroupHistory
+    from waystation.health.admission import Admission
+    from waystation.health.lags import Lags
+    from waystation.health.resource_alarms import Pressure
+    from waystation.health.sampling import Sampling
+    from waystation.queues.dead_letters import DeadLetters
+    from waystation.share.admin import SharedAdmin
+    from waystation.share.share_groups import SharedGroups
+    from waystation.subscriptions.subscriptions import Subscriptions
+    from waystation.topics.durability import Keeping
+    from waystation.topics.reading import Readers
+
+
+class ManagedBroker(Core, Protocol):
+    """With what it has for its administrators."""
+
+    node_id: int
+    cluster_id: str
+    root: str
+    started_ms: int
+    readers: Readers
+    keeping: Keeping
+    dead_letters: DeadLetters
+    shared: SharedGroups
+    shared_admin: SharedAdmin
+    subscriptions: Subscriptions
+    group_history: GroupHistory
+    admission: Admission
+    pressure: Pressure
+    sampling: Sampling
+    lags: Lags
+    jobs: Jobs
+    pipelines_seen: PipelinesSeen
+    pipeline_runner: Runner | None
+
+    async def alter_settings(self, changes: dict[str, str | None]) -> None: ...
