@@ -17,7 +17,7 @@ from waystation.log.commit import GroupCommit
 from waystation.observe.connections import Presence
 from waystation.observe.meters import Meters
 from waystation.queues.queues import Queues
-from waystation.queues.shards import Shards
+from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
 from waystation.share.topic_queues import TopicQueues

@@ -20,7 +20,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.topics import QUEUES_TOPIC
 
 HOUR_MS = 3600 * 1000

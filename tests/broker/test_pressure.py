@@ -9,7 +9,7 @@ from tests.broker.queue_kit import Machine, on_a_machine
 from waystation.broker.broker import Broker
 from waystation.health import resource_alarms as module
 from waystation.message import Message
-from waystation.queues.shards import Shards
+from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Limits
 
 MIB = 1024 * 1024

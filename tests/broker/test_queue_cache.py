@@ -11,9 +11,9 @@ import pytest
 from tests.broker.queue_kit import Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.message import Message
-from waystation.queues.bodies import Bodies
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.bodies import Bodies
 
 
 def cached(broker: Broker) -> int:

@@ -13,7 +13,7 @@ from waystation.log import retention
 from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues.feed import Verdict
-from waystation.queues.stragglers import Stragglers
+from waystation.queues.shard.stragglers import Stragglers
 
 LIFE_BYTES = 3 * 1024 * 1024
 """Less than what makes a checkpoint worth its while within one life, more in three."""

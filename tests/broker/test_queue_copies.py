@@ -11,9 +11,9 @@ from tests.broker.queue_kit import DAY_MS, Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.errors import Full
 from waystation.message import Message
-from waystation.queues import commands
-from waystation.queues.commands import FanOut
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard import commands
+from waystation.queues.shard.commands import FanOut
 
 LARGE = bytes(100_000)
 

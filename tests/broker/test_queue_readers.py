@@ -13,10 +13,10 @@ from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Invalid, StorageFailed, WaystationError
 from waystation.protocol import EntriesAnswer
 from waystation.queues.feed import Verdict
+from waystation.queues.ledger.runs import Run, common, runs_of, without
 from waystation.queues.looking import read_entries
-from waystation.queues.queue_reader import QueueReader
-from waystation.queues.runs import Run, common, runs_of, without
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.queue_reader import QueueReader
 
 
 def reader_of(broker: Broker, queue: str = "jobs") -> QueueReader:

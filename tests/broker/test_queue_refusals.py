@@ -10,10 +10,10 @@ from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.errors import Full, Invalid, StorageFailed
 from waystation.message import Message
-from waystation.queues import shard as shard_module
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings, check_settings
+from waystation.queues.shard import shard as shard_module
 
 
 def _payloads(broker: Broker, queue: str) -> list[bytes]:

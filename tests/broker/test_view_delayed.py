@@ -19,7 +19,7 @@ from waystation.admin.view_delayed import (
 )
 from waystation.errors import NotFound
 from waystation.message import Message
-from waystation.queues.ledger import Ledger
+from waystation.queues.ledger.ledger import Ledger
 
 START = 1_700_000_000_000
 

@@ -17,8 +17,8 @@ from waystation.message import Message
 from waystation.observe.history import POINTS
 from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState
 from waystation.queues.feed import Verdict
-from waystation.queues.queue_feed import Getter
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.queue_feed import Getter
 
 
 def sums(broker: Broker) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from waystation.queues.ledger import Run, State
+from waystation.queues.ledger.ledger import Run, State
 
 
 @dataclass

@@ -11,8 +11,8 @@ import pytest
 
 from waystation.errors import Invalid
 from waystation.queues.errors import UnknownConsumer
-from waystation.queues.ledger import CHUNK, Grant, Ledger, LedgerState, Run, State
-from waystation.queues.moves import MOVES, moves_table
+from waystation.queues.ledger.ledger import CHUNK, Grant, Ledger, LedgerState, Run, State
+from waystation.queues.ledger.moves import MOVES, moves_table
 
 START = 1_700_000_000_000
 HOLD_MS = 30_000

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.naive import Came, Entry, Naive, ids_of
-from waystation.queues import holds, schedule, timetable
-from waystation.queues.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
-from waystation.queues.runs import joined
+from waystation.queues.ledger import holds, schedule
+from waystation.queues.ledger import timer_wheel as timetable
+from waystation.queues.ledger.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
+from waystation.queues.ledger.runs import joined
 
 HOLD_MS = 1_000
 CONSUMERS = ("anna", "bob", "carl")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waystation.queues.places import Places, trace_of
-from waystation.queues.states import CHUNK
+from waystation.queues.ledger.states import CHUNK
+from waystation.queues.shard.message_index import Places, trace_of
 
 blocks = st.lists(st.integers(1, 3000), min_size=1, max_size=8)
 

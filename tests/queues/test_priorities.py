@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.message import HIGHEST_PRIORITY
-from waystation.queues.moves import HIGHEST, PRIORITIES
-from waystation.queues.priorities import levels
+from waystation.queues.ledger.moves import HIGHEST, PRIORITIES
+from waystation.queues.ledger.priorities import levels
 
 
 @given(st.integers(0, HIGHEST_PRIORITY))

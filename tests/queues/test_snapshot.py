@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.message import Message
-from waystation.queues import snapshot
-from waystation.queues.commands import Enqueue, encode_messages
-from waystation.queues.queue import Death, Queue, pack_sizes
+from waystation.queues.ledger.states import CHUNK
 from waystation.queues.settings import QueueSettings
-from waystation.queues.snapshot import CHUNKS_AT_ONCE, Damaged, Head, Tail
-from waystation.queues.states import CHUNK
+from waystation.queues.shard import snapshot
+from waystation.queues.shard.commands import Enqueue, encode_messages
+from waystation.queues.shard.queue import Death, Queue, pack_sizes
+from waystation.queues.shard.snapshot import CHUNKS_AT_ONCE, Damaged, Head, Tail
 
 NOTHING = msgspec.Raw(b"\x90")
 

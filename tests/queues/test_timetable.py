@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from waystation.queues.timetable import Timetable, TimetableState
+from waystation.queues.ledger.timer_wheel import Timetable, TimetableState
 
 SECOND, MINUTE, HOUR, YEAR = 1_000, 60_000, 3_600_000, 31_536_000_000
 START = 1_700_000_000_000

@@ -38,8 +38,8 @@ from waystation.errors import Conflict, Full, NotFound, StorageFailed, Waystatio
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Receipt, Verdict
-from waystation.queues.queue import Queue
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.world import World
 
 ROOT = "/data"

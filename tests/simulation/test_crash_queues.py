@@ -25,15 +25,17 @@ from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message
-from waystation.queues import checkpoint, dead_letters, pump, shard_log, snapshot, upkeep
-from waystation.queues import shard as shard_module
-from waystation.queues.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
-from waystation.queues.queue import Queue
 from waystation.queues.queues import Queues
-from waystation.queues.shard import PutResult, PutSame, Shard
-from waystation.queues.shard_log import ShardLog, Written
-from waystation.queues.stragglers import Stragglers
+from waystation.queues.shard import checkpoint, shard_log, snapshot, upkeep
+from waystation.queues.shard import dispatcher as pump
+from waystation.queues.shard import shard as shard_module
+from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import PutResult, PutSame, Shard
+from waystation.queues.shard.shard_log import ShardLog, Written
+from waystation.queues.shard.stragglers import Stragglers
 from waystation.transactions.transacting import Tx
 from waystation.world.alarm import CalendarAlarm
 from waystation.world.clock import Clock, monotonic_ms

@@ -24,7 +24,7 @@ from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log import recovery
 from waystation.log.log import Log, SyncJob
-from waystation.queues import checkpoint
+from waystation.queues.shard import checkpoint
 
 SEEDS = 24
 REACHING_SEEDS = 40
@@ -48,7 +48,7 @@ ELSEWHERE = {
     "log/compaction.py _rewrite remove": "only an error leads there",
     "log/points.py discard": "only an error leads there",
     "log/segment.py create": "only an error leads there",
-    "queues/checkpoint.py _save remove": "only an error leads there",
+    "queues/shard/checkpoint.py _save remove": "only an error leads there",
 }
 """Uses of the disk that a run in which nothing fails does not reach, and why that is right."""
 

@@ -25,11 +25,11 @@ from waystation.message_json import to_json_object
 from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.protocol import Peeked, RedriveAnswer
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
-from waystation.queues.ledger import CHUNK, Ledger
+from waystation.queues.ledger.ledger import CHUNK, Ledger
 from waystation.queues.looking import peeked_at
-from waystation.queues.queue import Queue
 from waystation.queues.redriving import Redrive
-from waystation.queues.shard import Shard
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 from waystation.routing.filters import compile_filter
 
 if TYPE_CHECKING:

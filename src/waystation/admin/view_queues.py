@@ -16,10 +16,10 @@ from waystation.observe.connections import ConnectionInfo, ConsumerInfo
 from waystation.observe.rates import QueueRates
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.queues.looking import info_of
-from waystation.queues.queue import Queue
-from waystation.queues.queue_feed import QueueFeed
 from waystation.queues.settings import QueueSettings
-from waystation.queues.shard import Shard
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.queues.shard.shard import Shard
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker

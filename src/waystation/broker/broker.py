@@ -29,7 +29,7 @@ from waystation.observe.tracing import Tracing
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.delayed import Delayed
 from waystation.queues.queues import Queues
-from waystation.queues.shards import Shards
+from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
 from waystation.share.admin import SharedAdmin

@@ -1,8 +1,8 @@
 """How much there is, and by how much it has changed, without counting everything again and again.
 
-Queues: shards note what a queue was like before it changed (`queues/usage.py`); a fold takes those notes and adds the
-differences up. A hundred thousand queues that nobody uses cost nothing. Where very many are used at once, adding up is
-done less often: not sooner again than `REST` times as long as it took. Now and then all of them are counted anew:
+Queues: shards note what a queue was like before it changed (`queues/shard/usage.py`); a fold takes those notes and adds
+the differences up. A hundred thousand queues that nobody uses cost nothing. Where very many are used at once, adding up
+is done less often: not sooner again than `REST` times as long as it took. Now and then all of them are counted anew:
 should a change ever go by unnoticed, the sums are right again then. Topics are few enough to be looked at each time.
 
 All of it is done in slices that leave the loop free. What must hold: after a count of everything and any number of
@@ -19,12 +19,12 @@ from operator import sub
 from typing import TYPE_CHECKING, TypeVar
 
 from waystation.queues.names import INTERNAL_PREFIX
-from waystation.queues.usage import GROWING, NOTHING, Notes, Usage, levels_of, usage_of, with_levels
+from waystation.queues.shard.usage import GROWING, NOTHING, Notes, Usage, levels_of, usage_of, with_levels
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
-    from waystation.queues.queue import Queue
-    from waystation.queues.shard import Shard
+    from waystation.queues.shard.queue import Queue
+    from waystation.queues.shard.shard import Shard
     from waystation.topics.topics import Topic
 
 SLICE = 500

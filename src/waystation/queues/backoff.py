@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waystation.queues.ledger import Ledger
-from waystation.queues.runs import Run, add_run
+from waystation.queues.ledger.ledger import Ledger
+from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.states import State
 from waystation.queues.settings import QueueSettings
-from waystation.queues.states import State
 from waystation.world.random import Random
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import Corrupt, Full, Invalid, TooLarge, WaystationError
 from waystation.message import Message
-from waystation.queues.bodies import Gone
 from waystation.queues.dead_letter_targets import letters, send
 from waystation.queues.failure_history import TOPIC_TARGET
-from waystation.queues.queue import Queue
+from waystation.queues.ledger.runs import runs_of
 from waystation.queues.redriving import Redriving
-from waystation.queues.runs import runs_of
-from waystation.queues.shard import Shard
+from waystation.queues.shard.bodies import Gone
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Receipt, Verdict
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from waystation.message import Message
-from waystation.queues.upkeep import REJECTED
+from waystation.queues.shard.upkeep import REJECTED
 
 X_DEATH = "x-death"
 FIRST_DEATH, LAST_DEATH = "x-first-death-", "x-last-death-"

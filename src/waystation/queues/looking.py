@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Delivered, size_of
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
+from waystation.queues.ledger.runs import Run
+from waystation.queues.ledger.states import State
 from waystation.queues.names import Place
-from waystation.queues.places import trace_of
-from waystation.queues.queue import Queue
-from waystation.queues.runs import Run
-from waystation.queues.shard import Shard
-from waystation.queues.states import State
+from waystation.queues.shard.message_index import trace_of
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 
 logger = logging.getLogger("waystation.queues")
 

@@ -11,8 +11,8 @@ from itertools import islice
 
 from waystation.errors import NotAllowed, NotFound, near_matches
 from waystation.paging import STEP, sort_in_steps
-from waystation.queues.queue import Queue
-from waystation.queues.shard import Shard
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 
 INTERNAL_PREFIX = "__"
 NEAR = 2000

@@ -16,20 +16,20 @@ from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFa
 from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.checks import check_declaration, difference
-from waystation.queues.commands import count_of
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, check_not_internal
 from waystation.queues.putting import put_or_refuse, put_same, put_with_patience, together
-from waystation.queues.queue import Queue
-from waystation.queues.queue_feed import Getter, OnEnd, QueueFeed
-from waystation.queues.queue_reader import QueueReader
 from waystation.queues.redriving import Redrive
-from waystation.queues.runs import Run, add_run
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
-from waystation.queues.shard import PutEach, PutResult, Shard
-from waystation.queues.states import State
+from waystation.queues.shard.commands import count_of
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
+from waystation.queues.shard.queue_reader import QueueReader
+from waystation.queues.shard.shard import PutEach, PutResult, Shard
 from waystation.topics.durability import Keeping
 
 logger = logging.getLogger("waystation.queues")

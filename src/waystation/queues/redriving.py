@@ -22,10 +22,10 @@ from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
-from waystation.queues.queue import Queue
-from waystation.queues.runs import runs_of
-from waystation.queues.shard import Shard
-from waystation.queues.states import State
+from waystation.queues.ledger.runs import runs_of
+from waystation.queues.ledger.states import State
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 from waystation.routing.filters import Filter, compile_filter
 from waystation.transactions.transacting import OWN_PREFIX
 

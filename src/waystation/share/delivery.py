@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.queues.ledger import Grant, Ledger, Outcome
+from waystation.queues.ledger.ledger import Grant, Ledger, Outcome
 from waystation.share.marks import DONE, DYING, Mark, Marks, handed_out
 
 Run = tuple[int, int]

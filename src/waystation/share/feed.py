@@ -16,7 +16,7 @@ from waystation.message import Delivered
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
-from waystation.queues.ledger import Grant
+from waystation.queues.ledger.ledger import Grant
 from waystation.routing.filters import Filter
 from waystation.share.members import Subscription
 from waystation.share.partition import SharedPartition

@@ -17,7 +17,7 @@ from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.queues.feed import Receipt, Verdict
-from waystation.queues.ledger import Grant
+from waystation.queues.ledger.ledger import Grant
 from waystation.share.delivery import Death, Run, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
 from waystation.message import Message
-from waystation.queues.commands import Run
-from waystation.queues.queue import Queue
-from waystation.queues.queue_feed import QueueFeed
-from waystation.queues.shard import PutResult, Shard
+from waystation.queues.shard.commands import Run
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.queues.shard.shard import PutResult, Shard
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Stamp
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC

@@ -30,7 +30,7 @@ from waystation.protocol import (
 from waystation.protocols.native.putting import answers_of, puts_together
 from waystation.protocols.native.settling import joined, settles_together, share_out
 from waystation.queues.settings import QueueSettings
-from waystation.queues.shard import PutResult
+from waystation.queues.shard.shard import PutResult
 
 X = Message(b"x")
 RECEIPT: Any = None  # nobody looks at it here

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from waystation.errors import WaystationError
 from waystation.observe.connections import ChannelInfo
 from waystation.protocols.amqp.frames import ack_frame, nack_frame
-from waystation.queues.runs import Run, add_run
+from waystation.queues.ledger.runs import Run, add_run
 
 if TYPE_CHECKING:
     from waystation.message import Message

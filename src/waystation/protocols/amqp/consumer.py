@@ -13,9 +13,9 @@ from waystation.observe.connections import ConsumerInfo
 from waystation.protocols.amqp.frames import Envelope
 from waystation.protocols.amqp.properties import encode
 from waystation.protocols.budget import FREE_BYTES
-from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.commands import count_of
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.share.feed import SharedFeed
 from waystation.subscriptions.tailing import TailFeed
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waystation.message import Delivered
     from waystation.protocols.amqp.channel import Channel
     from waystation.queues.feed import Feed
-    from waystation.queues.runs import Run
+    from waystation.queues.ledger.runs import Run
 
 FIRST_PORTION = 16
 LARGEST_PORTION = 1_024

@@ -18,8 +18,8 @@ from waystation.protocols.amqp.consuming import no_queue, of_queue
 from waystation.protocols.amqp.errors import NOT_FOUND, AmqpError
 from waystation.protocols.amqp.frames import add_content, get_ok_head
 from waystation.protocols.amqp.properties import encode
-from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
+from waystation.queues.shard.commands import count_of
 from waystation.share.feed import SharedFeed
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import Session
     from waystation.protocols.amqp.sources import Source
-    from waystation.queues.queue_feed import Getter as QueueGetter
-    from waystation.queues.runs import Run
+    from waystation.queues.ledger.runs import Run
+    from waystation.queues.shard.queue_feed import Getter as QueueGetter
 
 MANY_GETTERS = 64
 

@@ -14,7 +14,7 @@ from pamqp.base import Frame
 
 from waystation.protocols.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from waystation.queues.feed import Verdict
-from waystation.queues.runs import Run, add_run
+from waystation.queues.ledger.runs import Run, add_run
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel, Holder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.errors import NotFound, WaystationError
 from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, AmqpError, of_error
-from waystation.queues.queue import Queue
+from waystation.queues.shard.queue import Queue
 from waystation.routing.binding import EXCHANGE, QUEUE
 from waystation.routing.exchange import ExchangeSettings
 

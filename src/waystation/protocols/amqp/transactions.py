@@ -20,7 +20,7 @@ from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.protocols.amqp.publishing import alike
 from waystation.protocols.amqp.settling import grouped
 from waystation.queues.feed import Verdict
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.transactions.transacting import OWN_PREFIX, Tx
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from waystation.protocols.http.holds import Holder, Outcome, check_any
 from waystation.protocols.http.json_pieces import json_pieces
 from waystation.protocols.http.wire import Outlet
 from waystation.queues.feed import Feed, Verdict
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http.rabbit_calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.protocols.http.rabbit_shapes import plain
 from waystation.queues.feed import Receipt, Settled, Verdict
-from waystation.queues.queue_feed import Getter
+from waystation.queues.shard.queue_feed import Getter
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

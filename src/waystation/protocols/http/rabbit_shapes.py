@@ -18,8 +18,8 @@ from waystation.protocols.amqp.arguments import arguments_of
 from waystation.protocols.amqp.names import Names
 from waystation.protocols.amqp.sources import Source, Sources
 from waystation.queues.names import INTERNAL_PREFIX
-from waystation.queues.queue import Queue
 from waystation.queues.settings import declared
+from waystation.queues.shard.queue import Queue
 from waystation.routing.binding import EXCHANGE, QUEUE, Binding
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.queues.queue_feed import Getter
+    from waystation.queues.shard.queue_feed import Getter
 
 OWNER = "http"
 TAKEN_AT_ONCE = 16

@@ -14,8 +14,8 @@ from waystation.broker.broker import Broker
 from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.observe.meters import DoorMeter
-from waystation.queues.commands import count_of
 from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.shard.commands import count_of
 from waystation.share.errors import InvalidRecordState, InvalidShareRequest
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition

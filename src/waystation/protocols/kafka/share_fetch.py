@@ -22,7 +22,7 @@ from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call, api
 from waystation.protocols.kafka.share_acknowledge import close, enter
 from waystation.queues.feed import Verdict
-from waystation.queues.ledger import Grant
+from waystation.queues.ledger.ledger import Grant
 from waystation.share.errors import InvalidShareRequest, UnknownShareSession
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.queues.queue_feed import QueueFeed
+from waystation.queues.shard.queue_feed import QueueFeed
 
 if TYPE_CHECKING:
     from waystation.message import Delivered

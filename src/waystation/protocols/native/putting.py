@@ -16,7 +16,7 @@ from waystation.protocols.native.keeping import Keeping, kept
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session
-    from waystation.queues.shard import PutResult
+    from waystation.queues.shard.shard import PutResult
 
 
 def puts_together(commands: Sequence[AnyCommand], at: int) -> int:

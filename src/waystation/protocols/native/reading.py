@@ -1,7 +1,7 @@
 """The requests of a queue's reader: to open it, to claim entries, to read them.
 
-A reader keeps books of its own over a queue, by tags (see `queues/queue_reader.py`). It settles and ceases as every
-consumer does. Called by the session, through `requests.HANDLERS`.
+A reader keeps books of its own over a queue, by tags (see `queues/shard/queue_reader.py`). It settles and ceases as
+every consumer does. Called by the session, through `requests.HANDLERS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import Invalid
 from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer, Run
 from waystation.queues import looking as queue_looking
-from waystation.queues.queue_reader import MAX_RUNS, QueueReader
+from waystation.queues.shard.queue_reader import MAX_RUNS, QueueReader
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session

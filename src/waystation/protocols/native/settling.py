@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from waystation.errors import Invalid, WaystationError
 from waystation.protocol import AnyCommand, Run, Settle, SettleAnswer
 from waystation.protocols.native.keeping import Keeping, kept
-from waystation.queues.commands import count_of
 from waystation.queues.feed import Verdict
+from waystation.queues.shard.commands import count_of
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session

@@ -13,12 +13,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from waystation.queues.ledger import Ledger
-from waystation.queues.queue import Queue
+from waystation.queues.ledger.ledger import Ledger
+from waystation.queues.shard.queue import Queue
 from waystation.world.clock import Clock, monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.queues.queue_feed import QueueFeed
+    from waystation.queues.shard.queue_feed import QueueFeed
 
 SHARE = 1024
 """The most that one consumer gets before the next one has its turn."""

@@ -16,8 +16,8 @@ from waystation.errors import Corrupt
 from waystation.log import batch as batches
 from waystation.log.log import Log
 from waystation.message import Message
-from waystation.queues import commands
-from waystation.queues.commands import Enqueue, FanOut, Forward
+from waystation.queues.shard import commands
+from waystation.queues.shard.commands import Enqueue, FanOut, Forward
 
 READ_BYTES = 64 * 1024
 NEAR = 500

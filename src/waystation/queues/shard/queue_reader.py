@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 from waystation.errors import Conflict, Invalid
 from waystation.message import Delivered
-from waystation.queues.commands import count_of
 from waystation.queues.feed import Settled, Verdict
-from waystation.queues.queue import Queue
-from waystation.queues.queue_feed import OnEnd, QueueFeed
-from waystation.queues.runs import Run, apart, common, tidy, without
-from waystation.queues.shard import Shard
+from waystation.queues.ledger.runs import Run, apart, common, tidy, without
+from waystation.queues.shard.commands import count_of
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import OnEnd, QueueFeed
+from waystation.queues.shard.shard import Shard
 
 PIECE = 1024
 """Entries that are claimed before it is looked whether they are enough."""

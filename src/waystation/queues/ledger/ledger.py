@@ -35,17 +35,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.queues import moves
 from waystation.queues.errors import UnknownConsumer
-from waystation.queues.holds import NOBODY, Consumer, Holds
-from waystation.queues.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
-from waystation.queues.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
-from waystation.queues.runs import Run, add_run, tidy
-from waystation.queues.schedule import TIMELESS, Schedule, ScheduleState
-from waystation.queues.states import CHUNK, States, StatesState
-from waystation.queues.tallies import Tallies
-from waystation.queues.timetable import Stretch
-from waystation.queues.verdicts import BACK, EXPIRED, SAME, verdicts
+from waystation.queues.ledger import moves
+from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.holds import NOBODY, Consumer, Holds
+from waystation.queues.ledger.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
+from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
+from waystation.queues.ledger.runs import Run, add_run, tidy
+from waystation.queues.ledger.schedule import TIMELESS, Schedule, ScheduleState
+from waystation.queues.ledger.states import CHUNK, States, StatesState
+from waystation.queues.ledger.timer_wheel import Stretch
+from waystation.queues.ledger.verdicts import BACK, EXPIRED, SAME, verdicts
 
 __all__ = ["CHUNK", "Grant", "Lapsed", "Ledger", "LedgerState", "Outcome", "Run", "State"]
 

@@ -6,7 +6,7 @@ knows by how much each queue has changed without looking at any that has not. Pu
 
 from __future__ import annotations
 
-from waystation.queues.queue import Queue
+from waystation.queues.shard.queue import Queue
 
 Usage = tuple[int, int, int, int, int, int, int]
 """Put, delivered, acked, dead, which only grow; ready, parked, held. A bare tuple: made for every queue in use."""

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from waystation.queues.moves import (
+from waystation.queues.ledger.delivery_counts import Tallies, TalliesState
+from waystation.queues.ledger.moves import (
     DONE,
     HEAD,
     PRIORITIES,
@@ -30,9 +31,8 @@ from waystation.queues.moves import (
     Move,
     State,
 )
-from waystation.queues.ready_line import ReadyLine
-from waystation.queues.runs import Run, add_run
-from waystation.queues.tallies import Tallies, TalliesState
+from waystation.queues.ledger.ready_line import ReadyLine
+from waystation.queues.ledger.runs import Run, add_run
 
 __all__ = ["CHUNK", "State", "States", "StatesState"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from waystation.queues.commands import Command, Done, Enqueue, entries_of
-from waystation.queues.queue import block_sizes
+from waystation.queues.shard.commands import Command, Done, Enqueue, entries_of
+from waystation.queues.shard.queue import block_sizes
 
 
 class Coming(msgspec.Struct, gc=False):

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 import msgspec
 from crc32c import crc32c
 
-from waystation.queues.ledger import Ledger, LedgerState
-from waystation.queues.places import ChunkState, Places
-from waystation.queues.queue import Death, Queue
+from waystation.queues.ledger.ledger import Ledger, LedgerState
 from waystation.queues.settings import QueueSettings
-from waystation.queues.used_ids import UsedIds
+from waystation.queues.shard.message_index import ChunkState, Places
+from waystation.queues.shard.queue import Death, Queue
+from waystation.queues.shard.used_ids import UsedIds
 
 MAGIC = b"WSQ1"
 SUFFIX = ".queues"

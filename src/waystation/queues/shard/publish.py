@@ -11,11 +11,11 @@ import msgspec
 
 from waystation.errors import Full, Invalid, TooLarge
 from waystation.message import PLAIN, Message, check_id, check_terms, terms_of
-from waystation.queues import commands
-from waystation.queues.commands import Enqueue, FanOut
-from waystation.queues.open_transactions import Coming
-from waystation.queues.queue import Queue, pack_sizes
-from waystation.queues.runs import Run, add_run
+from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.shard import commands
+from waystation.queues.shard.commands import Enqueue, FanOut
+from waystation.queues.shard.open_transactions import Coming
+from waystation.queues.shard.queue import Queue, pack_sizes
 
 _NO_LIMIT = 1 << 62
 

@@ -11,12 +11,12 @@ from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, Unavail
 from waystation.message import Delivered
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
-from waystation.queues.commands import Run, count_of
 from waystation.queues.feed import Deliver, Settled, Verdict
-from waystation.queues.ledger import Grant
-from waystation.queues.queue import Queue
-from waystation.queues.runs import add_run
-from waystation.queues.shard import Shard
+from waystation.queues.ledger.ledger import Grant
+from waystation.queues.ledger.runs import add_run
+from waystation.queues.shard.commands import Run, count_of
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 
 logger = logging.getLogger("waystation.queues")
 

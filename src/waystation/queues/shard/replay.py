@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from waystation.queues.commands import (
+from waystation.queues.ledger.states import State
+from waystation.queues.shard.commands import (
     Alter,
     Bury,
     Command,
@@ -21,9 +22,8 @@ from waystation.queues.commands import (
     Park,
     entries_of,
 )
-from waystation.queues.queue import Death, Queue
-from waystation.queues.shard import Shard
-from waystation.queues.states import State
+from waystation.queues.shard.queue import Death, Queue
+from waystation.queues.shard.shard import Shard
 
 logger = logging.getLogger("waystation.queues")
 

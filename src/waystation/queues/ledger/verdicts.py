@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from waystation.queues.states import States
-from waystation.queues.tallies import Tallies
+from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.states import States
 
 BACK, EXHAUSTED, EXPIRED = 0, 1, 2
 SAME = re.compile(rb"(.)\1*", re.DOTALL)

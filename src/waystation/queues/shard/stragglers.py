@@ -15,12 +15,12 @@ from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
-from waystation.queues import commands
-from waystation.queues.commands import Forward, Run
-from waystation.queues.queue import Queue
-from waystation.queues.runs import add_run
-from waystation.queues.shard import Shard
-from waystation.queues.states import CHUNK
+from waystation.queues.ledger.runs import add_run
+from waystation.queues.ledger.states import CHUNK
+from waystation.queues.shard import commands
+from waystation.queues.shard.commands import Forward, Run
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import Shard
 
 logger = logging.getLogger("waystation.queues")
 

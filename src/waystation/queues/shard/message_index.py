@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from waystation.queues.states import CHUNK
+from waystation.queues.ledger.states import CHUNK
 
 _SKIP_BITS = 16
 _SKIP_MASK = (1 << _SKIP_BITS) - 1

@@ -24,7 +24,11 @@ import msgspec
 from waystation.errors import Full, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.queues.backoff import retries
-from waystation.queues.commands import (
+from waystation.queues.feed import Receipt, Settled, Verdict
+from waystation.queues.ledger.ledger import Grant
+from waystation.queues.ledger.runs import joined
+from waystation.queues.settings import QueueSettings, check_delay, check_hold
+from waystation.queues.shard.commands import (
     Alter,
     Bury,
     Command,
@@ -38,13 +42,9 @@ from waystation.queues.commands import (
     count_of,
     entries_of,
 )
-from waystation.queues.feed import Receipt, Settled, Verdict
-from waystation.queues.ledger import Grant
-from waystation.queues.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
-from waystation.queues.queue import Queue
-from waystation.queues.runs import joined
-from waystation.queues.settings import QueueSettings, check_delay, check_hold
-from waystation.queues.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
+from waystation.queues.shard.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
 from waystation.world.clock import monotonic_ms
 
 logger = logging.getLogger("waystation.queues")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
 from waystation.log.log import Log
-from waystation.queues import commands
-from waystation.queues.commands import Command, HandedOut, Run, Stored, changes_of
 from waystation.queues.feed import Receipt
+from waystation.queues.shard import commands
+from waystation.queues.shard.commands import Command, HandedOut, Run, Stored, changes_of
 from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.queues")

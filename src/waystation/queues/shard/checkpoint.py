@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from waystation.errors import Corrupt, StorageFailed, WaystationError
 from waystation.log import retention
 from waystation.log.log import Log
-from waystation.queues import snapshot
-from waystation.queues.shard import Shard
-from waystation.queues.snapshot import Damaged, Head, Part, Tail
-from waystation.queues.stragglers import Stragglers
+from waystation.queues.shard import snapshot
+from waystation.queues.shard.shard import Shard
+from waystation.queues.shard.snapshot import Damaged, Head, Part, Tail
+from waystation.queues.shard.stragglers import Stragglers
 from waystation.world import World
 from waystation.world.disk import File
 

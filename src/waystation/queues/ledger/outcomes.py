@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.queues.runs import Run, tidy
-from waystation.queues.tallies import Tallies
-from waystation.queues.verdicts import SAME
+from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.runs import Run, tidy
+from waystation.queues.ledger.verdicts import SAME
 
 
 class Grant(NamedTuple):

@@ -17,15 +17,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.message import Message, terms_of
-from waystation.queues.commands import Enqueue, Run, decode_messages
-from waystation.queues.ledger import Ledger
-from waystation.queues.places import Places
-from waystation.queues.priorities import levels
+from waystation.queues.ledger.ledger import Ledger
+from waystation.queues.ledger.priorities import levels
 from waystation.queues.settings import QueueSettings
-from waystation.queues.used_ids import UsedIds
+from waystation.queues.shard.commands import Enqueue, Run, decode_messages
+from waystation.queues.shard.message_index import Places
+from waystation.queues.shard.used_ids import UsedIds
 
 if TYPE_CHECKING:
-    from waystation.queues.queue_feed import QueueFeed
+    from waystation.queues.shard.queue_feed import QueueFeed
 
 
 _id_of = attrgetter("id")

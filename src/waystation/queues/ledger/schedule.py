@@ -16,10 +16,10 @@ from array import array
 
 import msgspec
 
-from waystation.queues.moves import DONE, HELD, LEAVING, PARKED, READY
-from waystation.queues.runs import Run, runs_of
-from waystation.queues.states import States
-from waystation.queues.timetable import Stretch, Timetable, TimetableState
+from waystation.queues.ledger.moves import DONE, HELD, LEAVING, PARKED, READY
+from waystation.queues.ledger.runs import Run, runs_of
+from waystation.queues.ledger.states import States
+from waystation.queues.ledger.timer_wheel import Stretch, Timetable, TimetableState
 
 _NEVER = 1 << 62
 _STALE_ROWS = 1024

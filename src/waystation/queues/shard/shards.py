@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from waystation.errors import WaystationError
 from waystation.log.log import Log
 from waystation.observe.meters import DeathMeter
-from waystation.queues.checkpoint import Checkpointer
-from waystation.queues.queue import Queue
-from waystation.queues.replay import replay
-from waystation.queues.shard import Shard
-from waystation.queues.shard_log import ShardLog
+from waystation.queues.shard.checkpoint import Checkpointer
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.replay import replay
+from waystation.queues.shard.shard import Shard
+from waystation.queues.shard.shard_log import ShardLog
 from waystation.world import World
 
 logger = logging.getLogger("waystation.queues")

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from waystation.queues.moves import HEAD, HELD, STATE_MASK
-from waystation.queues.runs import Run, add_run, apart
-from waystation.queues.states import CHUNK, Chunk, States
-from waystation.queues.timetable import Timetable
+from waystation.queues.ledger.moves import HEAD, HELD, STATE_MASK
+from waystation.queues.ledger.runs import Run, add_run, apart
+from waystation.queues.ledger.states import CHUNK, Chunk, States
+from waystation.queues.ledger.timer_wheel import Timetable
 
 _HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & STATE_MASK == HELD) + b"]")
 _HEADS = re.compile(

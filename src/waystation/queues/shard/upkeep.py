@@ -12,16 +12,16 @@ from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
-from waystation.queues.bodies import Bodies, Gone
-from waystation.queues.commands import Bury, Command, Done, Run, count_of
-from waystation.queues.open_transactions import OpenTransactions
-from waystation.queues.outcomes import Lapsed
-from waystation.queues.pump import Pump
-from waystation.queues.queue import Death, Queue
+from waystation.queues.ledger.outcomes import Lapsed
+from waystation.queues.ledger.states import State
 from waystation.queues.settings import QueueSettings
-from waystation.queues.shard_log import ShardLog
-from waystation.queues.states import State
-from waystation.queues.usage import Notes, usage_of
+from waystation.queues.shard.bodies import Bodies, Gone
+from waystation.queues.shard.commands import Bury, Command, Done, Run, count_of
+from waystation.queues.shard.dispatcher import Pump
+from waystation.queues.shard.open_transactions import OpenTransactions
+from waystation.queues.shard.queue import Death, Queue
+from waystation.queues.shard.shard_log import ShardLog
+from waystation.queues.shard.usage import Notes, usage_of
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm
 from waystation.world.clock import monotonic_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from waystation.message import HIGHEST_PRIORITY
-from waystation.queues.moves import HIGHEST
+from waystation.queues.ledger.moves import HIGHEST
 
 
 @cache
