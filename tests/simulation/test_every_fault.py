@@ -36,7 +36,7 @@ SOAK_GROUPS = 24
 
 ELSEWHERE = {
     "log/repair.py": "a command on a stopped broker: tests/log/test_repair.py",
-    "broker/lost_restoring.py": "a command on a stopped broker: tests/broker/test_lost_topics.py",
+    "broker/lost_restoring.py": "a command on a stopped broker: tests/topics/test_lost_topics.py",
     "broker/open.py": "before there is a broker: tests/broker/test_open.py",
     "health/health.py disk_room": "a figure for people: shown as unknown",
     "log/overlaps.py _rename": "a segment under a wrong name, which no version writes: tests/log/test_roll.py",

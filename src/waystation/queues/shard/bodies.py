@@ -29,7 +29,7 @@ AHEAD_PART = 4
 """What was read ahead has this part of the room: nobody has asked for it yet, and some of it is done long since."""
 BLOCK_BYTES = 300
 MESSAGE_BYTES = 260
-"""What a block, and each message in it, takes beside what was sent: measured (tests/broker/test_queue_cache.py)."""
+"""What a block, and each message in it, takes beside what was sent: measured (tests/queues/test_queue_cache.py)."""
 OPENED = 3
 """Ids, keys and headers are objects of their own in memory: so many times what they are in the log."""
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.queues.naive import Came, Entry, Naive, ids_of
+from tests.queues.ledger.naive import Came, Entry, Naive, ids_of
 from waystation.queues.ledger import holds, schedule
 from waystation.queues.ledger import timer_wheel as timetable
 from waystation.queues.ledger.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State

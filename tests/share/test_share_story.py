@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.broker.kit import read, run, send, snapshot
-from tests.groups.test_share_feed import MEMORY, Desk, quiet, small_broker, until
+from tests.share.test_share_feed import MEMORY, Desk, quiet, small_broker, until
 from waystation.broker.broker import Broker
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
