@@ -14,7 +14,7 @@ from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.log.commit import GroupCommit
-from waystation.observe.connections import Presence
+from waystation.observe.connections import Connections
 from waystation.observe.meters import Meters
 from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
@@ -36,7 +36,7 @@ class Core(Protocol):
     settings: BrokerSettings
     catalog: Catalog
     meters: Meters
-    presence: Presence
+    connections: Connections
     commit: GroupCommit
     topics: Topics
     publishing: Publishing

@@ -90,7 +90,7 @@ async def test_one_that_was_published_cannot_be_cancelled_any_more(machine: Mach
     broker = machine.broker
     await broker.messages.ensure("later")
     published = broker.messages.publish("later", [Message(b"x", id="one", delay_ms=1000)])
-    await broker.kept(*published.receipts)
+    await broker.durable(*published.receipts)
     assert waiting_for_topics(broker) == 1
     fault = machine.refuse(path_part="later")
     await asyncio.sleep(1.5)

@@ -111,7 +111,7 @@ class Inbox:
     async def settle(self, verdict: Verdict, *delivered: Delivered, **words: Any) -> None:
         settled = self.feed.settle(verdict, [(one.tag, 1) for one in delivered], **words)
         assert settled.unknown == []
-        await self.broker.kept(settled.receipt)
+        await self.broker.durable(settled.receipt)
 
     async def ack(self, *delivered: Delivered) -> None:
         await self.settle(Verdict.ACK, *delivered)

@@ -54,7 +54,7 @@ async def test_a_log_whose_disk_fails_is_failing_and_named(machine: Machine) -> 
     machine.disk.inject(Fault("sync", "/orders.", errno.EIO, times=1))
     published = broker.messages.publish("orders", [Message(b"x")])
     try:
-        await broker.keeping.kept(*published.receipts)
+        await broker.durability.wait(*published.receipts)
     except WaystationError:
         pass
     reason = the_one(broker)

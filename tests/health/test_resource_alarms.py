@@ -30,7 +30,7 @@ class Told:
 
     def __init__(self, broker: Broker) -> None:
         self.events: list[tuple[str, str | None]] = []
-        self.end = broker.pressure.subscribe(lambda namespace, reason: self.events.append((namespace, reason)))
+        self.end = broker.resource_alarms.subscribe(lambda namespace, reason: self.events.append((namespace, reason)))
 
 
 async def store(broker: Broker, queue: str, size: int) -> None:
@@ -40,7 +40,7 @@ async def store(broker: Broker, queue: str, size: int) -> None:
 
 
 def reasons(broker: Broker) -> dict[str, str]:
-    found = {name: broker.pressure.reason(name) for name in broker.namespaces.names()}
+    found = {name: broker.resource_alarms.reason(name) for name in broker.namespaces.names()}
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
@@ -145,7 +145,7 @@ async def test_a_namespace_above_its_own_limit_is_held_back_alone(machine: Machi
     await asyncio.sleep(10)
     assert list(reasons(broker)) == ["/"]
     await broker.namespaces.delete("shop")
-    assert broker.pressure.reason("shop") is None
+    assert broker.resource_alarms.reason("shop") is None
 
 
 @on_a_machine
@@ -213,14 +213,14 @@ async def test_the_next_walk_waits_twenty_times_as_long_as_the_last_took(machine
     broker = machine.broker
     await broker.namespaces.create("shop")
     began: list[float] = []
-    sums = broker.pressure._sums
+    sums = broker.resource_alarms._sums
 
     async def slow(wanted: list[str]) -> dict[str, int]:
         began.append(asyncio.get_running_loop().time())
         await asyncio.sleep(2)
         return await sums(wanted)
 
-    broker.pressure._sums = slow  # type: ignore[method-assign, assignment]
+    broker.resource_alarms._sums = slow  # type: ignore[method-assign, assignment]
     machine.disk.leave_room(0)
     await asyncio.sleep(100)
     assert len(began) == 3

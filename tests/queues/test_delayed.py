@@ -12,7 +12,7 @@ from waystation.queues.delayed import QUEUE as WAITING
 
 async def _publish(broker: Broker, topic: str, *messages: Message) -> None:
     await broker.messages.ensure(topic)
-    await broker.kept(*broker.messages.publish(topic, messages).receipts)
+    await broker.durable(*broker.messages.publish(topic, messages).receipts)
 
 
 def _there(broker: Broker, topic: str) -> list[bytes]:

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.queues.ledger.states import CHUNK
-from waystation.queues.shard.message_index import Places, trace_of
+from waystation.queues.shard.message_index import MessageIndex, trace_of
 
 blocks = st.lists(st.integers(1, 3000), min_size=1, max_size=8)
 
 
-def _filled(sizes_of_blocks: list[int]) -> tuple[Places, dict[int, tuple[int, int]]]:
-    places, model = Places(), {}
+def _filled(sizes_of_blocks: list[int]) -> tuple[MessageIndex, dict[int, tuple[int, int]]]:
+    places, model = MessageIndex(), {}
     first = 0
     for number, count in enumerate(sizes_of_blocks):
         offset = number * 7 + 3
@@ -23,7 +23,7 @@ def _filled(sizes_of_blocks: list[int]) -> tuple[Places, dict[int, tuple[int, in
     return places, model
 
 
-def _check(places: Places, model: dict[int, tuple[int, int]]) -> None:
+def _check(places: MessageIndex, model: dict[int, tuple[int, int]]) -> None:
     for entry in (*list(model)[::97], max(model)):
         assert places.find(entry) == model[entry]
     last = max(model)
@@ -55,11 +55,11 @@ def test_what_is_written_forward_is_found_there_and_the_rest_where_it_was(
         for index in range(count):
             model[first + index] = (offset, index)
         _check(places, model)
-    _check(Places.load(places.dump()), model)
+    _check(MessageIndex.load(places.dump()), model)
 
 
 def test_ids_leave_a_trace_that_leads_back_to_them() -> None:
-    places = Places()
+    places = MessageIndex()
     places.add(0, [1] * 3, 5, [None, "a", "b"])
     places.add(3, [1] * CHUNK, 6)
     places.add(3 + CHUNK, [1], 7, ["c"])
@@ -74,7 +74,7 @@ def test_ids_leave_a_trace_that_leads_back_to_them() -> None:
 @settings(max_examples=50, deadline=None)
 def test_every_id_is_found_however_many_came_and_went_since(counts: list[tuple[int, int]], data: st.DataObject) -> None:
     """Their traces are made late: when many have come, when one is looked for, when a snapshot is taken."""
-    places, model, first = Places(), {}, 0
+    places, model, first = MessageIndex(), {}, 0
     for count, every in counts:
         ids = [f"id-{entry}" if every and entry % every == 0 else None for entry in range(first, first + count)]
         places.add(first, [1] * count, first, ids if any(ids) else None)
@@ -85,7 +85,7 @@ def test_every_id_is_found_however_many_came_and_went_since(counts: list[tuple[i
             places.drop(number)
             model = {entry: message_id for entry, message_id in model.items() if entry // CHUNK != number}
         if data.draw(st.sampled_from([False, False, True])):
-            places = Places.load(places.dump())
+            places = MessageIndex.load(places.dump())
         for entry in [*model][:: max(1, len(model) // 3)] if data.draw(st.booleans()) else ():
             assert entry in places.with_trace(trace_of(model[entry]))
     for entry, message_id in model.items():
@@ -118,7 +118,7 @@ def test_only_what_is_alive_keeps_its_place(sizes: list[int], data: st.DataObjec
 
 def test_sizes_are_right_behind_a_gap() -> None:
     """What a damaged batch had said is not known; what comes behind it is counted as it should be."""
-    places = Places()
+    places = MessageIndex()
     places.add(0, [5, 5], 1)
     places.add(10, [7, 8], 2)
     places.add(CHUNK + 3, [9], 3)

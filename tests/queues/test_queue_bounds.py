@@ -167,12 +167,12 @@ async def test_a_rejected_batch_is_one_command_and_each_waits_as_it_should(machi
     await put(broker, "jobs", *[b"%d" % i for i in range(100)])
     inbox = Inbox(broker, "jobs", credit=100)
     await asyncio.sleep(0.01)
-    await broker.kept(inbox.feed.settle(Verdict.RELEASE, [(10, 5)]).receipt)
+    await broker.durable(inbox.feed.settle(Verdict.RELEASE, [(10, 5)]).receipt)
     inbox.feed.credit(5)
     await asyncio.sleep(0.01)
     (before,) = {shard.log.log.end_offset for shard in broker.shards if shard.queues}
     settled = inbox.feed.settle(Verdict.REJECT, [(50, 50), (0, 50)], error="no")
-    await broker.kept(settled.receipt)
+    await broker.durable(settled.receipt)
     (after,) = {shard.log.log.end_offset for shard in broker.shards if shard.queues}
     assert (settled.unknown, after - before <= 6) == ([], True)
     inbox.feed.credit(100)

@@ -30,7 +30,7 @@ def payloads(answer: EntriesAnswer) -> list[bytes]:
 
 async def ack(broker: Broker, reader: QueueReader, runs: list[Run]) -> list[Run]:
     settled = reader.settle(Verdict.ACK, runs)
-    await broker.kept(settled.receipt)
+    await broker.durable(settled.receipt)
     return settled.unknown
 
 

@@ -32,7 +32,7 @@ async def test_single_messages_are_refused_and_the_rest_is_kept(machine: Machine
     assert result.refused == []
     result = broker.queues.put_each("jobs", _messages(8))
     assert result.refused == [2, 3, 4, 5, 6, 7]
-    await broker.kept(result.receipt)
+    await broker.durable(result.receipt)
     nothing = broker.queues.put_each("jobs", _messages(2))
     assert (nothing.receipt, nothing.refused) == (None, [0, 1])
     broker = await machine.again()

@@ -204,7 +204,7 @@ async def test_a_getter_waits_for_what_comes(machine: Machine) -> None:
     await put(machine.broker, "jobs", b"one", b"two")
     assert [one.message.payload for one in await waiting] == [b"one", b"two"]
     assert await getter.get(5, 1000) == []
-    await machine.broker.kept(getter.settle(Verdict.ACK, [(0, 2)]).receipt)
+    await machine.broker.durable(getter.settle(Verdict.ACK, [(0, 2)]).receipt)
     assert machine.broker.queues.describe("jobs").held == 0
 
 

@@ -171,8 +171,8 @@ def test_a_deleted_namespace_takes_all_that_is_in_it_and_nothing_else(tmp_path: 
             await broker.topics.create("shop.theirs", 1)
             await broker.topic_queues.declare("shop/shared", TopicQueueSettings("shop.theirs"))
             inside, outside = Guest("in", "shop"), Guest("out", "shop.eu")
-            broker.presence.add(inside)
-            broker.presence.add(outside)
+            broker.connections.add(inside)
+            broker.connections.add(outside)
 
             await broker.namespaces.delete("shop")
 

@@ -104,7 +104,7 @@ def test_messages_come_as_far_as_credit_goes_and_acks_are_kept(tmp_path: Path) -
             assert desk.values == numbered(4)
             settled = desk.feed.settle(Verdict.ACK, [(desk.got[0].tag, 3)])
             assert settled.unknown == []
-            await broker.kept(settled.receipt)
+            await broker.durable(settled.receipt)
             copy = snapshot(tmp_path / "a", "b")
             desk.feed.credit(100)
             await desk.until(10)

@@ -69,7 +69,7 @@ class Story:
         for name in ("t", "dead"):
             if name not in broker.topics:
                 await broker.topics.create(name, 1)
-        await broker.kept(broker.shared.change_settings("g", self.settings))
+        await broker.durable(broker.shared.change_settings("g", self.settings))
         await self.join(broker)
 
     async def publish(self, broker: Broker) -> None:
@@ -112,7 +112,7 @@ class Story:
             settled = desk.settle(verdict, *some)
             assert settled.unknown == []
             if self.dice.random() < 0.7 or verdict is not Verdict.ACK:
-                await broker.kept(settled.receipt)
+                await broker.durable(settled.receipt)
                 self._over(verdict, some)
 
     def _over(self, verdict: Verdict, some: list[Delivered]) -> None:

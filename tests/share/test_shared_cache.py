@@ -29,10 +29,10 @@ def test_batches_leave_memory_when_the_group_has_acked_them(tmp_path: Path) -> N
             assert len(broker.shared.opened) == 50
             for one in member.got[1:]:
                 settled = member.feed.settle(Verdict.ACK, [(one.tag, 1)])
-                await broker.kept(settled.receipt)
+                await broker.durable(settled.receipt)
             assert len(broker.shared.opened) > 0, "the first one is still in flight"
             settled = member.feed.settle(Verdict.ACK, [(member.got[0].tag, 1)])
-            await broker.kept(settled.receipt)
+            await broker.durable(settled.receipt)
             send(broker, "t", b"next")
             await until(lambda: len(member.got) == 51, "the next")
             assert len(broker.shared.opened) <= 1

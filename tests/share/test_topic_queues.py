@@ -47,7 +47,7 @@ def test_consumers_compete_and_what_is_done_stays_done(tmp_path: Path) -> None:
             for one in workers:
                 settled = one.feed.settle(Verdict.ACK, [(each.tag, 1) for each in one.got])
                 assert settled.unknown == []
-                await broker.kept(settled.receipt)
+                await broker.durable(settled.receipt)
             assert broker.topic_queues.counts("jobs") == (0, 0, 2)
             copy = snapshot(tmp_path / "a", "b")
         async with broker_on(copy) as broker:

@@ -193,7 +193,7 @@ class Copying:
                 raise
             unknown = {numbers[tag] for first, count in settled.unknown for tag in range(first, first + count)}
             self.clients.acked[name] -= unknown
-            await self.broker.kept(settled.receipt)
+            await self.broker.durable(settled.receipt)
             if self.powered():
                 self.clients.gone[name] |= asked - unknown
         finally:

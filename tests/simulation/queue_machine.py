@@ -191,7 +191,7 @@ class QueueMachine:
         result = self.broker.queues.put_each(queue, [self.message(one) for one in sent])
         for i in result.refused:
             sent[i].fragile = True
-        await self.broker.kept(result.receipt)
+        await self.broker.durable(result.receipt)
         if self.told():
             for i, one in enumerate(sent):
                 one.stored = i not in result.refused
@@ -320,7 +320,7 @@ class QueueMachine:
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
             sent[tag].may_go = before[tag]
-        await self.broker.kept(settled.receipt)
+        await self.broker.durable(settled.receipt)
         if self.told() and final:
             for tag in set(sent) - unknown:
                 sent[tag].gone = True
@@ -338,7 +338,7 @@ class QueueMachine:
         log = feed.shard.log.log
         for one in sent:
             one.may_go = True
-        await self.broker.kept(Receipt(log, log.end_offset))
+        await self.broker.durable(Receipt(log, log.end_offset))
         if self.told():
             for one in sent:
                 one.gone = one.gone or one.pair is None
@@ -462,7 +462,7 @@ class QueueMachine:
         await self.broker.messages.ensure(LATE_TOPIC)
         message = Message(b"%d:" % sent.number, id=sent.id, delay_ms=delay_ms, max_deliveries=1)
         published = self.broker.messages.publish(LATE_TOPIC, [message])
-        await self.broker.kept(*published.receipts)
+        await self.broker.durable(*published.receipts)
         if self.told():
             sent.stored = True
 

@@ -20,7 +20,7 @@ from waystation.broker.broker import Broker
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
 from waystation.protocols.amqp.channel import Channel
-from waystation.topics.durability import Keeping
+from waystation.topics.durability import Durability
 
 ROOT = "/data"
 SEEDS = 12
@@ -107,10 +107,10 @@ def _caught(seeds: int) -> int:
 
 
 def test_confirms_that_are_sent_before_the_flush_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_early(self: Keeping, receipts: object, told: object) -> None:
+    def too_early(self: Durability, receipts: object, told: object) -> None:
         told(None)  # type: ignore[operator]  # the deliberate bug
 
-    monkeypatch.setattr(Keeping, "when_kept", too_early)
+    monkeypatch.setattr(Durability, "when_durable", too_early)
     assert _caught(20) > ENOUGH
 
 

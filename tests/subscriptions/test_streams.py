@@ -40,7 +40,7 @@ def committed(broker: Broker, topic: str, partition: int = 0, group: str = "g") 
 async def ack(broker: Broker, consumer: Consumer, *tags: int) -> None:
     settled = consumer.feed.settle(Verdict.ACK, [(tag, 1) for tag in tags])
     assert settled.unknown == []
-    await broker.kept(settled.receipt)
+    await broker.durable(settled.receipt)
 
 
 def test_what_is_acknowledged_is_where_the_next_consumer_begins(tmp_path: Path) -> None:

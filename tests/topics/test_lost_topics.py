@@ -394,7 +394,7 @@ class Lives:
 
 
 async def publish(broker: Broker, topic: str) -> None:
-    await broker.kept(*broker.messages.publish(topic, [Message(b"kept")]).receipts)
+    await broker.durable(*broker.messages.publish(topic, [Message(b"kept")]).receipts)
 
 
 @pytest.mark.parametrize("kind", ["rmdir", "remove", "sync_folder"])

@@ -39,7 +39,7 @@ def test_a_batch_is_one_batch_on_the_disk_and_durable_with_its_receipt(tmp_path:
             assert published.places == [("t", 0, 0)]
             log = broker.topics.get("t").partition(0).log
             assert [header.record_count for _, header in log.batches_from(0)] == [1000]
-            await broker.kept(*published.receipts)
+            await broker.durable(*published.receipts)
             assert log.durable_offset == 1000
             assert broker.messages.publish("t", [Message(b"next")]).places == [("t", 0, 1000)]
             assert broker.messages.publish("t", []).places == []

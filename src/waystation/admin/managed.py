@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from waystation.groups.history import GroupHistory
     from waystation.health.admission import Admission
     from waystation.health.lags import Lags
-    from waystation.health.resource_alarms import Pressure
+    from waystation.health.resource_alarms import ResourceAlarms
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
     from waystation.share.admin import SharedAdmin
     from waystation.share.share_groups import SharedGroups
     from waystation.subscriptions.subscriptions import Subscriptions
-    from waystation.topics.durability import Keeping
+    from waystation.topics.durability import Durability
     from waystation.topics.reading import Readers
 
 
@@ -31,14 +31,14 @@ class ManagedBroker(Core, Protocol):
     root: str
     started_ms: int
     readers: Readers
-    keeping: Keeping
+    durability: Durability
     dead_letters: DeadLetters
     shared: SharedGroups
     shared_admin: SharedAdmin
     subscriptions: Subscriptions
     group_history: GroupHistory
     admission: Admission
-    pressure: Pressure
+    resource_alarms: ResourceAlarms
     sampling: Sampling
     lags: Lags
     jobs: Jobs

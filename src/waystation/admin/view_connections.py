@@ -37,7 +37,7 @@ class ConnectionQuery(msgspec.Struct):
 
 async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> ConnectionsOut:
     """In the order of names. The search also looks at what clients call themselves, and at what they consume."""
-    presence = broker.presence
+    presence = broker.connections
     if query.door and query.door not in DOORS:
         raise Invalid(f"door: {query.door[:40]!r} is none; there are {', '.join(sorted(DOORS))}")
     page = await _page(broker, query)
@@ -55,7 +55,7 @@ async def _page(broker: ManagedBroker, query: ConnectionsQuery) -> NamesPage:
     wanted = query.search.casefold()
     pace = Pace(broker.world.clock)
     names: list[str] = []
-    for one in broker.presence:
+    for one in broker.connections:
         if (not query.door or one.door == query.door) and (not wanted or _matches(one, wanted)):
             names.append(one.name)
         await pace.breathe()
@@ -76,7 +76,7 @@ def end(broker: ManagedBroker, name: str, reason: str = "") -> None:
 
 
 def _get(broker: ManagedBroker, name: str) -> Connected:
-    found = broker.presence.get(name)
+    found = broker.connections.get(name)
     if found is None:
-        raise NotFound(f"there is no connection {name[:200]!r}{near_matches(name, broker.presence.names())}")
+        raise NotFound(f"there is no connection {name[:200]!r}{near_matches(name, broker.connections.names())}")
     return found

@@ -3,7 +3,7 @@
 `delayed_view(broker, DelayedQuery) -> DelayedList`, `cancel_delayed(broker, topic, id)` for those that are delayed to
 a topic; a queue's are cancelled by `broker.queues.cancel`.
 
-Those of a queue come in the order of their times, a page at a time. A queue's timetable is in order only as far as it
+Those of a queue come in the order of their times, a page at a time. A queue's timer_wheel is in order only as far as it
 has to be, and a million may wait in one of its buckets: the bucket is gone through in slices, and only the few that are
 on the page are ever sorted. What is cancelled or delivered meanwhile may be on a page all the same.
 """
@@ -37,7 +37,7 @@ SPARE = 64
 """Some rows are stale."""
 ENTRY_BITS = 54
 ENTRY_MASK = (1 << ENTRY_BITS) - 1
-"""As many as a row of a timetable has."""
+"""As many as a row of a timer wheel has."""
 LOOKED_AT = 5_000
 """Messages to topics that are opened in one call, when those of one topic are asked for."""
 AT_ONCE = 1_000
@@ -272,7 +272,7 @@ async def cancel_delayed(broker: ManagedBroker, topic: str, message_id: str) -> 
         if target is None or target[0] != topic:
             continue
         if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
-            await broker.keeping.kept(shard.end(queue, [(entry, 1)]))
+            await broker.durability.wait(shard.end(queue, [(entry, 1)]))
             return
         held = True
     if held:

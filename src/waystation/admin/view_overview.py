@@ -125,7 +125,7 @@ def overview_view(broker: ManagedBroker, query: OverviewQuery | None = None) -> 
         ),
         health_of(broker),
         _totals(broker),
-        broker.presence.by_door(),
+        broker.connections.by_door(),
         broker.meters.rates.doors,
         _resources(broker),
         Busiest(_busy_topics(broker), _busy_queues(broker)),

@@ -199,5 +199,5 @@ async def stop_pipeline(broker: ManagedBroker, query: PipelineQuery) -> Pipeline
         raise Conflict(f"pipeline {name!r} is not running: it has {seen}")
     wish = Message(msgspec.json.encode(Control("stop", state.run)), key=f"{name}{CONTROL}".encode())
     await broker.messages.ensure(TOPIC)
-    await broker.keeping.kept(*broker.messages.publish(TOPIC, [wish]).receipts)
+    await broker.durability.wait(*broker.messages.publish(TOPIC, [wish]).receipts)
     return await pipeline_view(broker, query)

@@ -193,7 +193,7 @@ def _connection(broker: ManagedBroker, who: str, known: dict[str, ConnectionInfo
     name = who
     while name:
         if name not in known:
-            there = broker.presence.get(name)
+            there = broker.connections.get(name)
             known[name] = None if there is None else there.info()
         if known[name] is not None:
             return known[name]

@@ -19,11 +19,11 @@ from waystation.groups.history import GroupHistory
 from waystation.groups.settings import GroupSettings
 from waystation.health.admission import Admission
 from waystation.health.lags import Lags
-from waystation.health.resource_alarms import Pressure
+from waystation.health.resource_alarms import ResourceAlarms
 from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
-from waystation.observe.connections import Presence
+from waystation.observe.connections import Connections
 from waystation.observe.meters import Meters
 from waystation.observe.tracing import Tracing
 from waystation.queues.dead_letters import DeadLetters
@@ -40,7 +40,7 @@ from waystation.subscriptions.live import LiveFeeds
 from waystation.subscriptions.streams import Streams
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.tailing import Tailing
-from waystation.topics.durability import Keeping
+from waystation.topics.durability import Durability
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers
 from waystation.topics.messages import Messages
@@ -89,17 +89,17 @@ class Broker:
         self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
-        self.keeping = Keeping(self.commit)
-        self.kept = self.keeping.kept
-        self.when_kept = self.keeping.when_kept
+        self.durability = Durability(self.commit)
+        self.durable = self.durability.wait
+        self.when_durable = self.durability.when_durable
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
-        self.presence = Presence()
+        self.connections = Connections()
         self.admission = Admission(settings, world.handles, world.clock)
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
-        self.pressure = Pressure(self)
+        self.resource_alarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
         self.pipelines_seen = PipelinesSeen(self)
@@ -202,8 +202,8 @@ class Broker:
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
         self.groups.recover(offset_logs)
         self.shards.recover()
-        self.queues = Queues(self.shards, self.keeping, self.dead_letters)
-        self.routing = Routing(self.catalog, self.world, self.queues, self.messages, self.topics, self.kept)
+        self.queues = Queues(self.shards, self.durability, self.dead_letters)
+        self.routing = Routing(self.catalog, self.world, self.queues, self.messages, self.topics, self.durable)
         self.topics.subscribe_deletions(self.routing.on_topics_deleted)
         self.topics.subscribe_changes(self.routing.on_names_changed)
         self.queues.subscribe_creations(self.routing.on_names_changed)
@@ -235,7 +235,7 @@ class Broker:
         self.topic_queues.subscribe_changes(self.routing.on_names_changed)
         live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
         self.streams = Streams(
-            self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.keeping
+            self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.durability
         )
         self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared, self.tracing)
         self.groups.start()
@@ -245,14 +245,14 @@ class Broker:
         self.queues.remove_left_over()
         self.namespaces.load()
         self.routing.load()
-        self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.kept)
+        self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.durable)
         self.policies.load()
         self.namespaces.subscribe_deletions(self.policies.delete_all)
         self.policies.start()
         self.dead_letters.start()
         self.delayed.start()
         self.housekeeping.start()
-        self.pressure.start()
+        self.resource_alarms.start()
 
     async def _undo_left_over(self) -> None:
         try:
@@ -265,7 +265,7 @@ class Broker:
         await self.sampling.stop()
         await self.lags.stop()
         await self.jobs.stop()
-        await self.pressure.stop()
+        await self.resource_alarms.stop()
         await self.namespaces.settle()
         await self.policies.stop()
         await self.topics.settle()

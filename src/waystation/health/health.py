@@ -111,9 +111,9 @@ def _memory(broker: ManagedBroker) -> Iterator[Reason]:
     )
 
 
-def _pressure(broker: ManagedBroker) -> Iterator[Reason]:
+def _alarms(broker: ManagedBroker) -> Iterator[Reason]:
     for name in broker.namespaces.names():
-        reason = broker.pressure.reason(name)
+        reason = broker.resource_alarms.reason(name)
         if reason is not None:
             who = "Publishers" if name == DEFAULT else f"Publishers of namespace {name!r}"
             yield Reason(
@@ -213,7 +213,7 @@ def _lost_topics(broker: ManagedBroker) -> Iterator[Reason]:
         )
 
 
-LOOKS = (_logs, _lost_topics, _disk, _memory, _pressure, _connections, _speed, _dead_letters, _groups, _pipelines)
+LOOKS = (_logs, _lost_topics, _disk, _memory, _alarms, _connections, _speed, _dead_letters, _groups, _pipelines)
 
 
 def disk_room(broker: ManagedBroker) -> tuple[int, int]:

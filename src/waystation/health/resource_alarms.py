@@ -1,4 +1,4 @@
-"""Pressure: who has to stop publishing for a while, since the disk, the memory or a namespace's share is nearly full.
+"""Resource alarms: who has to stop publishing, since the disk, the memory or a namespace's share is nearly full.
 
 Looked at once a second; that costs two system calls. What each namespace stores is summed up only while something is
 short or a namespace has a limit in bytes, in slices that leave the loop free, and not sooner again than twenty times
@@ -24,11 +24,11 @@ from waystation.routing.namespace_names import DEFAULT, prefix_of
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-logger = logging.getLogger("waystation.pressure")
+logger = logging.getLogger("waystation.alarms")
 
 INTERVAL_S = 1.0
 RELIEF = 1.1
-"""Pressure ends with a tenth more room than it began with, so that it does not come and go every second."""
+"""An alarm ends with a tenth more room than it began with, so that it does not come and go every second."""
 SLICE = 2_000
 """Queues that are added up before the loop has its turn: about a millisecond."""
 PAUSE_S = 5.0
@@ -41,7 +41,7 @@ LOW_MEMORY = "low on memory"
 OnChange = Callable[[str, str | None], None]
 
 
-class Pressure:
+class ResourceAlarms:
     """One per broker; started and stopped by it."""
 
     def __init__(self, broker: ManagedBroker) -> None:
@@ -92,7 +92,7 @@ class Pressure:
         if self._short is not None and was is None:
             self._stored_by_all, self._not_before = False, 0.0
         if self._must_add_up() and self._adding_up is None and loop.time() >= self._not_before:
-            self._adding_up = loop.create_task(self._add_up(), name="pressure")
+            self._adding_up = loop.create_task(self._add_up(), name="resource-alarms")
         self._decide()
 
     def _shortage(self) -> str | None:

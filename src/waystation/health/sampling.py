@@ -202,7 +202,7 @@ class Sampling:
             "ack": rates.ack,
             "publish_bytes": rates.publish_bytes,
             "deliver_bytes": rates.deliver_bytes,
-            "connections": float(len(broker.presence)),
+            "connections": float(len(broker.connections)),
             "memory_bytes": float(broker.world.memory.used_bytes()),
             "data_bytes": float(self.census.data_bytes),
             "messages_ready": float(self.census.ready),

@@ -106,7 +106,7 @@ LONGEST_NAME = 60
 DOORS = ("kafka", "native", "amqp", "http")
 
 
-class Presence:
+class Connections:
     """One per broker."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult, Shard
-from waystation.topics.durability import Keeping
+from waystation.topics.durability import Durability
 
 logger = logging.getLogger("waystation.queues")
 
@@ -42,10 +42,10 @@ PURGED_AT_ONCE = 4_096
 class Queues:
     """All queues of a broker. Names are looked up here; what happens to a queue happens on its shard."""
 
-    def __init__(self, shards: Iterable[Shard], keeping: Keeping, dead_letters: DeadLetters) -> None:
+    def __init__(self, shards: Iterable[Shard], durability: Durability, dead_letters: DeadLetters) -> None:
         self._shards = tuple(shards)
         self._dead_letters = dead_letters
-        self._keeping = keeping
+        self._durability = durability
         self._names = QueueNames()
         self._owned: dict[str, set[str]] = {}
         self.effective: Callable[[str, QueueSettings], QueueSettings] = lambda name, settings: settings
@@ -144,7 +144,7 @@ class Queues:
                 raise Conflict(difference(queue, undecided(settings)))
             wanted = kept_declared(queue.settings, settings)
             receipt = self._alter(shard, queue, self.effective(name, wanted))
-        await self._keeping.kept(receipt)
+        await self._durability.wait(receipt)
         return info_of(shard, queue)
 
     def _alter(self, shard: Shard, queue: Queue, settings: QueueSettings) -> Receipt:
@@ -200,7 +200,7 @@ class Queues:
         if if_unused and queue.feeds:
             raise Conflict(f"queue {name!r} is in use: it has {len(queue.feeds)} consumers")
         count = len(queue)
-        await self._keeping.kept(self._remove(name))
+        await self._durability.wait(self._remove(name))
         return count
 
     def _remove(self, name: str) -> Receipt:
@@ -258,7 +258,7 @@ class Queues:
                 receipt = shard.end(queue, runs)
                 count += count_of(runs)
             await asyncio.sleep(0)
-        await self._keeping.kept(receipt)
+        await self._durability.wait(receipt)
         return count
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Queues:
     async def put_durable(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """As `put`, waits for room in a full queue, and returns when they are kept."""
         result = await put_with_patience(partial(self.of_users, name), messages, wait_ms / 1000)
-        await self._keeping.kept(result.receipt)
+        await self._durability.wait(result.receipt)
         return PutAnswer(result.first, result.count, result.duplicates)
 
     # -- messages out --------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class Queues:
         check_not_internal(name)
         for shard, queue, entry in self._with_id(message_id, name):
             if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
-                await self._keeping.kept(shard.end(queue, [(entry, 1)]))
+                await self._durability.wait(shard.end(queue, [(entry, 1)]))
                 return True
         return False
 

@@ -236,7 +236,7 @@ class Namespaces:
         logger.info("namespace deleted: name=%r", name)
 
     def _end_connections(self, name: str) -> None:
-        for connection in self._broker.presence:
+        for connection in self._broker.connections:
             if connection.namespace == name:
                 connection.end(f"vhost '{name}' is deleted")
 

@@ -46,7 +46,7 @@ class SharedAdmin:
     async def delete(self, group_id: str) -> DeleteResult:
         """A group without members, with its positions. Answers when it is durably gone."""
         try:
-            await self._groups.keeping.kept(self._groups.remove(self._empty(group_id)))
+            await self._groups.durability.wait(self._groups.remove(self._empty(group_id)))
         except WaystationError as error:
             return DeleteResult(group_id, error)
         return DeleteResult(group_id, None)
@@ -95,7 +95,7 @@ class SharedAdmin:
             start = min(max(offset, partition.log.start_offset), partition.log.end_offset)
             receipt = one.reset(start)
             results.append(OffsetResult(topic, index, None))
-        await self._groups.keeping.kept(receipt)
+        await self._groups.durability.wait(receipt)
         return results
 
     async def delete_offsets(self, group_id: str, topics: Sequence[str]) -> list[OffsetResult]:
@@ -111,7 +111,7 @@ class SharedAdmin:
                 receipt = self._groups.journal.note(ShareKey(PARTITION, group.id, *key), lambda: None)
             error = None if keys else UnknownTopic(f"share group {group_id!r} has no position in a topic {name!r}")
             results.append(OffsetResult(name, -1, error))
-        await self._groups.keeping.kept(receipt)
+        await self._groups.durability.wait(receipt)
         return results
 
     # -- parts -------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class SharedJournal:
         self._commit = commit
         self._writing: asyncio.Handle | None = None
         self._soon: asyncio.TimerHandle | None = None
-        self._keeping: asyncio.TimerHandle | None = None
+        self._durability: asyncio.TimerHandle | None = None
         self._closed = False
 
     def note(self, key: ShareKey, encode: Encode) -> Receipt:
@@ -82,8 +82,8 @@ class SharedJournal:
         shard.soon.pop(key, None)
         end = shard.put(key, encode)
         self._write_later()
-        if self._keeping is None and not self._closed:
-            self._keeping = asyncio.get_running_loop().call_later(KEEP_S, self._keep)
+        if self._durability is None and not self._closed:
+            self._durability = asyncio.get_running_loop().call_later(KEEP_S, self._keep)
         return Receipt(shard.partition.log, end)
 
     def note_soon(self, key: ShareKey, encode: Encode) -> None:
@@ -107,7 +107,7 @@ class SharedJournal:
             shard.take_soon()
         self._write()
         self._closed = True
-        for timer in (self._writing, self._soon, self._keeping):
+        for timer in (self._writing, self._soon, self._durability):
             if timer is not None:
                 timer.cancel()
 
@@ -122,7 +122,7 @@ class SharedJournal:
 
     def _keep(self) -> None:
         """Logs of this kind are written when they are synced, and synced when somebody asks for it."""
-        self._keeping = None
+        self._durability = None
         logs = [shard.partition.log for shard in self._shards]
         if any(log.failure is None and log.durable_offset < log.end_offset for log in logs):
             self._commit.join()

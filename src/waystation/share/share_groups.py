@@ -60,7 +60,7 @@ from waystation.share.records import (
 from waystation.share.sessions import ShareSession, ShareSessions
 from waystation.share.settings import ShareSettings
 from waystation.share.window import OpenedBatches
-from waystation.topics.durability import Keeping
+from waystation.topics.durability import Durability
 from waystation.topics.partition import Partition
 from waystation.topics.publishing import Publishing
 from waystation.world import World
@@ -99,7 +99,7 @@ class SharedGroups:
         self.history = history or GroupHistory(world.clock)
         self.sessions = ShareSessions()
         self.journal = SharedJournal(partitions, commit, world.clock)
-        self.keeping = Keeping(commit)
+        self.durability = Durability(commit)
         self._clock = world.clock
         self._settings = settings
         self._groups: dict[str, SharedGroup] = {}
@@ -230,7 +230,7 @@ class SharedGroups:
     async def _kept_if_it_can_be(self, receipt: Receipt) -> None:
         """A full disk keeps nobody from joining and reading."""
         try:
-            await self.keeping.kept(receipt)
+            await self.durability.wait(receipt)
         except StorageFailed as error:
             logger.warning("shared.not_kept error=%r", str(error))
 
@@ -314,7 +314,7 @@ class SharedGroups:
         shared.subscribe(sorted(subscription.matching(self.topics)), _start(start, start_ms))
         feed.look(self.topics)
         try:
-            await self.keeping.kept(self.journal.note(shared.key, shared.encode))
+            await self.durability.wait(self.journal.note(shared.key, shared.encode))
         except BaseException:
             feed.close()
             raise

@@ -175,7 +175,7 @@ class TopicQueues:
         was_there = name in self._shared
         receipt = self._begin_group(name, settings, own)
         try:
-            await self._shared.keeping.kept(receipt)
+            await self._shared.durability.wait(receipt)
             value = msgspec.msgpack.encode(settings)
             await self._world.offload(self._catalog.save_definition, KIND, name, value)
         except BaseException:
@@ -213,7 +213,7 @@ class TopicQueues:
         gone = NotFound(f"queue {name!r} was deleted")
         for feed in [*queue.feeds, *queue.getters]:
             feed.close() if feed.retired or feed in queue.getters else feed.end(gone)
-        await self._shared.keeping.kept(self._remove_group(name))
+        await self._shared.durability.wait(self._remove_group(name))
         return counts.ready
 
     def _remove_group(self, name: str) -> Receipt | None:
@@ -231,7 +231,7 @@ class TopicQueues:
         topic = self._topics.find(self.get(name).settings.topic)
         for partition in topic.partitions if topic is not None else ():
             receipt = group.partition(partition, latest).reset(partition.log.stable_offset) or receipt
-        await self._shared.keeping.kept(receipt)
+        await self._shared.durability.wait(receipt)
         return purged
 
     def _group(self, name: str) -> SharedGroup:

@@ -62,7 +62,7 @@ class StreamFeed(Follower[Share]):
         self._shares: dict[TopicPartition, Share] = {}
         self._again: dict[Share, None] = {}  # those with something to deliver again
         self._retries = Retries(hub, group, terms, self._due_again, self._buried)
-        self._keeping = False  # at most once: what is to be delivered waits until its offset is durable
+        self._durability = False  # at most once: what is to be delivered waits until its offset is durable
         self.member: Membership
 
     @property
@@ -347,7 +347,7 @@ class StreamFeed(Follower[Share]):
 
     @property
     def _room(self) -> int:
-        return 0 if self._keeping else min(self._credit, self._terms.prefetch - len(self._held))
+        return 0 if self._durability else min(self._credit, self._terms.prefetch - len(self._held))
 
     def _before_new(self) -> bool:
         """What is to be delivered again, in order."""
@@ -393,12 +393,12 @@ class StreamFeed(Follower[Share]):
         if receipt is None:
             self._deliver(messages)
         else:
-            self._keeping = True
-            self._hub.when_kept(receipt, lambda failure: self._kept(messages, failure))
+            self._durability = True
+            self._hub.when_durable(receipt, lambda failure: self._kept(messages, failure))
 
     def _kept(self, messages: list[Delivered], failure: WaystationError | None) -> None:
         """The offset behind the messages is durable: they are delivered once, or never."""
-        self._keeping = False
+        self._durability = False
         if self._closed:
             return
         if failure is not None:

@@ -20,7 +20,7 @@ from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
 from waystation.subscriptions.stream_terms import Terms
-from waystation.topics.durability import Keeping, Told
+from waystation.topics.durability import Durability, Told
 from waystation.topics.messages import Messages
 from waystation.topics.reading import Readers
 from waystation.topics.topics import OFFSETS_TOPIC, Topics
@@ -48,7 +48,7 @@ class Streams:
         readers: Readers,
         messages: Messages,
         queues: DeadLetterQueues,
-        keeping: Keeping,
+        durability: Durability,
     ) -> None:
         self.topics = topics
         self.groups = groups
@@ -57,7 +57,7 @@ class Streams:
         self._world = world
         self._messages = messages
         self._queues = queues
-        self._keeping = keeping
+        self._durability = durability
         self._by_group: dict[str, dict[StreamFeed, None]] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._due = False
@@ -116,8 +116,8 @@ class Streams:
         log = self._offsets[self.groups.partition_for(group)].log
         return Receipt(log, log.end_offset)
 
-    def when_kept(self, receipt: Receipt, told: Told) -> None:
-        self._keeping.when_kept([receipt], told)
+    def when_durable(self, receipt: Receipt, told: Told) -> None:
+        self._durability.when_durable([receipt], told)
 
     def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
         """Keeps a dead letter with the story of its death; done when it is durable."""
@@ -139,7 +139,7 @@ class Streams:
         if target.startswith(TOPIC_TARGET):
             topic = target.removeprefix(TOPIC_TARGET)
             await self._messages.ensure(topic)
-            await self._keeping.kept(*self._messages.publish(topic, [letter]).receipts)
+            await self._durability.wait(*self._messages.publish(topic, [letter]).receipts)
             return
         if target not in self._queues:
             await self._queues.declare(target)

@@ -1,4 +1,4 @@
-"""Waiting until what was written is kept (rule 7): by a coroutine, or by a callback where a task costs too much."""
+"""Waiting until what was written is durable: by a coroutine, or by a callback where a task costs too much."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ SOON_S = 0.02
 """When what nobody waits for is synced at the latest."""
 
 
-class Keeping:
-    """What doors wait on before they answer."""
+class Durability:
+    """What protocols wait on before they answer."""
 
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
         self._timer: asyncio.TimerHandle | None = None
 
-    async def kept(self, *receipts: Receipt | None) -> None:
+    async def wait(self, *receipts: Receipt | None) -> None:
         """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
         for receipt in receipts:
             if receipt is not None and receipt.log.durable_offset < receipt.offset and self._waits_for(receipt):
                 await self._commit.durable(receipt.log, receipt.offset)
 
-    def when_kept(self, receipts: Sequence[Receipt | None], told: Told) -> None:
+    def when_durable(self, receipts: Sequence[Receipt | None], told: Told) -> None:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
         wanted = [receipt for receipt in receipts if receipt is not None and self._waits_for(receipt)]
         _Wait(self._commit, wanted, told).check()

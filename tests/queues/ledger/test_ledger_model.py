@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.queues.ledger.naive import Came, Entry, Naive, ids_of
 from waystation.queues.ledger import holds, schedule
-from waystation.queues.ledger import timer_wheel as timetable
+from waystation.queues.ledger import timer_wheel as timer_wheel
 from waystation.queues.ledger.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
 from waystation.queues.ledger.runs import joined
 
@@ -491,7 +491,7 @@ class SmallLimitsMachine(LedgerMachine):
         for module, limits in (
             (schedule, {"_STALE_ROWS": 0, "_LOOKS": 1}),
             (holds, {"_STALE_ROWS": 0, "_FEW_ROWS": 0}),
-            (timetable, {"_FEW": 1, "_STEP": 2}),
+            (timer_wheel, {"_FEW": 1, "_STEP": 2}),
         ):
             for name, value in limits.items():
                 self.patch.setattr(module, name, value)

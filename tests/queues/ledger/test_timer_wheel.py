@@ -1,4 +1,4 @@
-"""The timetable against a sorted list: nothing early, nothing late, nothing lost, whatever the horizon."""
+"""The timer wheel against a sorted list: nothing early, nothing late, nothing lost, whatever the horizon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from waystation.queues.ledger.timer_wheel import Timetable, TimetableState
+from waystation.queues.ledger.timer_wheel import TimerWheel, TimetableState
 
 SECOND, MINUTE, HOUR, YEAR = 1_000, 60_000, 3_600_000, 31_536_000_000
 START = 1_700_000_000_000
@@ -22,7 +22,7 @@ ROWS = st.sampled_from([0, 7, 2**30, 2**42 - 3, 2**48 - 3, 2**54 - 9_000])
 class TimetableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.table = Timetable()
+        self.table = TimerWheel()
         self.expected: list[tuple[int, int]] = []
         self.now = START
         self.next_row = 0
@@ -105,7 +105,7 @@ class TimetableMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         stored = msgspec.msgpack.encode(self.table.dump())
-        self.table = Timetable.load(msgspec.msgpack.decode(stored, type=TimetableState))
+        self.table = TimerWheel.load(msgspec.msgpack.decode(stored, type=TimetableState))
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -123,14 +123,14 @@ TestTimetable.settings = settings(max_examples=60, stateful_step_count=30, deadl
 
 
 def test_a_small_table_knows_its_next_moment_exactly() -> None:
-    table = Timetable()
+    table = TimerWheel()
     for n in range(20):
         table.add(START + YEAR - n, n)
     assert table.next_ms() == START + YEAR - 19
 
 
 def test_a_crowded_minute_is_split_in_steps_before_it_comes() -> None:
-    table = Timetable()
+    table = TimerWheel()
     start = START >> 16 << 16
     for n in range(20_000):
         table.add(start + 3 * 65_536 + n * 3, n)
@@ -152,7 +152,7 @@ def test_a_row_costs_few_bytes_over_any_horizon(horizon_ms: int, limit: int) -> 
     gc.collect()
     tracemalloc.start()
     try:
-        table = Timetable()
+        table = TimerWheel()
         for n in range(count):
             table.add(START + n * 7_919 % count * (horizon_ms // count), n)
         size, _ = tracemalloc.get_traced_memory()

@@ -58,7 +58,7 @@ class Turn:
         self.failed = False
 
     def __call__(self, error: WaystationError | None) -> None:
-        """What `when_kept` calls."""
+        """What `when_durable` calls."""
         self.done = True
         self.failed = error is not None
         session = self.channel.session

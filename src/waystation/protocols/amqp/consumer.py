@@ -105,7 +105,7 @@ class Consumer:
         else:
             if self.feed is not None and not self.stream:
                 meter.acked += count
-            session.broker.keeping.soon()  # what was sent is acknowledged with that
+            session.broker.durability.soon()  # what was sent is acknowledged with that
         self._portion = portion(count, size)
         session.hungry[self] = None
         session.to_flush()
@@ -169,7 +169,7 @@ class Consumer:
             session = self.channel.session
             session.meter.settled(verdict.value, count - count_of(settled.unknown))
             if settled.receipt is not None:
-                session.broker.keeping.soon()
+                session.broker.durability.soon()
         self.freed(count)
 
     def freed(self, count: int) -> None:

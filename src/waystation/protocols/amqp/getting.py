@@ -50,7 +50,7 @@ class Getter:
         session = self.channel.session
         session.meter.settled(verdict.value, count_of(runs) - count_of(settled.unknown))
         if settled.receipt is not None:
-            session.broker.keeping.soon()
+            session.broker.durability.soon()
 
     def freed(self, count: int) -> None:
         """What was got counts against no prefetch."""

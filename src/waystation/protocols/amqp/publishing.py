@@ -193,7 +193,7 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
         last = _nack(session, channel, refused)
     if receipts or last:
         session.took_off(size)
-        session.broker.when_kept(receipts, channel.begin_turn(last, size))
+        session.broker.when_durable(receipts, channel.begin_turn(last, size))
 
 
 def alike(pending: Mapping[str, Sequence[Message]]) -> list[list[str]]:

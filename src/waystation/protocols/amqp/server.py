@@ -91,7 +91,7 @@ class AmqpDoor:
 
         if self._timer is None:
             self._timer = PatientTimer(TICK_S, self._tick)
-            self._unsubscribe = self.broker.pressure.subscribe(self._pressure)
+            self._unsubscribe = self.broker.resource_alarms.subscribe(self._alarm)
         connection = Connection(self)
         self._leaves[connection] = leave
         return connection
@@ -105,11 +105,11 @@ class AmqpDoor:
         if leave is not None:
             leave()
 
-    def _pressure(self, namespace: str, reason: str | None) -> None:
+    def _alarm(self, namespace: str, reason: str | None) -> None:
         for connection in list(self._connections):
             session = connection.session
             if session is not None and session.names.vhost == namespace:
-                session.pressure(reason)
+                session.alarm(reason)
 
     def _tick(self) -> None:
         self._timer = PatientTimer(TICK_S, self._tick)

@@ -321,7 +321,7 @@ class Session:
         if not channel.closed:
             self._fail(channel, self.translated(error), 60, 40)
 
-    def pressure(self, reason: str | None) -> None:
+    def alarm(self, reason: str | None) -> None:
         """The namespace is short of something, or is no more."""
         self._pressed = reason
         if reason is not None and self._published:
@@ -479,15 +479,15 @@ class Session:
         if vhost not in self.broker.namespaces:
             raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found")
         try:
-            self.broker.namespaces.check_connections(vhost, self.broker.presence.count(vhost))
+            self.broker.namespaces.check_connections(vhost, self.broker.connections.count(vhost))
         except NotAllowed as error:
             raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused: {error}") from error
         self.names = Names(vhost)
         self.sources = Sources(self.broker, self.names)
         self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
         self.routes = Routes(self.broker, self.names, self.sources)
-        self._pressed = self.broker.pressure.reason(vhost)
-        self.broker.presence.add(self)
+        self._pressed = self.broker.resource_alarms.reason(vhost)
+        self.broker.connections.add(self)
         self.answer(0, commands.Connection.OpenOk())
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ class Session:
             channel.gone(politely=politely)
         self.channels.clear()
         self.room.end()
-        self.broker.presence.discard(self)
+        self.broker.connections.discard(self)
         self.broker.queues.release_owner(self.name)
 
     # -- looking ------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self.name = f"http:{peer[0]}:{peer[1]}"
         self._door.add(self)
         self.since_ms = self._door.broker.world.clock.now_ms()
-        self._door.broker.presence.add(self)
+        self._door.broker.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._takeover is not None:
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._door.dismiss(self)
-        self._door.broker.presence.discard(self)
+        self._door.broker.connections.discard(self)
         self._requests.drop()
         self._unsent.drop()
         self._waiting.clear()

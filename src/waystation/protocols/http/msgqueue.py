@@ -152,7 +152,7 @@ async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
 
 async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
     settled = desk.holds.settle([call.body.ack_id], Verdict.ACK)
-    await desk.broker.keeping.kept(*settled.receipts)
+    await desk.broker.durability.wait(*settled.receipts)
     check_any(settled)
     return Acked(True)
 

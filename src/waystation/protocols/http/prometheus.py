@@ -139,9 +139,9 @@ def _doors(broker: Broker) -> Iterator[Metric]:
         ["door", "kind"],
         (((door.name, kind), count) for door in doors for kind, count in sorted(door.errors.items())),
     )
-    present = broker.presence.by_door()
+    present = broker.connections.by_door()
     yield _gauge("connections", "Open connections.", ["door"], (((door,), count) for door, count in present.items()))
-    opened = broker.presence.opened
+    opened = broker.connections.opened
     yield _counter("connections_opened", "Connections that came.", ["door"], (((d,), opened[d]) for d in present))
     admission = broker.admission
     yield _gauge("connections_max", "Connections that all ports together take.", [], iter([((), admission.most)]))

@@ -61,7 +61,7 @@ async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dic
     receipts += [broker.queues.put_each(name, [message]).receipt for name in queues if name not in have]
     for topic in topics:
         receipts += broker.messages.publish(topic, [message]).receipts
-    await broker.kept(*receipts)
+    await broker.durable(*receipts)
     return {"routed": bool(queues or topics)}
 
 
@@ -131,7 +131,7 @@ async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[s
         if held:
             settled = _settle(getter, VERDICTS[mode], held)
             desk.meter.settled(VERDICTS[mode].value, len(held))
-            await desk.broker.kept(settled.receipt)
+            await desk.broker.durable(settled.receipt)
     finally:
         getter.close()
     return shown

@@ -1,4 +1,4 @@
-"""RabbitMQ's management API: connections, their channels and their consumers, as they are now (`broker.presence`)."""
+"""RabbitMQ's management API: connections, their channels and their consumers, as they are now."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def connections(desk: Desk, vhost: str | None = None) -> list[ConnectionIn
 
 
 async def _infos(desk: Desk) -> AsyncIterator[ConnectionInfo]:
-    for count, connection in enumerate(desk.broker.presence, 1):
-        gone = desk.broker.presence.get(connection.name) is not connection
+    for count, connection in enumerate(desk.broker.connections, 1):
+        gone = desk.broker.connections.get(connection.name) is not connection
         if connection.door == DOOR and not gone:
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
@@ -55,7 +55,7 @@ async def _infos(desk: Desk) -> AsyncIterator[ConnectionInfo]:
 
 
 def _found(desk: Desk, name: str) -> Connected | None:
-    connection = desk.broker.presence.get(name)
+    connection = desk.broker.connections.get(name)
     return connection if connection is not None and connection.door == DOOR else None
 
 

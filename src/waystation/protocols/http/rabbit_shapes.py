@@ -94,7 +94,7 @@ def _ordinary(desk: Desk, names: Names, queue: Queue, basic: bool) -> Shown:
         counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}
         shown["message_stats"] = desk.rabbit.rates.details(("queue-stats", queue.name), counts)
     if settings.exclusive and queue.owner is not None:
-        owner = desk.broker.presence.get(queue.owner)
+        owner = desk.broker.connections.get(queue.owner)
         if owner is not None:
             info = owner.info()
             shown["owner_pid_details"] = {"name": info.name, "peer_host": info.peer[0], "peer_port": info.peer[1]}

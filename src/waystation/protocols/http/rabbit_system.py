@@ -48,7 +48,7 @@ def _exchange_types() -> list[Shown]:
 async def overview(desk: Desk, call: ApiCall) -> Shown:
     broker = desk.broker
     total = await desk.rabbit.totals.all()
-    channels = sum(len(one.info().channels) for one in broker.presence if one.door == "amqp")
+    channels = sum(len(one.info().channels) for one in broker.connections if one.door == "amqp")
     shown: Shown = {
         "management_version": COMPATIBLE,
         "rates_mode": "basic",
@@ -63,7 +63,7 @@ async def overview(desk: Desk, call: ApiCall) -> Shown:
         "queue_totals": desk.rabbit.rates.details("overview", total.messages),
         "object_totals": {
             "channels": channels,
-            "connections": broker.presence.at("amqp"),
+            "connections": broker.connections.at("amqp"),
             "consumers": total.consumers,
             "exchanges": len(broker.routing.exchange_names()) + len(broker.namespaces.names()) - 1,
             "queues": total.queues + len(broker.topic_queues.names()),
@@ -94,7 +94,7 @@ def _node(broker: Broker) -> Shown:
         "disk_free_limit": settings.integer("waystation.disk.free.min.bytes"),
         "disk_free_alarm": any("disk" in reason for reason in reasons.values()),
         "mem_alarm": any("memory" in reason for reason in reasons.values()),
-        "sockets_used": len(broker.presence),
+        "sockets_used": len(broker.connections),
     }
     try:
         shown["disk_free"] = world.disk.free_bytes(broker.root)
@@ -261,7 +261,11 @@ async def _set_limit(desk: Desk, call: ApiCall, value: int | None) -> None:
 
 def _alarms(broker: Broker) -> dict[str, str]:
     """Namespaces whose publishers have to wait, and why."""
-    return {name: reason for name in broker.namespaces.names() if (reason := broker.pressure.reason(name)) is not None}
+    return {
+        name: reason
+        for name in broker.namespaces.names()
+        if (reason := broker.resource_alarms.reason(name)) is not None
+    }
 
 
 def _failed(reason: str, **more: Any) -> Reply:
@@ -301,11 +305,11 @@ async def _put_and_take(desk: Desk, names: Names) -> None:
     full = names.full(ALIVENESS_QUEUE)
     await rabbit_declaring.declare_queue(desk, names, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
-    await desk.broker.kept(desk.broker.queues.put_each(full, [message]).receipt)
+    await desk.broker.durable(desk.broker.queues.put_each(full, [message]).receipt)
     getter = desk.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
     try:
         if taken := getter.take(1):
-            await desk.broker.kept(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
+            await desk.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
     finally:
         getter.close()
 

@@ -27,7 +27,7 @@ def _place(path: dict[str, str]) -> str | None:
 
 
 async def _answer(desk: Desk, settled: Settled) -> Outcome:
-    await desk.broker.keeping.kept(*settled.receipts)
+    await desk.broker.durability.wait(*settled.receipts)
     check_any(settled)
     return SettleOut(settled.settled, settled.unknown)
 

@@ -50,7 +50,7 @@ class Takers:
             getter.settle(Verdict.RELEASE, runs)
             return []
         if taken and auto_ack:
-            await self._broker.keeping.kept(getter.settle(Verdict.ACK, runs).receipt)
+            await self._broker.durability.wait(getter.settle(Verdict.ACK, runs).receipt)
             return [(delivered, to_json_object(delivered, queue)) for delivered in taken]
         if taken and hold_ms is not None:
             getter.touch(runs, hold_ms)

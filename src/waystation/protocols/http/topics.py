@@ -162,7 +162,7 @@ async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int 
     await broker.messages.ensure(topic)
     published = broker.messages.publish(topic, messages.messages, partition)
     desk.published(messages.messages)
-    await broker.keeping.kept(*published.receipts)
+    await broker.durability.wait(*published.receipts)
     subscribers = broker.subscriptions.counts().get(topic, 0)
     return Published([Place(*place) for place in published.places], [], subscribers)
 

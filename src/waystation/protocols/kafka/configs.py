@@ -267,7 +267,7 @@ async def _apply_to_group(call: Call, name: str, change: Change) -> None:
     new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
     check_own(new)
     if new != present and not call.request.validate_only:
-        await shared.keeping.kept(shared.change_settings(name, new))
+        await shared.durability.wait(shared.change_settings(name, new))
 
 
 def _check_broker_setting(name: str, text: str) -> None:

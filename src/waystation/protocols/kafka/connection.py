@@ -98,11 +98,11 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = clock.monotonic()
         self.since_ms = clock.now_ms()
         self.name = f"kafka:{self.client_host}:{peer[1]}"
-        self._door.broker.presence.add(self)
+        self._door.broker.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._door.broker.presence.discard(self)
+        self._door.broker.connections.discard(self)
         self._gone()
         self._requests.drop()
         self.unsent.drop()

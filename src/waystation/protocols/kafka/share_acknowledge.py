@@ -58,7 +58,7 @@ async def _acknowledge(call: Call) -> Results:
     )
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
-    await broker.shared.keeping.kept(*receipts)
+    await broker.shared.durability.wait(*receipts)
     return results
 
 

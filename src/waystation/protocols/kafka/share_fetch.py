@@ -112,7 +112,7 @@ async def _fetch(call: Call, group: SharedGroup) -> Answers:
         broker.shared.sessions.change(session, wanted, forgotten)
         if not renews:
             await _Acquisition(call, group, session, answers).run()
-    await broker.shared.keeping.kept(*receipts)
+    await broker.shared.durability.wait(*receipts)
     return answers
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import Invalid, NotFound, WaystationError
 from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Publish, PublishAnswer
-from waystation.protocols.native.keeping import keep_all
+from waystation.protocols.native.durability import keep_all
 from waystation.protocols.native.turns import UNANSWERED
 
 if TYPE_CHECKING:

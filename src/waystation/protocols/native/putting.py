@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import Full, WaystationError
 from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Put, PutAnswer
-from waystation.protocols.native.keeping import Keeping, kept
+from waystation.protocols.native.durability import Durability, kept
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session
@@ -99,9 +99,9 @@ def _put_in_transaction(session: Session, command: Put) -> None:
     session.in_turn(("tx", command.tx), command.id, work, size_of_all(command.messages))
 
 
-def answers_of(commands: Sequence[Put], result: PutResult) -> list[Keeping]:
+def answers_of(commands: Sequence[Put], result: PutResult) -> list[Durability]:
     """Each put's own answer, out of the one for all of them."""
-    answers: list[Keeping] = []
+    answers: list[Durability] = []
     duplicates = sorted(result.duplicates)
     tag, begin, seen = result.first, 0, 0
     for command in commands:

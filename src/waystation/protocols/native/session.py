@@ -332,7 +332,7 @@ class Session:
     def appear(self, wire: Wire | None = None) -> None:
         """It is one of the broker's connections from now on, until it is closed."""
         self.wire = wire
-        self.broker.presence.add(self)
+        self.broker.connections.add(self)
 
     @property
     def door(self) -> str:
@@ -364,7 +364,7 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        self.broker.presence.discard(self)
+        self.broker.connections.discard(self)
         self.turns.close()
         for task in list(self._tasks):
             task.cancel()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid, WaystationError
 from waystation.protocol import AnyCommand, Run, Settle, SettleAnswer
-from waystation.protocols.native.keeping import Keeping, kept
+from waystation.protocols.native.durability import Durability, kept
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 
@@ -114,11 +114,11 @@ def joined(commands: Sequence[Settle]) -> list[Run] | None:
     return found
 
 
-def share_out(commands: Sequence[Settle], unknown: Sequence[Run]) -> list[Keeping]:
+def share_out(commands: Sequence[Settle], unknown: Sequence[Run]) -> list[Durability]:
     """Each settle's own answer, where no tag was named by two of them."""
     if not unknown:
         return [(command.id, SettleAnswer()) for command in commands]
-    answers: list[Keeping] = []
+    answers: list[Durability] = []
     for command in commands:
         own = [
             (low, high - low)

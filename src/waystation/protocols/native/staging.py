@@ -22,7 +22,7 @@ from waystation.protocol import (
     StagedPosition,
     StagedTransaction,
 )
-from waystation.protocols.native.keeping import keep_all
+from waystation.protocols.native.durability import keep_all
 from waystation.protocols.native.turns import UNANSWERED
 from waystation.topics.batch_publishing import append_batches, check_batches
 from waystation.transactions.decision_records import Staged

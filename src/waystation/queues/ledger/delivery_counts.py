@@ -16,14 +16,14 @@ _PLUS_ONE = bytes(min(byte + 1, _FULL) for byte in range(256))
 
 
 class TalliesState(msgspec.Struct, array_like=True, frozen=True):
-    """Tallies as they are stored."""
+    """Delivery counts as they are stored."""
 
     numbers: list[int]
     lanes: list[bytes]
     big: dict[int, int]
 
 
-class Tallies:
+class DeliveryCounts:
     """Entry → number."""
 
     __slots__ = ("_big", "_lanes")
@@ -75,14 +75,14 @@ class Tallies:
             for entry in [entry for entry in self._big if entry // LANE == number]:
                 del self._big[entry]
 
-    def copy(self) -> Tallies:
-        return Tallies.load(self.dump())
+    def copy(self) -> DeliveryCounts:
+        return DeliveryCounts.load(self.dump())
 
     def dump(self) -> TalliesState:
         return TalliesState(list(self._lanes), [bytes(lane) for lane in self._lanes.values()], dict(self._big))
 
     @classmethod
-    def load(cls, state: TalliesState) -> Tallies:
+    def load(cls, state: TalliesState) -> DeliveryCounts:
         tallies = cls()
         tallies._lanes = {number: bytearray(lane) for number, lane in zip(state.numbers, state.lanes, strict=True)}
         tallies._big = dict(state.big)

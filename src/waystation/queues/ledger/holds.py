@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from waystation.queues.ledger.moves import HEAD, HELD, STATE_MASK
 from waystation.queues.ledger.runs import Run, add_run, apart
 from waystation.queues.ledger.states import CHUNK, Chunk, States
-from waystation.queues.ledger.timer_wheel import Timetable
+from waystation.queues.ledger.timer_wheel import TimerWheel
 
 _HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & STATE_MASK == HELD) + b"]")
 _HEADS = re.compile(
@@ -57,14 +57,14 @@ class Holds:
         self.consumers: dict[str, Consumer] = {}  # in the order of their arrival
         self._states = states
         self._by_first: dict[int, Hold] = {}
-        self._deadlines: Timetable | None = None
+        self._deadlines: TimerWheel | None = None
 
     def begin(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
         """A hold of entries of one chunk and one priority, whose first byte is marked."""
         self._keep(consumer, first, count, deadline_ms)
         deadlines = self._deadlines
         if deadlines is None:
-            deadlines = self._deadlines = Timetable()
+            deadlines = self._deadlines = TimerWheel()
         deadlines.add(deadline_ms, first * CHUNK + count - 1)
         if deadlines.rows > 4 * len(self._by_first) + _STALE_ROWS:
             deadlines.sweep(self._matters)

@@ -24,7 +24,7 @@ Invariants:
   exhausted instead of ready.
 - LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
-A ready entry costs one byte (`states.py`), a parked one nine (`timetable.py`), a hold the same for one entry as for a
+A ready entry costs one byte (`states.py`), a parked one nine (`timer_wheel.py`), a hold the same for one entry as for a
 thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one thread.
 """
 
@@ -37,7 +37,7 @@ import msgspec
 from waystation.errors import Invalid
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
-from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.delivery_counts import DeliveryCounts
 from waystation.queues.ledger.holds import NOBODY, Consumer, Holds
 from waystation.queues.ledger.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
@@ -251,7 +251,7 @@ class Ledger:
             self._planned().expire(first, count, expires_at_ms)
         if max_deliveries:
             if states.limits is None:
-                states.limits = Tallies()
+                states.limits = DeliveryCounts()
             for entry in range(first, first + count):
                 states.limits.put(entry, max_deliveries)
 
@@ -348,7 +348,7 @@ class Ledger:
         if forgiven:
             limits = self._states.limits
             if limits is None:
-                limits = self._states.limits = Tallies()
+                limits = self._states.limits = DeliveryCounts()
             for first, count in forgiven:
                 for entry in range(first, first + count):
                     limits.put(entry, (limits.get(entry) or self.max_deliveries) + 1)
@@ -542,9 +542,9 @@ class Ledger:
 
     # -- parts of the above -----------------------------------------------------------------------------------------
 
-    def _tries(self) -> Tallies:
+    def _tries(self) -> DeliveryCounts:
         if self._states.tries is None:
-            self._states.tries = Tallies()
+            self._states.tries = DeliveryCounts()
         return self._states.tries
 
     def _planned(self) -> Schedule:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.delivery_counts import DeliveryCounts
 from waystation.queues.ledger.runs import Run, tidy
 from waystation.queues.ledger.verdicts import SAME
 
@@ -58,7 +58,7 @@ def add_grant(grants: list[Grant], first: int, count: int, deliveries: int, dead
     grants.append(Grant(first, count, deliveries, deadline_ms))
 
 
-def add_grants(grants: list[Grant], first: int, count: int, tries: Tallies, deadline_ms: int) -> None:
+def add_grants(grants: list[Grant], first: int, count: int, tries: DeliveryCounts, deadline_ms: int) -> None:
     """The same for entries of which some were handed out before: one grant for each count of deliveries in a row."""
     for same in SAME.finditer(tries.values(first, count)):
         start, end = same.span()

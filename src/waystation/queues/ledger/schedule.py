@@ -19,7 +19,7 @@ import msgspec
 from waystation.queues.ledger.moves import DONE, HELD, LEAVING, PARKED, READY
 from waystation.queues.ledger.runs import Run, runs_of
 from waystation.queues.ledger.states import States
-from waystation.queues.ledger.timer_wheel import Stretch, Timetable, TimetableState
+from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimetableState
 
 _NEVER = 1 << 62
 _STALE_ROWS = 1024
@@ -42,8 +42,8 @@ class Schedule:
 
     def __init__(self, states: States) -> None:
         self._states = states
-        self._times: Timetable | None = None
-        self._expiries: Timetable | None = None
+        self._times: TimerWheel | None = None
+        self._expiries: TimerWheel | None = None
         self._moved: dict[int, int] | None = None
         self.overdue: set[int] | None = None  # held or leaving while their expiry passed
 
@@ -55,7 +55,7 @@ class Schedule:
                 if entry in moved:
                     moved[entry] = until_ms
         if self._times is None:
-            self._times = Timetable()
+            self._times = TimerWheel()
         self._times.add(until_ms, first, count)
         if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
             self._times.sweep(self.is_due_then, _LOOKS + 2 * count)
@@ -71,7 +71,7 @@ class Schedule:
     def expire(self, first: int, count: int, when_ms: int) -> None:
         """Entries will expire."""
         if self._expiries is None:
-            self._expiries = Timetable()
+            self._expiries = TimerWheel()
         self._expiries.add(when_ms, first, count)
         if self._expiries.rows > 2 * len(self._states) + _STALE_ROWS:
             self._expiries.sweep(self._is_alive, _LOOKS + 2 * count)
@@ -133,7 +133,7 @@ class Schedule:
         return next((when_ms for when_ms, row in rows if row == entry), None)
 
     def stretch(self, from_ms: int, enough: int) -> Stretch:
-        """The rows of what is due from a time on (see `Timetable.stretch`); some may be stale."""
+        """The rows of what is due from a time on (see `TimerWheel.stretch`); some may be stale."""
         return Stretch(None, []) if self._times is None else self._times.stretch(from_ms, enough)
 
     def is_due_then(self, when_ms: int, entry: int) -> bool:
@@ -155,8 +155,8 @@ class Schedule:
     @classmethod
     def load(cls, state: ScheduleState, states: States) -> Schedule:
         schedule = cls(states)
-        schedule._times = Timetable.load(state.times) if state.times is not None else None
-        schedule._expiries = Timetable.load(state.expiries) if state.expiries is not None else None
+        schedule._times = TimerWheel.load(state.times) if state.times is not None else None
+        schedule._expiries = TimerWheel.load(state.expiries) if state.expiries is not None else None
         schedule._moved = dict(state.moved)
         overdue = array("q")
         overdue.frombytes(state.overdue)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from waystation.queues.ledger.delivery_counts import Tallies, TalliesState
+from waystation.queues.ledger.delivery_counts import DeliveryCounts, TalliesState
 from waystation.queues.ledger.moves import (
     DONE,
     HEAD,
@@ -78,8 +78,8 @@ class States:
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}  # ascending, since only the newest can go and come again
         self.lines: list[ReadyLine] | None = None  # by priority, as far as there are any
-        self.tries: Tallies | None = None  # how often an entry was handed out, the present hold not counted
-        self.limits: Tallies | None = None  # the delivery limits that entries have of their own
+        self.tries: DeliveryCounts | None = None  # how often an entry was handed out, the present hold not counted
+        self.limits: DeliveryCounts | None = None  # the delivery limits that entries have of their own
         self.on_chunk_gone: Callable[[int], None] | None = None
         self.newest = -1
         self.ready = self.parked = self.held = self.leaving = 0
@@ -316,7 +316,7 @@ class States:
         """What is held is stored as ready, and as handed out once more."""
         tries = self.tries
         if self.held:
-            tries = Tallies() if tries is None else tries.copy()
+            tries = DeliveryCounts() if tries is None else tries.copy()
             for first, count in held:
                 tries.bump(first, count)
         return StatesState(
@@ -335,8 +335,8 @@ class States:
             chunk = states.chunks[number] = Chunk(stored)
             chunk.alive = 0
             states._recount(number, chunk, bytearray(len(stored)), chunk)
-        states.tries = None if state.tries is None else Tallies.load(state.tries)
-        states.limits = None if state.limits is None else Tallies.load(state.limits)
+        states.tries = None if state.tries is None else DeliveryCounts.load(state.tries)
+        states.limits = None if state.limits is None else DeliveryCounts.load(state.limits)
         return states
 
 

@@ -35,7 +35,7 @@ _STEP = 4096  # rows that one call moves from a bucket to smaller ones: about a 
 
 
 class TimetableState(msgspec.Struct, array_like=True, frozen=True):
-    """A timetable as it is stored."""
+    """A timer wheel as it is stored."""
 
     keys: list[int] = []  # four times the time when a bucket begins, plus 0 for hours, 1 for minutes, 2 for seconds
     rows: list[bytes] = []
@@ -65,7 +65,7 @@ class Stretch(NamedTuple):
     parts: list[Part]
 
 
-class Timetable:
+class TimerWheel:
     """Times are milliseconds of whichever clock the owner goes by; a wall clock may be set, forward or back."""
 
     __slots__ = ("_at", "_bounds", "_buckets", "_near", "_order", "_second", "_sweep", "_swept", "rows")
@@ -289,7 +289,7 @@ class Timetable:
         return TimetableState(list(buckets), [bucket.tobytes() for bucket in buckets.values()], near.tobytes())
 
     @classmethod
-    def load(cls, state: TimetableState) -> Timetable:
+    def load(cls, state: TimetableState) -> TimerWheel:
         table = cls()
         near = array("q")
         near.frombytes(state.near)

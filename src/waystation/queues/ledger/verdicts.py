@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from waystation.queues.ledger.delivery_counts import Tallies
+from waystation.queues.ledger.delivery_counts import DeliveryCounts
 from waystation.queues.ledger.states import States
 
 BACK, EXHAUSTED, EXPIRED = 0, 1, 2
@@ -12,7 +12,7 @@ SAME = re.compile(rb"(.)\1*", re.DOTALL)
 """Finds the runs of equal bytes."""
 
 _MANY = 255  # a tally of 255 stands for anything larger, too
-_NONE = Tallies()
+_NONE = DeliveryCounts()
 
 
 def verdicts(

@@ -29,7 +29,7 @@ AT_ONCE_BYTES = 1024 * 1024
 written to, and those that are full get no more."""
 
 
-class Pump:
+class Dispatcher:
     """One shard's. `let_pass` lets time pass in a queue, `arm` sets its alarm."""
 
     def __init__(self, clock: Clock, let_pass: Callable[[Queue, int], None], arm: Callable[[Queue], None]) -> None:

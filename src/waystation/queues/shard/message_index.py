@@ -64,7 +64,7 @@ class _Chunk:
                     self.traces[at : at + _TRACE] = trace_of(message_id)
 
 
-class Places:
+class MessageIndex:
     """One queue's."""
 
     __slots__ = ("_chunks", "_untraced")
@@ -206,7 +206,7 @@ class Places:
         ]
 
     @classmethod
-    def load(cls, states: Sequence[ChunkState]) -> Places:
+    def load(cls, states: Sequence[ChunkState]) -> MessageIndex:
         places = cls()
         places.add_loaded(states)
         return places

@@ -21,7 +21,7 @@ from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.ledger.priorities import levels
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.commands import Enqueue, Run, decode_messages
-from waystation.queues.shard.message_index import Places
+from waystation.queues.shard.message_index import MessageIndex
 from waystation.queues.shard.used_ids import UsedIds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Queue:
         self.name = name
         self.settings = settings
         self.ledger: Ledger | None = None
-        self.places: Places | None = None
+        self.places: MessageIndex | None = None
         self.ids: UsedIds | None = None
         self.deaths: dict[int, Death] | None = None
         self.feeds: list[QueueFeed] | None = None  # the consumers, those with higher priorities first
@@ -82,10 +82,10 @@ class Queue:
                 single_active=settings.single_active,
                 keeps_dead=settings.keeps_dead,
             )
-            self.adopt(ledger, Places())
+            self.adopt(ledger, MessageIndex())
         return ledger
 
-    def adopt(self, ledger: Ledger, places: Places) -> None:
+    def adopt(self, ledger: Ledger, places: MessageIndex) -> None:
         self.ledger, self.places, self.gone_chunks = ledger, places, []
         ledger.on_chunk_gone = self.gone_chunks.append
 

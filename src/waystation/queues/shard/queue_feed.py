@@ -80,7 +80,7 @@ class QueueFeed:
             return
         self._left += count
         if self._left > 0:
-            self.shard.pump.wake(self.queue)
+            self.shard.dispatcher.wake(self.queue)
 
     def pause(self) -> None:
         """Its client does not read: it gets nothing, whatever credit it has."""
@@ -89,7 +89,7 @@ class QueueFeed:
     def resume(self) -> None:
         self._paused = False
         if self._left > 0 and not self.closed:
-            self.shard.pump.wake(self.queue)
+            self.shard.dispatcher.wake(self.queue)
 
     def feed(self, share: int, since_ms: int) -> int:
         """Takes up to `share` messages; returns how many it took. The queue calls it when its turn has come. Their
@@ -200,7 +200,7 @@ class QueueFeed:
         queue.join_beside(self)
         queue.open_ledger().set_aside(self.consumer)
         self.shard.touch(queue)
-        self.shard.pump.wake(queue)  # it may be another one's turn now
+        self.shard.dispatcher.wake(queue)  # it may be another one's turn now
         if self.on_closed is not None:
             self.on_closed(self)
 
@@ -295,7 +295,7 @@ class Getter(QueueFeed):
         waiter = (count, future)
         self._waiters.append(waiter)
         self._left += count
-        self.shard.pump.now(self.queue)
+        self.shard.dispatcher.now(self.queue)
         try:
             if not future.done() and wait_ms > 0:
                 await asyncio.wait([future], timeout=wait_ms / 1000)
@@ -320,7 +320,7 @@ class Getter(QueueFeed):
         ledger = self.queue.open_ledger()
         if ledger.single_active and not (self.closed or self._waiters or ledger.held_by(self.consumer)):
             ledger.detach(self.consumer)
-            self.shard.pump.wake(self.queue)
+            self.shard.dispatcher.wake(self.queue)
 
     def _hand_over(self, messages: list[Delivered]) -> None:
         while messages and self._waiters:

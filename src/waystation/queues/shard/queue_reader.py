@@ -58,7 +58,7 @@ class QueueReader(QueueFeed):
         self.shard.touch(self.queue)
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         try:
-            self.shard.pump.now(self.queue)
+            self.shard.dispatcher.now(self.queue)
             if not waiter.done() and wait_ms > 0:
                 await asyncio.wait([waiter], timeout=wait_ms / 1000)
             return waiter.result() if waiter.done() else []

@@ -199,7 +199,7 @@ class Shard(Upkeep):
         except Full:
             if not queue.feeds or queue.settings.queue_type is None:
                 raise
-            self.pump.now(queue)
+            self.dispatcher.now(queue)
             check_room(queue, count, size, coming)
 
     def put_each(self, queue: Queue, messages: Sequence[Message]) -> PutEach:
@@ -265,12 +265,12 @@ class Shard(Upkeep):
         if settings.max_length is not None or settings.max_bytes is not None:
             self._drop_overflow(queue, waited, now_ms)
         self._arm(queue)
-        self.pump.wake(queue)
+        self.dispatcher.wake(queue)
 
     def _drop_overflow(self, queue: Queue, waited: int, now_ms: int) -> None:
         """Old messages make room for new ones, where the queue says so; but first consumers get what they can take."""
         if queue.feeds and not queue.settings.refuses:
-            self.pump.now(queue)
+            self.dispatcher.now(queue)
         dropped = drop_overflow(queue, waited) if not queue.settings.refuses else []
         if not dropped:
             return

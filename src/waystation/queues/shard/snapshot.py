@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from waystation.queues.ledger.ledger import Ledger, LedgerState
 from waystation.queues.settings import QueueSettings
-from waystation.queues.shard.message_index import ChunkState, Places
+from waystation.queues.shard.message_index import ChunkState, MessageIndex
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.used_ids import UsedIds
 
@@ -136,7 +136,7 @@ def queue_of(piece: Piece) -> Queue:
             single_active=piece.settings.single_active,
             keeps_dead=piece.settings.keeps_dead,
         )
-        queue.adopt(ledger, Places.load(piece.places))
+        queue.adopt(ledger, MessageIndex.load(piece.places))
     return queue
 
 

@@ -109,7 +109,7 @@ class Stragglers:
         floor = places.floor(number)
         if floor >= self._log.start_offset:
             return floor
-        # Places of what is dead may point to what is gone already; look at the living alone.
+        # The index of what is dead may point to what is gone already; look at the living alone.
         return min((block[2] for run in _alive(queue, number) for block in places.blocks(*run)), default=limit)
 
     # -- moving -------------------------------------------------------------------------------------------------------

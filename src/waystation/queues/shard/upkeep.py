@@ -17,7 +17,7 @@ from waystation.queues.ledger.states import State
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.bodies import Bodies, Gone
 from waystation.queues.shard.commands import Bury, Command, Done, Run, count_of
-from waystation.queues.shard.dispatcher import Pump
+from waystation.queues.shard.dispatcher import Dispatcher
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.shard_log import ShardLog
@@ -50,7 +50,7 @@ class Upkeep:
         # Queues are known to them by number, so that one that is deleted is not kept for the sake of its next moment.
         self.alarm = Alarm(world.clock, self._end_late)  # the ends of visibility timeouts, and of unused queues
         self.calendar = CalendarAlarm(world.clock, self._ring)  # delays and expiries of messages
-        self.pump = Pump(world.clock, self._let_pass, self._arm)
+        self.dispatcher = Dispatcher(world.clock, self._let_pass, self._arm)
         self.max_message_bytes = 1024 * 1024
         self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
         self.deaths = DeathMeter()
@@ -104,7 +104,7 @@ class Upkeep:
     def close(self) -> None:
         self.alarm.close()
         self.calendar.close()
-        self.pump.close()
+        self.dispatcher.close()
         self.log.close()
 
     def forget_old_ids(self, queue: Queue, most: int) -> None:
@@ -149,7 +149,7 @@ class Upkeep:
         queue = self.queues.get(queue_id)
         if queue is not None:
             self._let_pass(queue, self.world.clock.now_ms())
-            self.pump.wake(queue)
+            self.dispatcher.wake(queue)
             self._arm(queue)
 
     def _end_late(self, queue_id: int) -> None:
@@ -167,7 +167,7 @@ class Upkeep:
             if self.tracing is not None:
                 self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.HELD)
             self._lapsed(queue, lapsed, now_ms)
-        self.pump.wake(queue)
+        self.dispatcher.wake(queue)
         self._arm(queue)
         if queue.settings.expires_ms is not None:
             self._expire(queue, queue.settings.expires_ms, since_ms)
@@ -187,7 +187,7 @@ class Upkeep:
 
     def _settled(self, queue: Queue) -> None:
         self._arm(queue)
-        self.pump.wake(queue)
+        self.dispatcher.wake(queue)
         if queue.waiting_room:
             queue.wake_publishers()
 

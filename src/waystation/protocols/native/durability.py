@@ -15,17 +15,17 @@ from waystation.queues.feed import Receipt
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session, Timing
 
-Keeping = tuple[int, Any]
+Durability = tuple[int, Any]
 """(request, what to answer when it is durable)."""
 
 
-def kept(session: Session, receipt: Receipt | None, answers: list[Keeping]) -> None:
+def kept(session: Session, receipt: Receipt | None, answers: list[Durability]) -> None:
     """Answers when it is durable; at once if nothing had to be written."""
     keep_all(session, () if receipt is None else (receipt,), answers)
 
 
 def keep_all(
-    session: Session, receipts: Sequence[Receipt], answers: list[Keeping], timing: Timing | None = None
+    session: Session, receipts: Sequence[Receipt], answers: list[Durability], timing: Timing | None = None
 ) -> None:
     """`timing`: of the request, where it is not the one that is being handled at this moment."""
     answers = [keeping for keeping in answers if keeping[0]]
@@ -38,15 +38,15 @@ def keep_all(
             session.answer(request, value)
         return
     session.began(len(answers))
-    session.broker.when_kept(receipts, _Answering(session, answers, timing))
+    session.broker.when_durable(receipts, _Answering(session, answers, timing))
 
 
 class _Answering:
-    """What `when_kept` calls; a class, since it is made for every write and this is smaller than a closure."""
+    """What `when_durable` calls; a class, since it is made for every write and this is smaller than a closure."""
 
     __slots__ = ("_answers", "_session", "_timing")
 
-    def __init__(self, session: Session, answers: list[Keeping], timing: Timing) -> None:
+    def __init__(self, session: Session, answers: list[Durability], timing: Timing) -> None:
         self._session = session
         self._answers = answers
         self._timing = timing
