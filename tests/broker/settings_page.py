@@ -13,54 +13,54 @@ HEAD = """\
 
 <!-- Made from src/waystation/config.py by `python -m tests.broker.settings_page`; a test fails when the two differ. -->
 
-Names are Kafka's where Kafka has the setting, so that scripts and tools work as they are; what is Waystation's alone
-starts with `waystation.`. Values are written as Kafka writes them: `true`, `604800000`, `delete,compact`. A name that
-does not exist or a value that cannot be is refused, with the nearest name or the allowed values.
+Names are Kafka's where Kafka has the setting, so that scripts and tools work unchanged; Waystation's own settings
+start with `waystation.`. Values are written as in Kafka: `true`, `604800000`, `delete,compact`. An unknown name or an
+invalid value is refused, and the error has the nearest name or the allowed values.
 
-Where a setting comes from, the first that has it:
+A value comes from the first of these sources that has it:
 
 1. **topic settings**: the topic's own (`waystation topics create --set`, `waystation topics alter --set`, a Kafka admin
    client), then the broker's default for topics, then the default in the table;
-2. **broker settings**: what was changed at run time (`waystation config set`, the dashboard, a Kafka admin client; kept
-   in the catalog, so it survives a restart), then the command line of `waystation serve`, then the environment
+2. **broker settings**: changes at run time (`waystation config set`, the dashboard, a Kafka admin client; stored
+   in the catalog, so they survive a restart), then the command line of `waystation serve`, then the environment
    (`WAYSTATION_SET_LOG_RETENTION_MS`), then the config file, then the default in the table.
-   [Configuration](../operations/configuration.md) says more.
+   [Configuration](../operations/configuration.md) has the details.
 
-A change takes effect at once, also for logs that are open, except where the table says *at start*.
+A change takes effect immediately, also for open logs, except where the table says *at start*.
 """
 
 AT_START = """\
 ## What no client can change
 
-Any client that reaches a port may change settings at run time. So the settings that hold up a promise to other clients,
-or a bound on what one client may take, are read at the start only: from the config file, the environment and the flags
-of `waystation serve`. A change is refused on every protocol (Kafka: `INVALID_CONFIG`, and `DescribeConfigs` says that
-they are read-only; HTTP: 400), with a sentence that says where to set it. They are these, and why:
+Any client that can reach a port may change settings at run time. So settings that guarantee something to other clients,
+or that limit what one client may use, are read only at the start: from the config file, the environment and the flags
+of `waystation serve`. A change is refused on every protocol (Kafka: `INVALID_CONFIG`, and `DescribeConfigs` shows them
+as read-only; HTTP: 400), and the error says where to set it:
 
 | setting | why |
 | --- | --- |
 """
 
 AFTER = """\
-What the other settings do, a client could do anyway (the defaults for topics, which any client may override or whose
-topics it may delete), or it costs others no message and no memory: `auto.create.topics.enable`, `num.partitions`,
-`group.initial.rebalance.delay.ms`, `log.retention.check.interval.ms`, `log.cleaner.backoff.ms`,
-`waystation.checkpoint.interval.ms`.
+Changing one of the other settings gives a client no power that it does not have anyway (defaults for topics, which any
+client may override or whose topics it may delete), or costs others no message and no memory:
+`auto.create.topics.enable`, `num.partitions`, `group.initial.rebalance.delay.ms`, `log.retention.check.interval.ms`,
+`log.cleaner.backoff.ms`, `waystation.checkpoint.interval.ms`.
 
-Earlier versions let clients change some of these and stored the value in the catalog. It is **not honoured any more**:
-the start warns of each such value with its name, the value of the config file (or the default) holds, and
+Earlier versions let clients change some of these and stored the value in the catalog. Such a value is **ignored now**:
+the broker warns of each one by name when it starts, uses the value of the config file (or the default), and
 `waystation config set --unset NAME` removes the stored one.
 """
 
 LIMITS = f"""\
 ## Limits
 
-- "Accepted for compatibility" means what it says: the value is kept and shown, and does nothing.
+- "Accepted for compatibility" means that the value is stored and shown, and has no effect.
 - `{FOREVER}` (2^63 − 1) is Kafka's way to write "no limit" in a 64-bit setting; the tables say *no limit*.
 - `segment.bytes` and `max.message.bytes` end at 2 GiB − 1, since positions and lengths have 32 bits in the file format.
 - With one broker there is one replica: a topic with `min.insync.replicas` above 1 refuses publishes with `acks=all`.
 - Settings are per topic or per broker; there are none per client yet.
-- There is no role of an administrator: who may change a setting at run time is everybody or nobody.
+- There is no administrator role: either everybody or nobody may change a setting at run time.
 """
 
 
