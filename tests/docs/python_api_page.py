@@ -25,20 +25,19 @@ HEAD = """\
 
 <!-- Made from the docstrings by `python -m tests.docs.python_api_page`; a test fails when the two differ. -->
 
-Every public name of the package, with what its docstring says. How to use them is in
-[the Python client](../guide/python-client.md). `waystation.aio` has the same classes for asyncio: what waits here is
-awaited there.
+Every public name of the package, with its docstring. [The Python client](../guide/python-client.md) explains how to use
+them. `waystation.aio` has the same classes for asyncio: methods that block here are awaited there.
 """
 
 LIMITS = """\
 ## Limits
 
-- What is not on this page is not public, whatever it is called: it may change with every version.
+- A name that is not on this page is not public: it may change with every version.
 - Names under `waystation.spark` are in the guides of Spark ([reading](../guide/spark-source.md),
   [writing](../guide/spark-sink.md), [queues](../guide/spark-queues.md)); pytest's fixtures in
   [testing with pytest](../guide/testing-with-pytest.md).
 - Types such as `Seconds` (a number or a `timedelta`), `Moment` (a `datetime` or seconds since 1970) and `Value` (bytes,
-  text, or anything that JSON can say) are names for signatures; there is nothing to import.
+  text, or any JSON value) are names for signatures; you cannot import them.
 """
 
 FUNCTIONS: tuple[tuple[str, Callable[..., Any]], ...] = (
