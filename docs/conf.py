@@ -87,6 +87,7 @@ SECTIONS = (
             "reference/durability",
             "reference/on-disk",
             "reference/benchmarks",
+            "reference/glossary",
         ),
         "reference",
     ),
