@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.native.document_zero import MessageConsumer, MessageProducer
+from tests.protocols.native.plain_client import MessageConsumer, MessageProducer
 from tests.protocols.native.kit import JsonLines
 from tests.support.names import unique
 from tests.support.ports import split_address
