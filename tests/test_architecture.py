@@ -1,4 +1,4 @@
-"""The rules of DESIGN.md that a machine can keep: who touches the outside world, what an import costs, what is public.
+"""Rules of CONTRIBUTING.md that a machine can keep: who touches the outside world, cost of an import, what is public.
 
 The direction of imports is checked beside this by import-linter (`make contracts`, contracts in pyproject.toml).
 """
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "waystation"
 
 CORE = ("log", "queues", "groups", "transactions", "routing", "cluster")
-"""The packages that see the world only through what is handed to them (rule 6)."""
+"""The packages that see the world only through what is handed to them."""
 
 OUTSIDE = frozenset(
     {
@@ -125,7 +125,7 @@ def test_the_core_reaches_the_world_only_through_what_it_is_handed() -> None:
         for path in core_files()
         for line, reason in reaches_outside(path.read_text())
     ]
-    assert not found, "time, randomness, disk and threads come from world/ (DESIGN rule 6)"
+    assert not found, "time, randomness, disk and threads come from world/"
 
 
 def test_every_folder_of_the_package_is_a_package() -> None:

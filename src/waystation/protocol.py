@@ -46,7 +46,7 @@ class Ping(Command, tag="ping"):
 
 
 class Stats(Command, tag="stats"):
-    """→ dict: counters and what there is, as document 0 has it, and more."""
+    """→ dict: counters and what there is, by the names that the plain actions have, and more."""
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The promises to users that queues, publish/subscribe and the client keep, one test a line of FEATURES.
+"""The promises to users that queues, publish/subscribe and the client keep, one test for each.
 
 Each runs with the sync and the asyncio client, against a server process and against a broker in this process. Details
 are tested elsewhere; here a user does the thing once, as the guides say it.
@@ -39,7 +39,7 @@ def payloads(messages: list[Any]) -> list[bytes]:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def test_m1_a_message_keeps_all_its_fields(mq: Any, name: str) -> None:
+def test_a_message_keeps_all_its_fields(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     before = time.time()
     queue.put(
@@ -56,7 +56,7 @@ def test_m1_a_message_keeps_all_its_fields(mq: Any, name: str) -> None:
     message.ack()
 
 
-def test_m2_text_json_and_binary_come_back_as_what_they_were(mq: Any, name: str) -> None:
+def test_text_json_and_binary_come_back_as_what_they_were(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     values = ["text", {"json": [1, 2.5, None]}, b"\x80binary"]
     for value in values:
@@ -69,7 +69,7 @@ def test_m2_text_json_and_binary_come_back_as_what_they_were(mq: Any, name: str)
     queue.ack_many(messages)
 
 
-def test_m4_a_message_is_found_by_its_id(mq: Any, name: str) -> None:
+def test_a_message_is_found_by_its_id(mq: Any, name: str) -> None:
     mq.queue(name).put("x", id=f"{name}-1", delay=100)
     found = mq.find(f"{name}-1")
     assert (found.place, found.state, found.text()) == (f"queue:{name}", "parked", "x")
@@ -78,7 +78,7 @@ def test_m4_a_message_is_found_by_its_id(mq: Any, name: str) -> None:
     assert mq.find("no such id") is None
 
 
-def test_m5_an_id_is_used_once_within_the_window(mq: Any, name: str) -> None:
+def test_an_id_is_used_once_within_the_window(mq: Any, name: str) -> None:
     queue = mq.queue(name, dedup_window=600)
     queue.put("first", id="a")
     with pytest.raises(AlreadyExists, match="id"):
@@ -90,7 +90,7 @@ def test_m5_an_id_is_used_once_within_the_window(mq: Any, name: str) -> None:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def test_q1_queues_are_made_described_purged_and_deleted(mq: Any, name: str) -> None:
+def test_queues_are_made_described_purged_and_deleted(mq: Any, name: str) -> None:
     queue = mq.queue(name, max_length=10)
     queue.put_many(["a", "b"])
     assert payloads(queue.peek(10)) == [b"a", b"b"]
@@ -104,7 +104,7 @@ def test_q1_queues_are_made_described_purged_and_deleted(mq: Any, name: str) -> 
         mq.queue(f"{name}x", passive=True)
 
 
-def test_q2_competing_consumers_get_each_message_once(mq: Any, name: str) -> None:
+def test_competing_consumers_get_each_message_once(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     with queue.consume(prefetch=2, manual=True) as first, queue.consume(prefetch=2, manual=True) as second:
         queue.put_many([str(i) for i in range(4)])
@@ -117,7 +117,7 @@ def test_q2_competing_consumers_get_each_message_once(mq: Any, name: str) -> Non
     queue.delete()
 
 
-def test_q3_ack_reject_requeue_and_more_time(mq: Any, name: str) -> None:
+def test_ack_reject_requeue_and_more_time(mq: Any, name: str) -> None:
     queue = mq.queue(name, hold=1, retry=waystation.Retry(0))
     queue.put_many(["a", "b", "c"])
     a, b, c = queue.get_many(3, timeout=10)
@@ -136,7 +136,7 @@ def test_q3_ack_reject_requeue_and_more_time(mq: Any, name: str) -> None:
             third.ack()
 
 
-def test_q4_retries_with_backoff_then_the_dead_letter_queue_with_the_story(mq: Any, name: str) -> None:
+def test_retries_with_backoff_then_the_dead_letter_queue_with_the_story(mq: Any, name: str) -> None:
     queue = mq.queue(name, max_deliveries=2, retry=waystation.Retry(0.01), dead_letter=f"{name}.dead")
     queue.put("poison")
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_q4_retries_with_backoff_then_the_dead_letter_queue_with_the_story(mq: A
     assert abs(death["time"] / 1000 - time.time()) < 60
 
 
-def test_q5_dead_letters_are_looked_into_and_sent_back(mq: Any, name: str) -> None:
+def test_dead_letters_are_looked_into_and_sent_back(mq: Any, name: str) -> None:
     queue = mq.queue(name, dead_letter=f"{name}.dead")
     assert queue.dead_letters().peek(1) == []
     for n in range(4):
@@ -164,14 +164,14 @@ def test_q5_dead_letters_are_looked_into_and_sent_back(mq: Any, name: str) -> No
     assert size(dead) == 2
 
 
-def test_q6_higher_priorities_come_first(mq: Any, name: str) -> None:
+def test_higher_priorities_come_first(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     for value, priority in (("a", 0), ("b", 5), ("c", 9), ("d", 5), ("e", waystation.Priority.HIGH)):
         queue.put(value, priority=priority)
     assert payloads(queue.get_many(10, timeout=10)) == [b"c", b"b", b"d", b"e", b"a"]
 
 
-def test_q7_delayed_messages_wait_and_can_be_cancelled(mq: Any, name: str) -> None:
+def test_delayed_messages_wait_and_can_be_cancelled(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     start = time.time()
     queue.put("late", delay=0.5)
@@ -183,7 +183,7 @@ def test_q7_delayed_messages_wait_and_can_be_cancelled(mq: Any, name: str) -> No
     assert time.time() - start >= 0.5
 
 
-def test_q8_expired_messages_are_never_delivered(mq: Any, name: str) -> None:
+def test_expired_messages_are_never_delivered(mq: Any, name: str) -> None:
     queue = mq.queue(name, ttl=3600, dead_letter=f"{name}.dead")
     queue.put("short", ttl=0.05)
     queue.put("long")
@@ -195,7 +195,7 @@ def test_q8_expired_messages_are_never_delivered(mq: Any, name: str) -> None:
     assert dead.deaths[0]["reason"] == "expired"
 
 
-def test_q9_bounded_queues_refuse_wait_or_drop(mq: Any, name: str) -> None:
+def test_bounded_queues_refuse_wait_or_drop(mq: Any, name: str) -> None:
     small = mq.queue(name, max_length=1)
     small.put("a")
     with pytest.raises(Full, match="max_length"):
@@ -208,7 +208,7 @@ def test_q9_bounded_queues_refuse_wait_or_drop(mq: Any, name: str) -> None:
     assert payloads(rolling.peek(10)) == [b"bb", b"cc"]
 
 
-def test_q10_many_queues(mq: Any, name: str) -> None:
+def test_many_queues(mq: Any, name: str) -> None:
     """A million are in the benchmarks."""
     for n in range(300):
         mq.queue(f"{name}.{n}").put(str(n))
@@ -218,7 +218,7 @@ def test_q10_many_queues(mq: Any, name: str) -> None:
 # -- publish/subscribe and routing -------------------------------------------------------------------------------------
 
 
-def test_p1_patterns_match_topics_that_come_later(mq: Any, name: str) -> None:
+def test_patterns_match_topics_that_come_later(mq: Any, name: str) -> None:
     with (
         mq.subscribe(f"{name}.*.eu") as star,
         mq.subscribe(f"{name}.#") as all_of_it,
@@ -232,7 +232,7 @@ def test_p1_patterns_match_topics_that_come_later(mq: Any, name: str) -> None:
         assert star.get_message(timeout=0.05) is None
 
 
-def test_p2_durable_subscriptions_are_shared_and_remember(mq: Any, name: str) -> None:
+def test_durable_subscriptions_are_shared_and_remember(mq: Any, name: str) -> None:
     mq.create_topic(name)
     with mq.subscribe(name, group=f"{name}.billing", start="earliest", manual=True) as first:
         mq.publish_many(name, ["a", "b"])
@@ -244,7 +244,7 @@ def test_p2_durable_subscriptions_are_shared_and_remember(mq: Any, name: str) ->
         again.ack()
 
 
-def test_p3_the_last_n_come_first(mq: Any, name: str) -> None:
+def test_the_last_n_come_first(mq: Any, name: str) -> None:
     mq.publish_many(name, ["a", "b", "c"])
     with mq.subscribe(name, history=2) as subscription:
         assert [subscription.get_message(timeout=20).payload for _ in range(2)] == [b"b", b"c"]
@@ -253,7 +253,7 @@ def test_p3_the_last_n_come_first(mq: Any, name: str) -> None:
         assert mq.describe_topic(name).subscribers >= 1
 
 
-def test_p4_exchanges_route_by_key_header_and_content(mq: Any, name: str) -> None:
+def test_exchanges_route_by_key_header_and_content(mq: Any, name: str) -> None:
     queues = {kind: mq.queue(f"{name}.{kind}") for kind in ("direct", "fanout", "topic", "headers", "filter")}
     bindings: dict[str, dict[str, Any]] = {
         "direct": {"key": "red"},
@@ -271,7 +271,7 @@ def test_p4_exchanges_route_by_key_header_and_content(mq: Any, name: str) -> Non
     assert counts == {"direct": 1, "fanout": 2, "topic": 1, "headers": 1, "filter": 1}
 
 
-def test_p5_request_and_reply(mq: Any, name: str) -> None:
+def test_request_and_reply(mq: Any, name: str) -> None:
     with pytest.raises(NotFound):
         mq.request(name, [1], timeout=5)
 
@@ -289,7 +289,7 @@ def test_p5_request_and_reply(mq: Any, name: str) -> None:
 # -- guarantees --------------------------------------------------------------------------------------------------------
 
 
-def test_g4_guarantees_are_chosen_by_producer_and_subscription(mq: Any, name: str) -> None:
+def test_guarantees_are_chosen_by_producer_and_subscription(mq: Any, name: str) -> None:
     queue = mq.queue(name)
     queue.put("a")
     with queue.consume(guarantee="at-most-once") as subscription:
@@ -305,7 +305,7 @@ def test_g4_guarantees_are_chosen_by_producer_and_subscription(mq: Any, name: st
     assert size(once) == 1
 
 
-def test_g5_a_transaction_over_topics_and_queues(mq: Any, name: str) -> None:
+def test_a_transaction_over_topics_and_queues(mq: Any, name: str) -> None:
     queue, out = mq.queue(name), mq.queue(f"{name}.out")
     queue.put("work")
     message = queue.get(timeout=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,8 @@ _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _PATH = re.compile(rf"(?:{'|'.join(TOPS)})(?:/[\w.*-]+)*")
 _FILE = re.compile(r"[\w*]+\.(?:py|json|md|toml)")
 _NAME = re.compile(r"(?:[\w.]+\.)?(\w+)\(\)|((?:[A-Z][a-z]+)+)|([A-Z_]{4,})")
+_DOCUMENT = re.compile(r"\b[A-Z]{3,}\.md\b")
+_ELSEWHERE = re.compile(r"\bDESIGN\b|\b[Dd]ocument (?:0|zero)\b|\bFEATURES [A-Z]\d|\(rule \d\)")
 _DEFINED = re.compile(r"^(?:    )?(?:async )?(?:def|class) (\w+)|^([A-Z][A-Z_]+)\b.* = ", re.MULTILINE)
 
 
@@ -75,3 +78,20 @@ def test_the_changelog_begins_with_what_is_not_released() -> None:
     versions = [tuple(int(part) for part in heading.split(".")) for heading in headings[1:]]
     assert headings[0] == "Unreleased"
     assert versions == sorted(versions, reverse=True)
+
+
+def test_nothing_in_the_tree_refers_to_a_document_that_is_not_in_it() -> None:
+    """Contributors have the repository and nothing else."""
+    sources = [
+        path for top in TOPS for path in (ROOT / top).rglob("*") if path.suffix in (".py", ".md", ".toml", ".js")
+    ]
+    sources += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    known = {path.name for path in sources if path.suffix == ".md"}
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources
+        if path != Path(__file__)
+        for name in [*_DOCUMENT.findall(path.read_text()), *_ELSEWHERE.findall(path.read_text())]
+        if name not in known
+    ]
+    assert missing == []

@@ -44,7 +44,7 @@ def _info(broker: ManagedBroker, topic: Topic) -> TopicInfo:
 
 
 def stats(broker: ManagedBroker) -> dict[str, Any]:
-    """Counters and what there is: the names of document 0, and more.
+    """Counters and what there is: the names that the plain actions have, and more.
 
     `messages_published` is what topics have and what was put into queues since the start of the broker;
     `messages_delivered` is what queues delivered since then.

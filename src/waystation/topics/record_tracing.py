@@ -1,6 +1,6 @@
 """Record batches that may have messages to trace: those in whose bytes the word `traceparent` occurs.
 
-What is compressed is not opened for that: a batch goes through the broker as it is (rule 2), and a word in it cannot be
+What is compressed is not opened for that: a batch goes through the broker as it is, and a word in it cannot be
 seen from outside. Called only where the broker traces; on the loop's thread.
 """
 

@@ -1,6 +1,6 @@
-"""The client of document 0, spoken exactly as it is written there: the same fields, one socket, one answer per request.
+"""A small client of the plain actions, as people have written it: one socket, one answer per request.
 
-Only what it prints is left out, and what cannot be sent is raised.
+The broker must not change what it sends and reads. What cannot be sent is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages (FEATURES M1, M2, M4, M5), shown with nothing but a socket and JSON."""
+"""Messages: content, headers, priorities, times; shown with nothing but a socket and JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _of_sender(message: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name in EVERYTHING or name in ("encoding", "key_base64")}
 
 
-def test_m1_every_field_comes_back_from_a_queue(lines: JsonLines) -> None:
+def test_every_field_comes_back_from_a_queue(lines: JsonLines) -> None:
     queue = lines.queue(unique("m1"))
     lines.put(queue, EVERYTHING)
     (message,) = lines.get(queue)
@@ -44,7 +44,7 @@ def test_m1_every_field_comes_back_from_a_queue(lines: JsonLines) -> None:
     assert abs(message["taken_ms"] - time.time() * 1000) < 60_000
 
 
-def test_m1_every_field_comes_back_from_a_topic(lines: JsonLines) -> None:
+def test_every_field_comes_back_from_a_topic(lines: JsonLines) -> None:
     topic = unique("m1")
     lines.ask("publish_messages", topic=topic, message=EVERYTHING)
     lines.ask("subscribe_topics", consumer=1, topics=[topic], mode="shared", group=topic, start="earliest", credit=1)
@@ -63,7 +63,7 @@ def test_m1_every_field_comes_back_from_a_topic(lines: JsonLines) -> None:
     assert (message["source"], message["partition"], message["offset"]) == (topic, 0, 0)
 
 
-def test_m1_bytes_that_are_no_text_survive(lines: JsonLines, frames: Frames) -> None:
+def test_bytes_that_are_no_text_survive(lines: JsonLines, frames: Frames) -> None:
     queue = lines.queue(unique("m1"))
     raw = bytes(range(256))
     text = base64.b64encode(raw).decode()
@@ -81,7 +81,7 @@ def test_m1_bytes_that_are_no_text_survive(lines: JsonLines, frames: Frames) -> 
     assert (again[3][0], again[3][2], again[3][3]) == (raw, raw, {"h": raw, "t": "x"})
 
 
-def test_m2_text_json_and_bytes(lines: JsonLines) -> None:
+def test_text_json_and_bytes(lines: JsonLines) -> None:
     queue = lines.queue(unique("m2"))
     lines.put(queue, {"payload": "text"}, {"json": {"a": [1, None]}}, {"payload_base64": "AP8="})
     text, json_value, binary = lines.get(queue, 3)
@@ -111,7 +111,7 @@ def test_m2_text_json_and_bytes(lines: JsonLines) -> None:
         ([], "message"),
     ],
 )
-def test_m1_a_message_that_makes_no_sense_names_the_field(lines: JsonLines, message: Any, field: str) -> None:
+def test_a_message_that_makes_no_sense_names_the_field(lines: JsonLines, message: Any, field: str) -> None:
     queue = lines.queue(unique("m1"))
     refused = lines.refusal("put", queue=queue, messages=[message])
     assert refused.kind == "Invalid"
@@ -119,14 +119,14 @@ def test_m1_a_message_that_makes_no_sense_names_the_field(lines: JsonLines, mess
     assert lines.counts(queue) == (0, 0, 0)
 
 
-def test_m1_a_payload_over_the_limit_is_too_large(lines: JsonLines) -> None:
+def test_a_payload_over_the_limit_is_too_large(lines: JsonLines) -> None:
     """A queue takes larger ones than a topic: more than a line can hold."""
     large = {"payload": "x" * (2 * 1024 * 1024)}
     assert lines.ask("put", queue=lines.queue(unique("m1")), message=large)["count"] == 1
     assert lines.refusal("publish_messages", topic=unique("m1"), message=large).kind == "TooLarge"
 
 
-def test_m4_a_message_is_found_by_its_id(lines: JsonLines) -> None:
+def test_a_message_is_found_by_its_id(lines: JsonLines) -> None:
     queue, topic = lines.queue(unique("m4")), unique("m4")
     mine, yours = unique("id"), unique("id")
     lines.put(queue, {"payload": "in a queue", "id": mine, "delay_ms": 10**9}, "anonymous")
@@ -141,7 +141,7 @@ def test_m4_a_message_is_found_by_its_id(lines: JsonLines) -> None:
     assert lines.ask("find", message_id=mine, queue=queue)["place"] == f"queue:{queue}"
 
 
-def test_m5_an_id_counts_once_in_its_window(lines: JsonLines) -> None:
+def test_an_id_counts_once_in_its_window(lines: JsonLines) -> None:
     queue = lines.queue(unique("m5"), dedup_window_ms=3_600_000)
     lines.put(queue, {"payload": "a", "id": "1"})
     answer = lines.put(
@@ -151,7 +151,7 @@ def test_m5_an_id_counts_once_in_its_window(lines: JsonLines) -> None:
     assert lines.get_payloads(queue) == ["a", "b"]
 
 
-def test_m5_the_window_survives_a_restart(tmp_path: Path) -> None:
+def test_the_window_survives_a_restart(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         with JsonLines(server.bootstrap) as lines:
             lines.queue("once", dedup_window_ms=3_600_000)

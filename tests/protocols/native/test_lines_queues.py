@@ -1,4 +1,4 @@
-"""What a queue can do (FEATURES Q1 to Q9), shown with nothing but a socket and JSON."""
+"""What a queue can do, shown with nothing but a socket and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _wait_until(lines: JsonLines, queue: str, counts: tuple[int, int, int]) -> N
 # -- Q1 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_q1_a_queue_is_made_described_listed_peeked_purged_and_deleted(lines: JsonLines) -> None:
+def test_a_queue_is_made_described_listed_peeked_purged_and_deleted(lines: JsonLines) -> None:
     queue = lines.queue(unique("q1"), max_deliveries=3)
     assert lines.put(queue, "a", "b", "c") == {"first": 0, "count": 3, "duplicates": []}
     info = lines.ask("describe_queue", queue=queue)
@@ -36,7 +36,7 @@ def test_q1_a_queue_is_made_described_listed_peeked_purged_and_deleted(lines: Js
     assert lines.refusal("describe_queue", queue=queue).kind == "NotFound"
 
 
-def test_q1_declaring_alike_is_fine_and_otherwise_is_a_conflict(lines: JsonLines) -> None:
+def test_declaring_alike_is_fine_and_otherwise_is_a_conflict(lines: JsonLines) -> None:
     queue = lines.queue(unique("q1"), hold_ms=5000)
     lines.queue(queue, hold_ms=5000)
     lines.ask("declare_queue", queue=queue)
@@ -48,7 +48,7 @@ def test_q1_declaring_alike_is_fine_and_otherwise_is_a_conflict(lines: JsonLines
     assert lines.refusal("declare_queue", queue=unique("none"), passive=True).kind == "NotFound"
 
 
-def test_q1_an_unknown_queue_names_near_ones(lines: JsonLines) -> None:
+def test_an_unknown_queue_names_near_ones(lines: JsonLines) -> None:
     queue = lines.queue(unique("invoices"))
     actions: dict[str, dict[str, Any]] = {
         "put": {"message": {"payload": "x"}},
@@ -61,7 +61,7 @@ def test_q1_an_unknown_queue_names_near_ones(lines: JsonLines) -> None:
         assert repr(queue) in refused.text
 
 
-def test_q1_an_exclusive_queue_goes_with_its_connection(server: Server, lines: JsonLines) -> None:
+def test_an_exclusive_queue_goes_with_its_connection(server: Server, lines: JsonLines) -> None:
     name = unique("mine")
     with JsonLines(server.bootstrap) as owner:
         owner.queue(name, exclusive=True)
@@ -69,7 +69,7 @@ def test_q1_an_exclusive_queue_goes_with_its_connection(server: Server, lines: J
     wait_for(lambda: lines.try_ask("describe_queue", queue=name)["status"] == "error", "the queue is gone")
 
 
-def test_q1_an_auto_delete_queue_goes_with_its_last_consumer(server: Server, lines: JsonLines) -> None:
+def test_an_auto_delete_queue_goes_with_its_last_consumer(server: Server, lines: JsonLines) -> None:
     queue = lines.queue(unique("auto"), auto_delete=True)
     with JsonLines(server.bootstrap) as consumer:
         consumer.ask("consume_queue", consumer=1, queue=queue)
@@ -77,12 +77,12 @@ def test_q1_an_auto_delete_queue_goes_with_its_last_consumer(server: Server, lin
     wait_for(lambda: lines.try_ask("describe_queue", queue=queue)["status"] == "error", "the queue is gone")
 
 
-def test_q1_an_expiring_queue_goes_when_nobody_uses_it(lines: JsonLines) -> None:
+def test_an_expiring_queue_goes_when_nobody_uses_it(lines: JsonLines) -> None:
     queue = lines.queue(unique("expiring"), expires_ms=200)
     wait_for(lambda: lines.try_ask("delete_queue", queue=queue)["status"] == "error" or None, "the queue is gone")
 
 
-def test_q1_a_consumer_is_told_that_its_queue_is_gone(lines: JsonLines, other: JsonLines) -> None:
+def test_a_consumer_is_told_that_its_queue_is_gone(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q1"))
     lines.ask("consume_queue", consumer=4, queue=queue, credit=10)
     other.ask("delete_queue", queue=queue)
@@ -95,7 +95,7 @@ def test_q1_a_consumer_is_told_that_its_queue_is_gone(lines: JsonLines, other: J
 # -- Q2 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_q2_messages_are_pushed_as_far_as_credit_goes(lines: JsonLines, other: JsonLines) -> None:
+def test_messages_are_pushed_as_far_as_credit_goes(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q2"))
     lines.put(queue, *"abcde")
     lines.ask("consume_queue", consumer=1, queue=queue, credit=2)
@@ -108,7 +108,7 @@ def test_q2_messages_are_pushed_as_far_as_credit_goes(lines: JsonLines, other: J
     assert [message["payload"] for message in lines.delivered(1)] == ["f"]
 
 
-def test_q2_competing_consumers_share_and_prefetch_holds_them_back(lines: JsonLines, other: JsonLines) -> None:
+def test_competing_consumers_share_and_prefetch_holds_them_back(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q2"))
     lines.ask("consume_queue", consumer=1, queue=queue, credit=100, prefetch=2)
     other.ask("consume_queue", consumer=1, queue=queue, credit=100, prefetch=2)
@@ -121,7 +121,7 @@ def test_q2_competing_consumers_share_and_prefetch_holds_them_back(lines: JsonLi
     assert lines.counts(queue) == (5, 0, 4)
 
 
-def test_q2_an_exclusive_consumer_is_alone(lines: JsonLines, other: JsonLines) -> None:
+def test_an_exclusive_consumer_is_alone(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q2"))
     lines.ask("consume_queue", consumer=1, queue=queue, exclusive=True)
     assert other.refusal("consume_queue", consumer=1, queue=queue).kind == "Conflict"
@@ -130,7 +130,7 @@ def test_q2_an_exclusive_consumer_is_alone(lines: JsonLines, other: JsonLines) -
 # -- Q3 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_q3_ack_reject_and_release(lines: JsonLines) -> None:
+def test_ack_reject_and_release(lines: JsonLines) -> None:
     queue = lines.queue(unique("q3"), retry_base_ms=0)
     lines.put(queue, "a", "b", "c")
     a, b, c = lines.get(queue, 3)
@@ -143,7 +143,7 @@ def test_q3_ack_reject_and_release(lines: JsonLines) -> None:
     assert (again["payload"], again["deliveries"]) == ("b", 2)
 
 
-def test_q3_acks_in_batches(lines: JsonLines) -> None:
+def test_acks_in_batches(lines: JsonLines) -> None:
     queue = lines.queue(unique("q3"))
     lines.put(queue, *map(str, range(100)))
     messages = lines.get(queue, 100)
@@ -152,7 +152,7 @@ def test_q3_acks_in_batches(lines: JsonLines) -> None:
     assert lines.counts(queue) == (0, 0, 0)
 
 
-def test_q3_an_ack_of_what_is_not_held_is_a_conflict(lines: JsonLines, other: JsonLines) -> None:
+def test_an_ack_of_what_is_not_held_is_a_conflict(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q3"))
     lines.put(queue, "a", "b")
     a, b = lines.get(queue, 2)
@@ -166,7 +166,7 @@ def test_q3_an_ack_of_what_is_not_held_is_a_conflict(lines: JsonLines, other: Js
     assert lines.refusal("settle", consumer=b["consumer"], runs=[[-5, 1]]).kind == "Invalid"
 
 
-def test_q3_a_hold_runs_out_unless_it_is_touched(lines: JsonLines, other: JsonLines) -> None:
+def test_a_hold_runs_out_unless_it_is_touched(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q3"))
     lines.put(queue, "a", "b")
     kept, left = lines.get(queue, 2, hold_ms=400)
@@ -178,7 +178,7 @@ def test_q3_a_hold_runs_out_unless_it_is_touched(lines: JsonLines, other: JsonLi
     assert lines.refusal("touch", consumer=left["consumer"], tags=[left["tag"]]).kind == "Conflict"
 
 
-def test_q3_what_a_lost_connection_held_goes_to_others(server: Server, lines: JsonLines) -> None:
+def test_what_a_lost_connection_held_goes_to_others(server: Server, lines: JsonLines) -> None:
     queue = lines.queue(unique("q3"))
     lines.put(queue, "a")
     with JsonLines(server.bootstrap) as doomed:
@@ -195,7 +195,7 @@ def _dead_letter_pair(lines: JsonLines, **settings: Any) -> tuple[str, str]:
     return lines.queue(unique("q4"), dead_letter=dead, **settings), dead
 
 
-def test_q4_retries_back_off_and_end_in_the_dead_letter_queue(lines: JsonLines) -> None:
+def test_retries_back_off_and_end_in_the_dead_letter_queue(lines: JsonLines) -> None:
     queue, dead = _dead_letter_pair(lines, max_deliveries=2, retry_base_ms=200)
     lines.put(queue, {"payload": "bad", "id": "the-id", "headers": {"k": "v"}})
     (first,) = lines.get(queue)
@@ -212,7 +212,7 @@ def test_q4_retries_back_off_and_end_in_the_dead_letter_queue(lines: JsonLines) 
     assert "it still does not fit" in story
 
 
-def test_q4_killed_is_dead_at_once(lines: JsonLines) -> None:
+def test_killed_is_dead_at_once(lines: JsonLines) -> None:
     queue, dead = _dead_letter_pair(lines, max_deliveries=10)
     lines.put(queue, "bad")
     lines.settle(lines.get(queue)[0], "kill", error="no use")
@@ -220,7 +220,7 @@ def test_q4_killed_is_dead_at_once(lines: JsonLines) -> None:
     assert "rejected" in str(letter["headers"]["x-death"])
 
 
-def test_q5_dead_letters_are_seen_filtered_and_sent_back(lines: JsonLines) -> None:
+def test_dead_letters_are_seen_filtered_and_sent_back(lines: JsonLines) -> None:
     queue, dead = _dead_letter_pair(lines, max_deliveries=1)
     lines.put(queue, *({"payload": str(i), "headers": {"n": i}} for i in range(6)))
     for message in lines.get(queue, 6):
@@ -239,14 +239,14 @@ def test_q5_dead_letters_are_seen_filtered_and_sent_back(lines: JsonLines) -> No
 # -- Q6, Q7, Q8, Q9 ----------------------------------------------------------------------------------------------------
 
 
-def test_q6_higher_priorities_first_and_fifo_within_one(lines: JsonLines) -> None:
+def test_higher_priorities_first_and_fifo_within_one(lines: JsonLines) -> None:
     queue = lines.queue(unique("q6"))
     for i, priority in enumerate([0, 9, 5, 9, 0, 5]):
         lines.put(queue, {"payload": str(i), "priority": priority})
     assert lines.get_payloads(queue) == ["1", "3", "2", "5", "0", "4"]
 
 
-def test_q7_delayed_messages_come_when_they_are_due(lines: JsonLines) -> None:
+def test_delayed_messages_come_when_they_are_due(lines: JsonLines) -> None:
     queue = lines.queue(unique("q7"))
     now_ms = int(time.time() * 1000)
     lines.put(queue, {"payload": "later", "delay_ms": 300}, {"payload": "at", "deliver_at_ms": now_ms + 600})
@@ -260,7 +260,7 @@ def test_q7_delayed_messages_come_when_they_are_due(lines: JsonLines) -> None:
     assert time.time() * 1000 >= now_ms + 600
 
 
-def test_q7_a_delayed_message_can_be_cancelled(lines: JsonLines) -> None:
+def test_a_delayed_message_can_be_cancelled(lines: JsonLines) -> None:
     queue = lines.queue(unique("q7"))
     lines.put(queue, {"payload": "never", "id": "c-1", "delay_ms": 10**10})
     assert lines.ask("cancel", queue=queue, message_id="c-1") is True
@@ -268,7 +268,7 @@ def test_q7_a_delayed_message_can_be_cancelled(lines: JsonLines) -> None:
     assert lines.counts(queue) == (0, 0, 0)
 
 
-def test_q8_expired_messages_are_never_delivered(lines: JsonLines) -> None:
+def test_expired_messages_are_never_delivered(lines: JsonLines) -> None:
     queue, dead = _dead_letter_pair(lines)
     lines.put(queue, {"payload": "short", "ttl_ms": 100}, {"payload": "long", "ttl_ms": 10**9})
     (letter,) = lines.get(dead, wait_ms=20_000)
@@ -277,14 +277,14 @@ def test_q8_expired_messages_are_never_delivered(lines: JsonLines) -> None:
     assert lines.get_payloads(queue) == ["long"]
 
 
-def test_q8_a_queue_has_a_ttl_too(lines: JsonLines) -> None:
+def test_a_queue_has_a_ttl_too(lines: JsonLines) -> None:
     queue = lines.queue(unique("q8"), ttl_ms=100)
     lines.put(queue, "short")
     _wait_until(lines, queue, (0, 0, 0))
     assert lines.get(queue) == []
 
 
-def test_q9_a_full_queue_refuses_and_nothing_is_stored(lines: JsonLines) -> None:
+def test_a_full_queue_refuses_and_nothing_is_stored(lines: JsonLines) -> None:
     queue = lines.queue(unique("q9"), max_length=3)
     lines.put(queue, "a", "b")
     refused = lines.refusal("put", queue=queue, messages=[{"payload": "c"}, {"payload": "d"}])
@@ -295,7 +295,7 @@ def test_q9_a_full_queue_refuses_and_nothing_is_stored(lines: JsonLines) -> None
     assert lines.refusal("put", queue=by_bytes, message={"payload": "x" * 11}).kind == "Full"
 
 
-def test_q9_a_publisher_can_wait_for_room(lines: JsonLines, other: JsonLines) -> None:
+def test_a_publisher_can_wait_for_room(lines: JsonLines, other: JsonLines) -> None:
     queue = lines.queue(unique("q9"), max_length=1)
     lines.put(queue, "first")
     for payload in ("second", "third"):
@@ -310,7 +310,7 @@ def test_q9_a_publisher_can_wait_for_room(lines: JsonLines, other: JsonLines) ->
     assert refused.kind == "Full"
 
 
-def test_q9_the_oldest_can_make_room(lines: JsonLines) -> None:
+def test_the_oldest_can_make_room(lines: JsonLines) -> None:
     queue = lines.queue(unique("q9"), max_length=2, overflow="drop-oldest")
     lines.put(queue, "a")
     lines.put(queue, "b")

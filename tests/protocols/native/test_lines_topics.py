@@ -1,4 +1,4 @@
-"""Publish and subscribe (FEATURES P1, P2, P3, P5), shown with nothing but a socket and JSON."""
+"""Publish and subscribe, shown with nothing but a socket and JSON."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_publish_to_nowhere_is_refused(lines: JsonLines, fields: dict[str, str
 # -- P1 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_p1_patterns_pick_up_topics_that_come_later(lines: JsonLines, other: JsonLines) -> None:
+def test_patterns_pick_up_topics_that_come_later(lines: JsonLines, other: JsonLines) -> None:
     root = unique("p1")
     _publish(other, f"{root}.eu", "before")
     answer = _subscribe(lines, 1, f"{root}.*")
@@ -98,7 +98,7 @@ def test_p1_patterns_pick_up_topics_that_come_later(lines: JsonLines, other: Jso
     assert (push["consumer"], push["messages"][0]["payload"]) == (2, "c")
 
 
-def test_p1_regular_expressions(lines: JsonLines, other: JsonLines) -> None:
+def test_regular_expressions(lines: JsonLines, other: JsonLines) -> None:
     root = unique("p1")
     _subscribe(lines, 1, f"{root}-[ab]", syntax="regex")
     for name in "cab":
@@ -110,7 +110,7 @@ def test_p1_regular_expressions(lines: JsonLines, other: JsonLines) -> None:
     )
 
 
-def test_p1_unsubscribe_while_running(lines: JsonLines, other: JsonLines) -> None:
+def test_unsubscribe_while_running(lines: JsonLines, other: JsonLines) -> None:
     topic = unique("p1")
     _subscribe(lines, 1, topic)
     _publish(other, topic, "a")
@@ -124,7 +124,7 @@ def test_p1_unsubscribe_while_running(lines: JsonLines, other: JsonLines) -> Non
 # -- P2 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_p2_a_shared_subscription_keeps_its_place(server: Server, lines: JsonLines) -> None:
+def test_a_shared_subscription_keeps_its_place(server: Server, lines: JsonLines) -> None:
     topic, group = unique("p2"), unique("g")
     _publish(lines, topic, *"abcd")
     with JsonLines(server.bootstrap) as first:
@@ -137,7 +137,7 @@ def test_p2_a_shared_subscription_keeps_its_place(server: Server, lines: JsonLin
     assert messages == {"b": 2, "c": 1, "d": 1}
 
 
-def test_p2_members_of_a_group_share_and_groups_do_not(lines: JsonLines, other: JsonLines) -> None:
+def test_members_of_a_group_share_and_groups_do_not(lines: JsonLines, other: JsonLines) -> None:
     topic, group = unique("p2"), unique("g")
     lines.ask("create_topic", topic=topic, partitions=1)
     _subscribe(lines, 1, topic, mode="shared", group=group, credit=3)
@@ -153,7 +153,7 @@ def test_p2_members_of_a_group_share_and_groups_do_not(lines: JsonLines, other: 
     assert by_consumer[2] == list(map(str, range(6)))
 
 
-def test_p2_a_stream_subscription_commits_offsets(server: Server, lines: JsonLines) -> None:
+def test_a_stream_subscription_commits_offsets(server: Server, lines: JsonLines) -> None:
     topic, group = unique("p2"), unique("g")
     _publish(lines, topic, *"abcd")
     with JsonLines(server.bootstrap) as first:
@@ -166,7 +166,7 @@ def test_p2_a_stream_subscription_commits_offsets(server: Server, lines: JsonLin
     assert _payloads(lines, 2) == ["c", "d"]
 
 
-def test_p2_a_filter_chooses(lines: JsonLines, other: JsonLines) -> None:
+def test_a_filter_chooses(lines: JsonLines, other: JsonLines) -> None:
     topic = unique("p2")
     _subscribe(lines, 1, topic, filter="json.size > 3 and headers.colour in ('red', 'blue')")
     for size, colour in ((1, "red"), (5, "blue"), (6, "green"), (9, "red")):
@@ -177,7 +177,7 @@ def test_p2_a_filter_chooses(lines: JsonLines, other: JsonLines) -> None:
     assert refused.kind in ("Invalid", "FilterSyntax")
 
 
-def test_p2_what_is_not_possible_is_said(lines: JsonLines) -> None:
+def test_what_is_not_possible_is_said(lines: JsonLines) -> None:
     topic = unique("p2")
     assert lines.refusal("subscribe_topics", consumer=1, topics=[topic], mode="shared").kind == "Invalid"
     assert lines.refusal("subscribe_topics", consumer=1, topics=[]).kind == "Invalid"
@@ -191,7 +191,7 @@ def test_p2_what_is_not_possible_is_said(lines: JsonLines) -> None:
 # -- P3 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_p3_history_and_subscriber_counts(lines: JsonLines, other: JsonLines) -> None:
+def test_history_and_subscriber_counts(lines: JsonLines, other: JsonLines) -> None:
     topic = unique("p3")
     _publish(other, topic, *"abcde")
     assert _subscribe(lines, 1, topic, history=2)["subscribers"] == 1
@@ -207,7 +207,7 @@ def test_p3_history_and_subscriber_counts(lines: JsonLines, other: JsonLines) ->
 # -- P5 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_p5_request_and_reply(lines: JsonLines, other: JsonLines) -> None:
+def test_request_and_reply(lines: JsonLines, other: JsonLines) -> None:
     queue = other.queue(unique("sums"))
     other.ask("consume_queue", consumer=1, queue=queue, credit=10, auto_ack=True)
     inbox = lines.ask("open_inbox", consumer=7)
@@ -223,7 +223,7 @@ def test_p5_request_and_reply(lines: JsonLines, other: JsonLines) -> None:
     assert other.ask("reply", to=inbox, message=reply) is False
 
 
-def test_p5_an_inbox_goes_with_its_connection(server: Server, lines: JsonLines) -> None:
+def test_an_inbox_goes_with_its_connection(server: Server, lines: JsonLines) -> None:
     with JsonLines(server.bootstrap) as asker:
         inbox = asker.ask("open_inbox", consumer=1)
         assert asker.refusal("settle", consumer=1, tags=[0]).kind == "Invalid"
@@ -233,7 +233,7 @@ def test_p5_an_inbox_goes_with_its_connection(server: Server, lines: JsonLines) 
 # -- routing and offsets -----------------------------------------------------------------------------------------------
 
 
-def test_p4_exchanges_route_to_queues_and_topics(lines: JsonLines) -> None:
+def test_exchanges_route_to_queues_and_topics(lines: JsonLines) -> None:
     exchange, queue, topic = unique("x"), lines.queue(unique("q")), unique("t")
     lines.ask("create_topic", topic=topic)
     lines.ask("declare_exchange", exchange=exchange, kind="topic")

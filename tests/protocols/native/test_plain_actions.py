@@ -1,4 +1,4 @@
-"""The actions of document 0, with its own client (FEATURES W3)."""
+"""The plain actions of JSON lines, with a client that knows nothing else."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.native.plain_client import MessageConsumer, MessageProducer
 from tests.protocols.native.kit import JsonLines
+from tests.protocols.native.plain_client import MessageConsumer, MessageProducer
 from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server

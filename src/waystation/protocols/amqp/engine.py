@@ -1,4 +1,4 @@
-"""The protocol engine: bytes in, events out, no sockets (rule 4).
+"""The protocol engine: bytes in, events out, no sockets.
 
 It knows frames, the states of a connection and its channels, and how content is put together from a method, a header
 and bodies; it knows nothing of queues. What a peer may send in which state is `CONNECTION_MOVES` and `CHANNEL_MOVES`,

@@ -2,7 +2,7 @@
 
 Messages of one turn of the loop are collected by queue and written at its end (or before anything else happens on the
 connection that could tell the difference): a thousand messages are a few writes. A confirm is sent when what was
-written is kept (rule 7); so is the room that a publish takes on its connection given back, with or without confirms,
+written is kept; so is the room that a publish takes on its connection given back, with or without confirms,
 which is how a publisher is slowed that is faster than the disk.
 """
 

@@ -1,4 +1,4 @@
-"""A JSON-lines connection's talk: the lines engine, a session, and the plain actions of document 0.
+"""A JSON-lines connection's talk: the lines engine, a session, and the plain actions.
 
 Every line is answered by one line: `{"status": "success", …}` or `{"status": "error", "error": …}`. Requests that carry
 an `id` are answered as they are ready, with that id; those without one, in their order. Messages for consumers come

@@ -1,4 +1,4 @@
-"""The actions of document 0: publish, subscribe, unsubscribe, consume, ack, reject, stats, as they are written there.
+"""The plain actions: publish, subscribe, unsubscribe, consume, ack, reject, stats (docs/reference/json-lines.md).
 
 They are a translation to the command set, done by the connection's session. A subscription is a member of the shared
 subscription of its consumer's name: it gets every message of its topics once, keeps its position when the consumer is
@@ -155,7 +155,7 @@ class PlainActions:
         wait_ms = count_of(line, "wait_ms", 0, 3_600_000, lowest=0)
         subscriptions = self._subscriptions.of(consumer_id)
         if not subscriptions:
-            fill({"status": "success", "messages": []})  # as document 0 has it: nothing is subscribed to
+            fill({"status": "success", "messages": []})  # no error: nothing is subscribed to
             return
         consumer = self._consumer(consumer_id)
         for subscription in subscriptions:

@@ -1,7 +1,7 @@
-"""Messages as document 0 writes them: its field names and units, and ours beside them.
+"""Messages as the plain actions write them: their field names and units, and ours beside them.
 
 In: `expiry` and `timestamp` in epoch seconds, `max_retries`, `retry_count`; any other field as in `message_json.py`.
-Out: the same fields, always all that a reader of document 0 looks for.
+Out: the same fields, always all of them, since their readers look for all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def from_plain(given: Any, now_ms: int) -> tuple[str, Message]:
 
 
 def to_plain(delivered: Delivered) -> dict[str, Any]:
-    """What document 0's `Message.from_dict` reads."""
+    """A message with all fields that a client of the plain actions reads."""
     message = delivered.message
     found = to_json_object(delivered)
     for name in _OUR_TIMES:
@@ -57,7 +57,7 @@ def to_plain(delivered: Delivered) -> dict[str, Any]:
 
 
 def plain_priority(priority: int) -> int:
-    """Document 0 knows 1 to 4 and cannot read another number. A message that says nothing is a normal one."""
+    """Their clients know 1 to 4 and cannot read another number. A message that says nothing is a normal one."""
     if not priority:
         return int(Priority.NORMAL)
     return min(priority, int(Priority.CRITICAL))

@@ -1,4 +1,4 @@
-"""The subscriptions of document 0: by the id that the client chose, known to all connections.
+"""The subscriptions of the plain actions: by the id that the client chose, known to all connections.
 
 So a consumer that connects again goes on without subscribing again, and a subscription is ended from any connection.
 They are forgotten when the broker stops; the place of their consumer in its topics is not.
@@ -51,7 +51,7 @@ class PlainSubscription:
     def command(self, number: int) -> Subscribe:
         topics, syntax = [self.pattern], "wildcard"
         if any("*" in word and word != "*" for word in self.pattern.split(".")):
-            # Document 0 has stars inside of words, which stand for anything.
+            # The plain actions have stars inside of words, which stand for anything.
             topics, syntax = [".*".join(map(_quoted, self.pattern.split("*")))], "regex"
         return Subscribe(
             consumer=number,
