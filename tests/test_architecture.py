@@ -22,7 +22,7 @@ import waystation
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "waystation"
 
-CORE = ("log", "queues", "groups", "transactions", "routing", "cluster")
+CORE = ("log", "topics", "queues", "groups", "share", "transactions", "routing", "subscriptions", "cluster")
 """The packages that see the world only through what is handed to them."""
 
 OUTSIDE = frozenset(
