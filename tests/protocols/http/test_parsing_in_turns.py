@@ -67,7 +67,7 @@ class Lab:
         budgets.long_work = self.line
         self.desk = Desk()
         nothing = SimpleNamespace(add=lambda _: None, discard=lambda _: None)
-        broker = SimpleNamespace(presence=nothing, world=SimpleNamespace(clock=clock))
+        broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock))
         self.door: Any = SimpleNamespace(
             budgets=budgets, broker=broker, desk=self.desk, now_s=clock.monotonic, add=nothing.add, dismiss=nothing.add
         )
