@@ -24,7 +24,8 @@ from kio.static.constants import EntityType
 from tests.groups.kit import Stage
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
-from waystation.protocols.kafka.registry import APIS, Call, Listener
+from waystation.protocols.kafka.apis import APIS
+from waystation.protocols.kafka.registry import Call, Listener
 
 FAMILIES = (groups, offsets, consumer_groups)
 

@@ -18,9 +18,6 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
-from waystation.protocols.kafka.registry import load_all
-
-load_all()
 
 MEMORY = Path("/dev/shm")
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "1", "waystation.queue.shards": "1"}

@@ -28,8 +28,9 @@ from waystation.catalog import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.log import batch as batches
 from waystation.protocols.kafka import cluster, configs, metadata, telemetry, topics
+from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.codec import API_KEYS, decode_request, encode_response
-from waystation.protocols.kafka.registry import APIS, Call, Listener
+from waystation.protocols.kafka.registry import Call, Listener
 from waystation.world.world import real_world
 
 FAMILIES = (cluster, configs, metadata, telemetry, topics)
@@ -122,7 +123,7 @@ class Desk:
         request = entity(name, version, EntityType.request)
         entity_writer(request)(buffer, build(request, fields))
         read = decode_request(name, version, buffer.getvalue())
-        call = Call(name, version, read, self.broker, "tester", "127.0.0.1", LISTENER)
+        call = Call(name, version, read, self.broker, "tester", "127.0.0.1", LISTENER, apis=APIS)
         answer = APIS[API_KEYS[name]].handler(call)
         if isinstance(answer, Awaitable):
             answer = self.run(answer)

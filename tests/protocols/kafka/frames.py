@@ -21,7 +21,8 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from waystation.log import batch
-from waystation.protocols.kafka.registry import Api, load_all
+from waystation.protocols.kafka.apis import APIS
+from waystation.protocols.kafka.registry import Api
 
 TOPIC = "fuzzed"
 UNKNOWN_ID = UUID(int=7)
@@ -29,8 +30,7 @@ UNKNOWN_ID = UUID(int=7)
 
 def apis() -> list[Api]:
     """Everything that the door answers."""
-    table = load_all()
-    return [table[key] for key in sorted(table)]
+    return [APIS[key] for key in sorted(APIS)]
 
 
 def records() -> bytes:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from waystation.protocols.kafka.registry import APIS, Call, api
+from waystation.protocols.kafka.registry import Call
 
 # Clients look here for transaction.version 2 (KIP-890: an epoch per transaction), group.version 1 (KIP-848) and
 # share.version 1 (KIP-932).
 FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1), "share.version": (0, 1, 1)}
 
 
-@api("api_versions", min_version=0, max_version=4)
 def api_versions(call: Call) -> object:
     return answer(call, ErrorCode.none)
 
@@ -33,7 +32,7 @@ def answer(call: Call, error: ErrorCode) -> object:
         error_code=error,
         api_keys=tuple(
             make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-            for _, api in sorted(APIS.items())
+            for _, api in sorted(call.apis.items())
         ),
         throttle_time=0,
         supported_features=tuple(supported),

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import Invalid, WaystationError
 from waystation.protocols.kafka.api_versions import FEATURES
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.topics import check_replicas
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class NoReassignment(Invalid):
 # -- DescribeLogDirs -------------------------------------------------------------------------------------------------
 
 
-@api("describe_log_dirs", min_version=1, max_version=5)
 async def describe_log_dirs(call: Call) -> object:
     """One folder with everything in it, and the room on its disk."""
     broker, make = call.broker, call.make
@@ -94,7 +93,6 @@ def _described(broker: Broker, asked: Iterable[Any] | None) -> Iterator[tuple[st
 # -- OffsetForLeaderEpoch --------------------------------------------------------------------------------------------
 
 
-@api("offset_for_leader_epoch", min_version=2, max_version=4)
 def offset_for_leader_epoch(call: Call) -> object:
     """Where an epoch ended: a consumer that read beyond that has read what was lost, and learns it here (KIP-320)."""
     make = call.make
@@ -131,7 +129,6 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
 # One broker leads everything and nothing moves; the answers say so.
 
 
-@api("elect_leaders", min_version=0, max_version=2)
 def elect_leaders(call: Call) -> object:
     request, make = call.request, call.make
     kind = getattr(request, "election_type", PREFERRED)
@@ -151,7 +148,6 @@ def elect_leaders(call: Call) -> object:
     return make("ElectLeadersResponse", throttle_time=0, error_code=error, replica_election_results=tuple(results))
 
 
-@api("alter_partition_reassignments", min_version=0, max_version=1)
 def alter_partition_reassignments(call: Call) -> object:
     request, make = call.request, call.make
     responses = [
@@ -189,7 +185,6 @@ def _reassign(call: Call, name: str, asked: Any) -> object:
     )
 
 
-@api("list_partition_reassignments", min_version=0, max_version=0)
 def list_partition_reassignments(call: Call) -> object:
     return call.make("ListPartitionReassignmentsResponse", throttle_time=0, error_code=ErrorCode.none, topics=())
 
@@ -197,7 +192,6 @@ def list_partition_reassignments(call: Call) -> object:
 # -- UpdateFeatures --------------------------------------------------------------------------------------------------
 
 
-@api("update_features", min_version=0, max_version=2)
 def update_features(call: Call) -> object:
     """Features are what this release is: asking for the level that holds is fine, for another one is refused."""
     request, make = call.request, call.make
@@ -238,7 +232,6 @@ def _refusal(update: Any) -> tuple[ErrorCode, str] | None:
 # -- access rules, quotas, credentials -------------------------------------------------------------------------------
 
 
-@api("describe_acls", min_version=1, max_version=3)
 def describe_acls(call: Call) -> object:
     return call.make(
         "DescribeAclsResponse",
@@ -249,26 +242,22 @@ def describe_acls(call: Call) -> object:
     )
 
 
-@api("create_acls", min_version=1, max_version=3)
 def create_acls(call: Call) -> object:
     make = call.make
     result = make("AclCreationResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
     return make("CreateAclsResponse", throttle_time=0, results=(result,) * len(call.request.creations))
 
 
-@api("delete_acls", min_version=1, max_version=3)
 def delete_acls(call: Call) -> object:
     make = call.make
     result = make("DeleteAclsFilterResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
     return make("DeleteAclsResponse", throttle_time=0, filter_results=(result,) * len(call.request.filters))
 
 
-@api("describe_client_quotas", min_version=0, max_version=1)
 def describe_client_quotas(call: Call) -> object:
     return call.make("DescribeClientQuotasResponse", throttle_time=0, error_code=ErrorCode.none, entries=())
 
 
-@api("describe_user_scram_credentials", min_version=0, max_version=0)
 def describe_user_scram_credentials(call: Call) -> object:
     """Null or no users means all, and there are none."""
     make = call.make

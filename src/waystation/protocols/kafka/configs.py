@@ -31,7 +31,7 @@ from waystation.protocols.kafka.config_entries import (
     group_entries,
     topic_entries,
 )
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.share.checks import check_group_id, check_own
 from waystation.share.settings import SHARE_SETTINGS
 from waystation.topics.topics import check_name
@@ -49,7 +49,6 @@ STRING_TYPE = 2
 # -- DescribeConfigs -------------------------------------------------------------------------------------------------
 
 
-@api("describe_configs", min_version=1, max_version=4)
 def describe_configs(call: Call) -> object:
     """A resource that is asked for twice is told once: a small request cannot be made to fill the memory."""
     distinct = {(resource.resource_type, resource.resource_name): resource for resource in call.request.resources}
@@ -146,7 +145,6 @@ def _logger(call: Call, name: str) -> object:
 # -- AlterConfigs and IncrementalAlterConfigs ------------------------------------------------------------------------
 
 
-@api("alter_configs", min_version=0, max_version=2)
 async def alter_configs(call: Call) -> object:
     """The old call: what is not named goes back to its default."""
 
@@ -159,7 +157,6 @@ async def alter_configs(call: Call) -> object:
     return call.make("AlterConfigsResponse", throttle_time=0, responses=await _alter_each(call, replace))
 
 
-@api("incremental_alter_configs", min_version=0, max_version=1)
 async def incremental_alter_configs(call: Call) -> object:
     async def change(resource: Any) -> None:
         if resource.resource_type == BROKER_LOGGER:
@@ -321,7 +318,6 @@ def _change_loggers(call: Call, resource: Any) -> None:
 # -- ListConfigResources ---------------------------------------------------------------------------------------------
 
 
-@api("list_config_resources", min_version=0, max_version=1)
 def list_config_resources(call: Call) -> object:
     """Names of what has settings. v0 lists client metrics subscriptions only, of which there are none."""
     node = str(call.broker.node_id)

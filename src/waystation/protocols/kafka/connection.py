@@ -22,8 +22,9 @@ from waystation.observe.connections import ConnectionInfo
 from waystation.observe.histogram import Histogram
 from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
+from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
-from waystation.protocols.kafka.registry import APIS, Api, Call, Listener
+from waystation.protocols.kafka.registry import Api, Call, Listener
 from waystation.protocols.kafka.wire import Malformed
 
 if TYPE_CHECKING:
@@ -342,6 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             self.listener,
             self._at_close,
             self.unsent,
+            APIS,
         )
 
     def _unsupported_api_versions(self, request: Request) -> None:

@@ -14,13 +14,12 @@ from kio.schema.errors import ErrorCode
 from waystation.errors import WaystationError
 from waystation.groups.calls import ConsumerBeat, ConsumerGroupView, ConsumerMemberView, TopicPartition
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED, milliseconds
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 
 CONSUMER_MEMBER = 1
 """Member type in descriptions: one that uses the consumer protocol, as all in such a group do here."""
 
 
-@api("consumer_group_heartbeat", min_version=0, max_version=1)
 async def consumer_group_heartbeat(call: Call) -> object:
     request = call.request
     try:
@@ -88,7 +87,6 @@ def _by_topic_id(call: Call, partitions: Iterable[TopicPartition]) -> tuple[obje
     )
 
 
-@api("consumer_group_describe", min_version=0, max_version=1)
 async def consumer_group_describe(call: Call) -> object:
     operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
     views = call.broker.groups.describe_consumer_groups(call.request.group_ids)

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from waystation.errors import WaystationError
 from waystation.groups.calls import GroupView, JoinRequest, LeavingMember, SyncRequest
 from waystation.groups.errors import MemberIdRequired
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
@@ -32,7 +32,6 @@ def milliseconds(duration: timedelta) -> int:
     return duration // _MS
 
 
-@api("find_coordinator", min_version=0, max_version=6)
 async def find_coordinator(call: Call) -> object:
     """One broker: it coordinates everything."""
     request = call.request
@@ -50,7 +49,6 @@ async def find_coordinator(call: Call) -> object:
     return call.make("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
 
 
-@api("join_group", min_version=0, max_version=9)
 async def join_group(call: Call) -> object:
     request = call.request
     session_timeout_ms = milliseconds(request.session_timeout)
@@ -98,7 +96,6 @@ async def join_group(call: Call) -> object:
     )
 
 
-@api("sync_group", min_version=0, max_version=5)
 async def sync_group(call: Call) -> object:
     request = call.request
     try:
@@ -125,7 +122,6 @@ async def sync_group(call: Call) -> object:
     )
 
 
-@api("heartbeat", min_version=0, max_version=4)
 async def heartbeat(call: Call) -> object:
     request = call.request
     error: WaystationError | None = None
@@ -138,7 +134,6 @@ async def heartbeat(call: Call) -> object:
     return call.make("HeartbeatResponse", throttle_time=0, error_code=call.code(error))
 
 
-@api("leave_group", min_version=0, max_version=5)
 async def leave_group(call: Call) -> object:
     request = call.request
     leaving = [LeavingMember(request.member_id)] if call.version < 3 else _leaving(request.members)
@@ -164,7 +159,6 @@ def _leaving(members: Sequence[Any]) -> list[LeavingMember]:
     return [LeavingMember(member.member_id, member.group_instance_id) for member in members]
 
 
-@api("describe_groups", min_version=0, max_version=6)
 async def describe_groups(call: Call) -> object:
     asked = getattr(call.request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else UNASKED
@@ -204,7 +198,6 @@ def _described(call: Call, view: GroupView, operations: int) -> object:
     )
 
 
-@api("list_groups", min_version=0, max_version=5)
 async def list_groups(call: Call) -> object:
     request = call.request
     states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
@@ -225,7 +218,6 @@ async def list_groups(call: Call) -> object:
     return call.make("ListGroupsResponse", throttle_time=0, error_code=ErrorCode.none, groups=groups)
 
 
-@api("delete_groups", min_version=0, max_version=2)
 async def delete_groups(call: Call) -> object:
     results = [
         await call.broker.shared_admin.delete(group_id)

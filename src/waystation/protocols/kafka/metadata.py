@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
 from waystation.protocols.kafka.errors_map import code_of
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.topics.partition import Partition
 from waystation.topics.topics import check_name
 
@@ -48,7 +48,6 @@ CLUSTER_OPERATIONS = _bits(
 # -- Metadata ------------------------------------------------------------------------------------------------------
 
 
-@api("metadata", min_version=0, max_version=13)
 async def metadata(call: Call) -> object:
     request, broker = call.request, call.broker
     asked = request.topics
@@ -149,7 +148,6 @@ def _no_topic(call: Call, name: str | None, topic_id: object, error: ErrorCode) 
 # -- DescribeTopicPartitions -----------------------------------------------------------------------------------------
 
 
-@api("describe_topic_partitions", min_version=0, max_version=0)
 def describe_topic_partitions(call: Call) -> object:
     """Topics in the order of their names, a page of partitions at a time; the cursor is where the next page starts."""
     request, broker = call.request, call.broker
@@ -216,7 +214,6 @@ def _why_missing(name: str) -> ErrorCode:
 # -- DescribeCluster -------------------------------------------------------------------------------------------------
 
 
-@api("describe_cluster", min_version=0, max_version=2)
 def describe_cluster(call: Call) -> object:
     request, broker, make = call.request, call.broker, call.make
     kind = getattr(request, "endpoint_type", BROKERS)

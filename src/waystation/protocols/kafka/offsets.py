@@ -15,7 +15,7 @@ from waystation.errors import UnknownTopicId, WaystationError
 from waystation.groups.calls import FetchedOffset, OffsetToCommit
 from waystation.groups.errors import IllegalGeneration, UnknownGroup
 from waystation.protocols.kafka.groups import milliseconds
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 
 
 def _name(call: Call, topic: Any) -> str | None:
@@ -33,7 +33,6 @@ def _named(topic: Any) -> dict[str, object]:
 # -- commit ------------------------------------------------------------------------------------------------------
 
 
-@api("offset_commit", min_version=2, max_version=10)
 async def offset_commit(call: Call) -> object:
     names = [_name(call, topic) for topic in call.request.topics]
     offsets = [
@@ -87,7 +86,6 @@ def _committed(call: Call, topic: Any, codes: Sequence[ErrorCode]) -> object:
 # -- fetch -------------------------------------------------------------------------------------------------------
 
 
-@api("offset_fetch", min_version=1, max_version=10)
 async def offset_fetch(call: Call) -> object:
     if call.version < 8:
         return _fetch_one(call)
@@ -191,7 +189,6 @@ def _fetched(call: Call, one: FetchedOffset) -> object:
 # -- delete ------------------------------------------------------------------------------------------------------
 
 
-@api("offset_delete", min_version=0, max_version=0)
 async def offset_delete(call: Call) -> object:
     request = call.request
     keys = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]

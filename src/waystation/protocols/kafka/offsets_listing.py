@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
 from waystation.log.log import Log
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 
 LATEST = -1
 EARLIEST = -2
@@ -18,7 +18,6 @@ EARLIEST_PENDING_UPLOAD = -6
 READ_COMMITTED = 1
 
 
-@api("list_offsets", min_version=1, max_version=11)
 def list_offsets(call: Call) -> object:
     request = call.request
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED

@@ -1,19 +1,18 @@
-"""Which APIs the door answers, in which versions, and by which function.
+"""A request of Kafka's protocol as its handler sees it, and a row of the table of APIs (`apis.py`).
 
-An API family file registers its handlers with `@api(...)`. ApiVersions tells clients exactly what is registered here,
-so nothing is advertised that does not work. A handler gets a `Call` and returns the response entity; if it is a
-coroutine function the answer may take its time, and later answers on the connection wait for it, in order.
+A handler gets a `Call` and returns the response entity; if it is a coroutine function the answer may take its time,
+and later answers on the connection wait for it, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.protocols.kafka.codec import API_KEYS, ResponseMaker, response_maker
+from waystation.protocols.kafka.codec import ResponseMaker, response_maker
 from waystation.protocols.kafka.errors_map import refused
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ class Call:
     """By name: what has to be done when the connection goes away."""
     unsent: Share | None = None
     """What the answer takes of the memory for unread answers; None: nobody counts."""
+    apis: Mapping[int, Api] = field(default_factory=dict)
+    """What the broker answers, by number: for ApiVersions."""
 
     @property
     def make(self) -> ResponseMaker:
@@ -59,32 +60,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A registered API."""
+    """An API that the broker answers."""
 
     key: int
     name: str
     min_version: int
     max_version: int
     handler: Handler
-
-
-APIS: dict[int, Api] = {}
-
-
-def api(name: str, *, min_version: int, max_version: int) -> Callable[[Handler], Handler]:
-    """Registers a handler for versions min..max of the API that kio calls `name`."""
-
-    def register(handler: Handler) -> Handler:
-        key = API_KEYS[name]
-        APIS[key] = Api(key, name, min_version, max_version, handler)
-        return handler
-
-    return register
-
-
-def load_all() -> dict[int, Api]:
-    """Imports every API family file (which registers it) and returns the table."""
-    from waystation.protocols.kafka import families
-
-    families.load()
-    return APIS

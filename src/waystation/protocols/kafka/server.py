@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.protocols.kafka.connection import Connection
 from waystation.protocols.kafka.fetch_sessions import Sessions
-from waystation.protocols.kafka.registry import Listener, load_all
+from waystation.protocols.kafka.registry import Listener
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -22,7 +22,6 @@ class KafkaDoor:
     """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
 
     def __init__(self, broker: Broker, budgets: Budgets) -> None:
-        load_all()
         self.broker = broker
         self.budgets = budgets
         self.sessions = Sessions(broker.world.random)

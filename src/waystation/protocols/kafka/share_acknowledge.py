@@ -7,14 +7,13 @@ from kio.schema.errors import ErrorCode
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.protocols.kafka import share_acks
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.share.errors import InvalidShareRequest, InvalidShareSessionEpoch
 from waystation.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 
 Results = dict[TopicPartition, WaystationError | None]
 
 
-@api("share_acknowledge", min_version=1, max_version=2)
 async def share_acknowledge(call: Call) -> object:
     try:
         lock_ms = call.broker.shared.get(call.request.group_id or "").settings.lock_ms

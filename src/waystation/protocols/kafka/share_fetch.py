@@ -19,7 +19,7 @@ from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
 from waystation.protocols.kafka import share_acks
 from waystation.protocols.kafka.groups import milliseconds
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.share_acknowledge import close, enter
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -47,7 +47,6 @@ class Answer:
 Answers = dict[TopicPartition, Answer]
 
 
-@api("share_fetch", min_version=1, max_version=2)
 async def share_fetch(call: Call) -> object:
     try:
         group = call.broker.shared.get(call.request.group_id or "")

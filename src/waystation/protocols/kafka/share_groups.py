@@ -13,11 +13,10 @@ from kio.schema.errors import ErrorCode
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.share.calls import ShareBeat, ShareGroupView, ShareMemberView
 
 
-@api("share_group_heartbeat", min_version=1, max_version=1)
 async def share_group_heartbeat(call: Call) -> object:
     request = call.request
     names = request.subscribed_topic_names
@@ -57,7 +56,6 @@ async def share_group_heartbeat(call: Call) -> object:
     )
 
 
-@api("share_group_describe", min_version=1, max_version=1)
 async def share_group_describe(call: Call) -> object:
     operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
     views = call.broker.shared_admin.describe(call.request.group_ids)

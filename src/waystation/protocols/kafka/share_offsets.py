@@ -10,11 +10,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.share.calls import ShareOffset
 
 
-@api("describe_share_group_offsets", min_version=0, max_version=1)
 async def describe_share_group_offsets(call: Call) -> object:
     return call.make(
         "DescribeShareGroupOffsetsResponse",
@@ -64,7 +63,6 @@ def _offset(call: Call, one: ShareOffset) -> object:
     )
 
 
-@api("alter_share_group_offsets", min_version=0, max_version=0)
 async def alter_share_group_offsets(call: Call) -> object:
     wanted = [
         (topic.topic_name, partition.partition_index, partition.start_offset)
@@ -103,7 +101,6 @@ async def alter_share_group_offsets(call: Call) -> object:
     )
 
 
-@api("delete_share_group_offsets", min_version=0, max_version=0)
 async def delete_share_group_offsets(call: Call) -> object:
     names = [topic.topic_name for topic in call.request.topics]
     try:

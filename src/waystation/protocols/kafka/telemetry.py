@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 
 SUBSCRIPTION_ID = 1
 """Of the one subscription there is, which asks for nothing."""
@@ -22,7 +22,6 @@ MAX_PUSH_BYTES = 1024 * 1024
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
 
-@api("get_telemetry_subscriptions", min_version=0, max_version=0)
 def get_telemetry_subscriptions(call: Call) -> object:
     return call.make(
         "GetTelemetrySubscriptionsResponse",
@@ -38,7 +37,6 @@ def get_telemetry_subscriptions(call: Call) -> object:
     )
 
 
-@api("push_telemetry", min_version=0, max_version=0)
 def push_telemetry(call: Call) -> object:
     request = call.request
     error = ErrorCode.none

@@ -22,7 +22,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.protocols.kafka.config_entries import topic_entries
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.topics.topics import check_partitions
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def _not_internal(topic: Topic, what: str) -> Topic:
 # -- CreateTopics ----------------------------------------------------------------------------------------------------
 
 
-@api("create_topics", min_version=2, max_version=7)
 async def create_topics(call: Call) -> object:
     request = call.request
     repeated = _repeated(wanted.name for wanted in request.topics)
@@ -184,7 +183,6 @@ def _overrides(wanted: Any) -> dict[str, str]:
 # -- DeleteTopics ----------------------------------------------------------------------------------------------------
 
 
-@api("delete_topics", min_version=1, max_version=6)
 async def delete_topics(call: Call) -> object:
     if call.version >= 6:
         asked = [(entry.name, entry.topic_id) for entry in call.request.topics]
@@ -226,7 +224,6 @@ def _to_delete(call: Call, name: str | None, topic_id: Any) -> Topic:
 # -- CreatePartitions ------------------------------------------------------------------------------------------------
 
 
-@api("create_partitions", min_version=0, max_version=3)
 async def create_partitions(call: Call) -> object:
     request = call.request
     repeated = _repeated(wanted.name for wanted in request.topics)
@@ -271,7 +268,6 @@ def _check_growth(call: Call, wanted: Any) -> None:
 # -- DeleteRecords ---------------------------------------------------------------------------------------------------
 
 
-@api("delete_records", min_version=0, max_version=2)
 async def delete_records(call: Call) -> object:
     """Moves the start of partitions. Each move waits for the disk, so a few are made side by side."""
     make = call.make

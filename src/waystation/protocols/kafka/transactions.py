@@ -16,7 +16,7 @@ from waystation.errors import Invalid, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.log.log import Log
 from waystation.protocols.kafka.groups import milliseconds
-from waystation.protocols.kafka.registry import Call, api
+from waystation.protocols.kafka.registry import Call
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
@@ -49,7 +49,6 @@ def _producer(request: Any) -> Producer:
 # -- beginning -----------------------------------------------------------------------------------------------------
 
 
-@api("init_producer_id", min_version=0, max_version=6)
 async def init_producer_id(call: Call) -> object:
     request = call.request
     producer, error = NO_PRODUCER, None
@@ -88,7 +87,6 @@ def _expected(request: Any) -> Producer | None:
 # -- joining -------------------------------------------------------------------------------------------------------
 
 
-@api("add_partitions_to_txn", min_version=0, max_version=5)
 async def add_partitions_to_txn(call: Call) -> object:
     request = call.request
     if call.version < 4:
@@ -157,7 +155,6 @@ def _topic_results(call: Call, topics: Iterable[Any], codes: dict[TopicPartition
     )
 
 
-@api("add_offsets_to_txn", min_version=0, max_version=4)
 async def add_offsets_to_txn(call: Call) -> object:
     request = call.request
     error = None
@@ -168,7 +165,6 @@ async def add_offsets_to_txn(call: Call) -> object:
     return call.make("AddOffsetsToTxnResponse", throttle_time=0, error_code=_code(call, error))
 
 
-@api("txn_offset_commit", min_version=0, max_version=5)
 async def txn_offset_commit(call: Call) -> object:
     request = call.request
     offsets = [
@@ -227,7 +223,6 @@ async def _commit_offsets(call: Call, offsets: list[OffsetToCommit]) -> list[Err
 # -- ending --------------------------------------------------------------------------------------------------------
 
 
-@api("end_txn", min_version=0, max_version=5)
 async def end_txn(call: Call) -> object:
     request = call.request
     producer, error = NO_PRODUCER, None
@@ -246,7 +241,6 @@ async def end_txn(call: Call) -> object:
     )
 
 
-@api("write_txn_markers", min_version=1, max_version=2)
 async def write_txn_markers(call: Call) -> object:
     """An operator's tool ends a transaction that hangs on a partition. Durable when it is answered."""
     results = []
@@ -277,7 +271,6 @@ async def _write_marker(call: Call, marker: Any, topic: str, index: int) -> obje
 # -- looking -------------------------------------------------------------------------------------------------------
 
 
-@api("describe_transactions", min_version=0, max_version=0)
 def describe_transactions(call: Call) -> object:
     states = tuple(_described(call, name) for name in call.request.transactional_ids)
     return call.make("DescribeTransactionsResponse", throttle_time=0, transaction_states=states)
@@ -304,7 +297,6 @@ def _described(call: Call, transactional_id: str) -> object:
     )
 
 
-@api("list_transactions", min_version=0, max_version=2)
 def list_transactions(call: Call) -> object:
     request = call.request
     wanted = Filter(
@@ -335,7 +327,6 @@ def list_transactions(call: Call) -> object:
     )
 
 
-@api("describe_producers", min_version=0, max_version=0)
 def describe_producers(call: Call) -> object:
     topics = tuple(
         call.make(
