@@ -202,3 +202,22 @@ def test_a_fetch_whose_client_is_gone_is_read_no_further(tmp_path: Path, monkeyp
         assert lab.door.budgets.unsent.used <= FIRST_ANSWER_BYTES + 1_000, "and holds no room"
 
     with_lab(tmp_path, monkeypatch, story)
+
+
+def test_a_fetch_is_answered_though_its_topic_is_deleted_in_the_middle_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(lab: Lab) -> None:
+        client, other = Client(lab.door), Client(lab.door)
+        client.send(kafka_fetch(1, LONG))
+        other.send(kafka_fetch(1, LONG))
+        await lab.line.rested()
+        assert not other.wire.sent, "it is being read"
+        await lab.broker.topics.delete(LONG)
+        for _ in range(100):
+            if other.wire.sent:
+                break
+            await lab.line.rested()
+        assert other.wire.sent
+
+    with_lab(tmp_path, monkeypatch, story)

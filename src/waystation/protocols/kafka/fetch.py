@@ -133,10 +133,8 @@ class _Fetch:
     def _goes_on(self, complete: bool) -> None:
         self._in_line = not complete
         if complete:
-            then, self._then = (
-                self._then,
-                None,
-            )  # it is a method of this: what was read would be kept until a collection
+            # It is a method of this: what was read would be kept until a collection.
+            then, self._then = self._then, None
             if then is not None:
                 then()
         else:
@@ -239,16 +237,16 @@ class _Fetch:
         self._answer(fetch_codec.encode(self._request.version, answers, session_id=session_id))
 
     def _trace(self, tracing: Tracing, answers: list[PartitionAnswer]) -> None:
-        for wanted, answer in zip(self._wanted, answers, strict=True):
+        for wanted, answer, partition in zip(self._wanted, answers, self._reading.partitions, strict=True):
             found = [one for piece in answer.records for one in traced_from(bytes(piece), wanted.offset)]
-            if found:
-                tracing.fetched(Place("topic", find(self._broker, wanted).topic.name, "kafka"), wanted.index, found)
+            if found and partition is not None:
+                tracing.fetched(Place("topic", partition.topic.name, "kafka"), wanted.index, found)
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""
         meter = self._broker.meters.kafka
-        for wanted, answer in zip(self._wanted, answers, strict=True):
-            if answer.records:
+        for answer, partition in zip(answers, self._reading.partitions, strict=True):
+            if answer.records and partition is not None:
                 meter.delivered += answer.delivered
                 meter.delivered_bytes += answer.size
-                find(self._broker, wanted).topic.delivered += answer.delivered
+                partition.topic.delivered += answer.delivered

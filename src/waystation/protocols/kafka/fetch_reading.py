@@ -40,6 +40,7 @@ class Reading:
         self._end = 0
         self.room = room
         self.answers: list[PartitionAnswer] = []
+        self.partitions: list[Partition | None] = []  # of each answer; a topic may be deleted between two steps
         self.size = 0
         self.urgent = False  # one of them should not wait: an error
 
@@ -51,6 +52,7 @@ class Reading:
             wanted = self._wanted[self._at]
             if self._log is None:
                 self.answers.append(PartitionAnswer(wanted.topic, wanted.index))
+                self.partitions.append(None)
             answer = self.answers[-1]
             try:
                 if self._log is None and not self._begin(wanted, answer):
@@ -72,7 +74,7 @@ class Reading:
 
     def _begin(self, wanted: FetchPartition, answer: PartitionAnswer) -> bool:
         """Whether there may be something to read."""
-        partition = find(self._broker, wanted)
+        partition = self.partitions[-1] = find(self._broker, wanted)
         log = partition.log
         partition.check_epoch(wanted.leader_epoch)
         answer.high_watermark = log.high_watermark
