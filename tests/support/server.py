@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class Server:
         self.log = folder / "server.log"
         self.settings = dict(settings or {})
         self.addresses: dict[str, str] = {}
+        self._reserved: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -68,6 +70,8 @@ class Server:
         """Start the process and wait until it says that it is ready."""
         if self.process is not None:
             raise RuntimeError("this server is already running")
+        if not self.addresses:
+            self._reserve()
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
@@ -94,18 +98,31 @@ class Server:
 
     def close(self) -> None:
         """Leave nothing running, whatever state the test is in."""
-        if self.process is None:
-            return
         try:
-            self._end(signal.SIGTERM)
+            if self.process is not None:
+                self._end(signal.SIGTERM)
         except subprocess.TimeoutExpired:
             self._end(signal.SIGKILL)
+        finally:
+            for held in self._reserved:
+                held.close()
+            self._reserved.clear()
 
     def tail(self, lines: int = 40) -> str:
         """The last lines of its log, for failure messages."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _reserve(self) -> None:
+        """Ports that are this server's until it is closed. A socket that is bound but does not listen keeps everybody
+        else off, also while the broker is down between two starts; the broker may listen there."""
+        for door in ("kafka", "amqp", "http"):
+            held = socket.socket()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            self._reserved.append(held)
+            self.addresses[door] = f"127.0.0.1:{held.getsockname()[1]}"
 
     def _command(self, ready: Path) -> list[str]:
         command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
