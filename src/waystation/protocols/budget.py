@@ -259,14 +259,6 @@ class Share:
 class Budgets:
     """Both of a broker's; and the line for what takes time."""
 
-    def read_much(self, then: Callable[[], None]) -> None:
-        """A connection has read much, and reads no more until `then` is called: in the next turn, or in the line."""
-        if self.long_work.taken:
-            self.long_work.then(then)
-        else:
-            self.long_work.took()
-            asyncio.get_running_loop().call_soon(then)
-
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.long_work = LongWork(clock.monotonic)
         self.requests = Budget(
@@ -275,3 +267,11 @@ class Budgets:
         self.unsent = Budget(
             lambda: settings.integer("waystation.unsent.max.bytes"), clock, "what it was sent and does not read"
         )
+
+    def read_much(self, then: Callable[[], None]) -> None:
+        """A connection has read much, and reads no more until `then` is called: in the next turn, or in the line."""
+        if self.long_work.taken:
+            self.long_work.then(then)
+        else:
+            self.long_work.took()
+            asyncio.get_running_loop().call_soon(then)

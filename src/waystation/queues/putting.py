@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from waystation.errors import Full, WaystationError
 from waystation.message import Message
@@ -84,3 +84,13 @@ def together(known: QueueNames, names: Iterable[str]) -> Iterator[Sequence[str]]
             step = group[start : start + STEP_QUEUES]
             if len(step) > 1:
                 yield step
+
+
+def alike(pending: Mapping[str, Sequence[Message]]) -> list[list[str]]:
+    """Queues that get the same messages as others: what an exchange fans out is written once for many of them."""
+    groups: dict[tuple[int, int, int], list[str]] = {}
+    for name, messages in pending.items():
+        group = groups.setdefault((len(messages), id(messages[0]), id(messages[-1])), [])
+        if not group or pending[group[0]] == messages:
+            group.append(name)
+    return [group for group in groups.values() if len(group) > 1]

@@ -16,6 +16,7 @@ from waystation.errors import NotFound, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, QueueInfo
 from waystation.queues.feed import Receipt
+from waystation.queues.putting import alike
 from waystation.routing.binding import QUEUE, TOPIC
 from waystation.routing.resolving import Resolver
 
@@ -145,7 +146,8 @@ class Distributing:
         """Step by step; says after each how many bytes were written. Raises the first refusal at the end."""
         refusal: WaystationError | None = None
         have: set[str] = set()
-        for names, share in _alike(shares):
+        for names in alike({name: share for (kind, name), share in shares.items() if kind == QUEUE}):
+            share = shares[QUEUE, names[0]]
             for taken, receipt in self._queues.put_same(names, share):
                 have.update(taken)
                 routed.receipts.append(receipt)
@@ -206,17 +208,6 @@ class Distributing:
 
 def _bytes_of(messages: Sequence[Message]) -> int:
     return sum(len(message.payload) for message in messages)
-
-
-def _alike(shares: _Shares) -> Iterator[tuple[list[str], Sequence[Message]]]:
-    """Queues that get the same messages as others."""
-    if len(shares) < 2:
-        return
-    groups: dict[tuple[int, ...], tuple[list[str], Sequence[Message]]] = {}
-    for (kind, name), share in shares.items():
-        if kind == QUEUE:
-            groups.setdefault(tuple(map(id, share)), ([], share))[0].append(name)
-    yield from (group for group in groups.values() if len(group[0]) > 1)
 
 
 def _is_wide(shares: _Shares) -> bool:

@@ -9,7 +9,7 @@ which is how a publisher is slowed that is faster than the disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +27,7 @@ from waystation.protocols.amqp.errors import (
 )
 from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
 from waystation.protocols.amqp.properties import encode
+from waystation.queues.putting import alike
 from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
 
 if TYPE_CHECKING:
@@ -194,16 +195,6 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
     if receipts or last:
         session.took_off(size)
         session.broker.when_durable(receipts, channel.begin_turn(last, size))
-
-
-def alike(pending: Mapping[str, Sequence[Message]]) -> list[list[str]]:
-    """Queues that get the same messages as others: what an exchange fans out is written once for many of them."""
-    groups: dict[tuple[int, int, int], list[str]] = {}
-    for name, messages in pending.items():
-        group = groups.setdefault((len(messages), id(messages[0]), id(messages[-1])), [])
-        if not group or pending[group[0]] == messages:
-            group.append(name)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _nack(session: Session, channel: Channel, refused: set[int]) -> int:

@@ -17,9 +17,9 @@ from pamqp.base import Frame
 
 from waystation.errors import Full, NotFound
 from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
-from waystation.protocols.amqp.publishing import alike
 from waystation.protocols.amqp.settling import grouped
 from waystation.queues.feed import Verdict
+from waystation.queues.putting import alike
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.transactions.transacting import OWN_PREFIX, Tx
 
