@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from tests.log.kit import DAY_MS, NOW_MS, Home, run
+from tests.log.kit import DAY_MS, NOW_MS, BootingDisk, Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
 from waystation.log import retention
 from waystation.log.producers import REMEMBERED_BATCHES
 from waystation.world import ThreadOffload, World
+
+T = TypeVar("T")
 
 
 def enforce(home: Home) -> int:
@@ -229,3 +234,94 @@ def test_retention_leaves_a_failed_log_alone(tmp_path: Path) -> None:
     home.log.fail(StorageFailed("the disk is broken"))
     home.clock.ms += 10
     assert enforce(home) == 0
+
+
+class HeldOffload:
+    """Its work begins when it is let go, as on threads that are busy."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, work: Callable[..., T], /, *args: object) -> T:
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def do() -> None:
+            self.asked.set()
+            await self.let_go.wait()
+            try:
+                result.set_result(work(*args))
+            except Exception as error:
+                result.set_exception(error)
+
+        self._doing = asyncio.ensure_future(do())  # goes on when the caller is cancelled, as a thread does
+        return await result
+
+    def close(self) -> None:
+        pass
+
+
+async def hang_up(home: Home, offset: int) -> asyncio.Task[int]:
+    """Asks for a removal and is cancelled while a thread works at it."""
+    offload = HeldOffload()
+    home.log.world = World(home.clock, home.world.random, home.disk, offload)
+    removal = asyncio.ensure_future(retention.remove_before(home.log, offset))
+    await offload.asked.wait()
+    removal.cancel()
+    await asyncio.sleep(0)
+    offload.let_go.set()
+    return removal
+
+
+def test_a_sync_that_fails_is_heard_of_though_who_asked_for_the_removal_has_hung_up() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk, segment_bytes=1)
+    home.fill(4)
+    disk.inject(Fault("sync", ".log", errno.EIO, times=1))
+
+    async def story() -> None:
+        removal = await hang_up(home, 3)
+        with pytest.raises(asyncio.CancelledError):
+            await removal
+
+    run(story())
+    with pytest.raises(StorageFailed, match="failed to sync"):  # fsync said it once: the next would say all is well
+        home.fill(1)
+
+
+class SlowDisk(BootingDisk):
+    """Is long at work on the first start of a log that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def replace_file(self, path: str, content: bytes) -> None:
+        if path.endswith("log-start") and not self.begun.is_set():
+            self.begun.set()
+            self.let_go.wait(timeout=30)
+        super().replace_file(path, content)
+
+
+def test_a_removal_whose_client_has_hung_up_does_not_save_its_start_over_a_further_one(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    home = Home(tmp_path, disk)
+    home.fill(10)
+    home.sync()
+    home.log.world = World(home.clock, home.world.random, disk, ThreadOffload())
+
+    async def story() -> None:
+        removal = asyncio.ensure_future(retention.remove_before(home.log, 4))
+        await asyncio.to_thread(disk.begun.wait, 30)
+        removal.cancel()
+        further = asyncio.ensure_future(retention.remove_before(home.log, 8))
+        await asyncio.wait([further], timeout=0.2)  # it would be done by now if it did not wait for its turn
+        disk.let_go.set()
+        await further
+        with pytest.raises(asyncio.CancelledError):
+            await removal
+
+    run(story())
+    home.log.world.offload.close()
+    assert home.path("log-start").read_text() == "8"

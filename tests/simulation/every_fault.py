@@ -110,6 +110,7 @@ class Story:
         self._next_life(lambda machine: self._live(machine, 0.3, stop=first_end == "stop"), first_end)
         if self._seed % 3 == 2 and first_end != "stop":
             self._leave_things_over()
+            self._leave_logs_over(power_was_cut=first_end == "power cut")
         self._next_life(self._hurt_life, self._ending)
         if not only_the_hurt_life:
             # What a start took from the page cache has to be on the disk, so the other kind of end follows.
@@ -149,6 +150,26 @@ class Story:
                 disk.replace_file(f"{folder}/{bases[0]}-{bases[0]}.swap", b"left over")
                 disk.replace_file(f"{folder}/{bases[1]}-{bases[1] + 10_000}.swap", b"left over")
                 break
+
+    def _leave_logs_over(self, *, power_was_cut: bool) -> None:
+        """What a crash leaves of a log now and then, and not in every few seeds: a swap after its third step, a segment
+        that came to the disk without what was before it."""
+        disk = self._disk
+        bases: dict[str, list[int]] = {}
+        for path in sorted(disk.content()):
+            folder, _, name = path.rpartition("/")
+            if name.endswith(".log") and "/topics/" in path and STRAY not in path:
+                bases.setdefault(folder, []).append(int(name[:-4]))
+        several = [folder for folder, found in bases.items() if len(found) > 1]
+        if not several:
+            return
+        folder = several[-1]
+        first, last = bases[folder][0], bases[folder][-1]
+        if not any(name.endswith(".swap") for name in disk.list(folder)):
+            disk.rename(f"{folder}/{first:020d}.log", f"{folder}/{first}-{first}.swap")
+            disk.sync_folder(folder)
+        if power_was_cut:
+            disk.replace_file(f"{folder}/{last + 1_000_000:020d}.log", b"left over")
 
     def _next_life(self, life: Callable[[Any], Coroutine[Any, Any, None]], ending: Ending) -> None:
         simulation = Simulation(self._seed * 100 + self._life, self._disk, time=self._time)

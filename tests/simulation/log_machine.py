@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.hanging_up import or_hangs_up
 from tests.simulation.promises import Found, KeyedPromises, Promises, committed_batches, expect
 from waystation.config import TopicSettings
 from waystation.errors import OffsetOutOfRange
@@ -343,7 +344,8 @@ class LogMachine:
             offset = self.rng.randint(log.start_offset, log.high_watermark)
             promises.start_asked = max(promises.start_asked, offset)
             try:
-                await retention.remove_before(log, offset)
+                if await or_hangs_up(self.rng, retention.remove_before(log, offset)) is None:
+                    return
             except OffsetOutOfRange:
                 return
         if self.disk.powered:

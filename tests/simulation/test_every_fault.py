@@ -12,8 +12,9 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +26,8 @@ from waystation.log import log as log_module
 from waystation.log import recovery
 from waystation.log.log import Log, SyncJob
 from waystation.queues.shard import checkpoint
+
+T = TypeVar("T")
 
 SEEDS = 24
 REACHING_SEEDS = 40
@@ -151,9 +154,9 @@ def test_what_is_said_to_be_elsewhere_exists() -> None:
     assert all(any(site.startswith(f"{said} ") for site in sites) for said in ELSEWHERE)
 
 
-def caught(calls: Callable[[DiskCall], bool], endings: Sequence[Ending], runs: int) -> int:
+def caught(calls: Callable[[DiskCall], bool], endings: Sequence[Ending], runs: int, seeds: int = 8) -> int:
     """How many of some runs of the broker, failing these calls, see a promise broken."""
-    where = {call: seeds for call, seeds in find_calls("broker", 8).items() if calls(call)}
+    where = {call: found for call, found in find_calls("broker", seeds).items() if calls(call)}
     rng = random.Random(1)
     broken = 0
     for _ in range(runs):
@@ -168,7 +171,7 @@ def caught(calls: Callable[[DiskCall], bool], endings: Sequence[Ending], runs: i
     return broken
 
 
-def is_sync_of_a_round(call: DiskCall) -> bool:
+def is_sync_of_a_log(call: DiskCall) -> bool:
     return call.kind == "sync" and "SyncJob.run" in call.site
 
 
@@ -180,12 +183,24 @@ def test_a_log_that_goes_on_after_a_failed_sync_is_caught(monkeypatch: pytest.Mo
         synced(self, job)
 
     monkeypatch.setattr(Log, "synced", believing)
-    assert caught(is_sync_of_a_round, ["power cut"], 80) > ENOUGH
+    assert caught(is_sync_of_a_log, ["power cut"], 80) > ENOUGH
 
 
 def test_a_start_that_trusts_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_write_again", lambda segment, start: None)  # the deliberate bug
-    assert caught(is_sync_of_a_round, ["crash"], 160) > ENOUGH
+    assert caught(is_sync_of_a_log, ["crash"], 160) > ENOUGH
+
+
+def is_sync_for_a_snapshot(call: DiskCall) -> bool:
+    return is_sync_of_a_log(call) and any("_save_derived" in caller for caller in call.callers)
+
+
+def test_a_sync_that_nobody_hears_of_when_its_client_hangs_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def until_cancelled(work: Coroutine[Any, Any, T]) -> T:
+        return await work  # the deliberate bug
+
+    monkeypatch.setattr(log_module, "to_its_end", until_cancelled)
+    assert caught(is_sync_for_a_snapshot, ["power cut"], 120, seeds=16) > ENOUGH
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from waystation.errors import StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
-from waystation.log.derived import Derived
+from waystation.log.derived import Derived, Files
 from waystation.log.epochs import Epochs
 from waystation.log.producers import Producers
 from waystation.log.reading import SegmentReader
@@ -33,6 +33,7 @@ from waystation.log.swap import Swap
 from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
 from waystation.world import World
+from waystation.world.uncancelled import to_its_end
 
 logger = logging.getLogger("waystation.log")
 
@@ -299,6 +300,10 @@ class Log(SegmentReader):
         files = self.derived.take()
         if files is None:
             return False
+        await to_its_end(self._save_derived(files))
+        return self.derived.saved_offset >= offset
+
+    async def _save_derived(self, files: Files) -> None:
         self._pinned = [*self._syncing, *(segment for segment in self._dirty if segment not in self._syncing)]
         job = SyncJob(self, self._pinned, self.folder, self.recovery_point, files, 0, of_round=False)
         saved = False
@@ -312,7 +317,6 @@ class Log(SegmentReader):
             self.derived.done(files, saved=saved)
         if job.unsaved is not None:
             raise job.unsaved
-        return self.derived.saved_offset >= offset
 
     def checkpoint(self) -> None:
         """Writes indexes and producer state down if much was appended since the last time; if nothing, lets go."""

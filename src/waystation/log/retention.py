@@ -12,6 +12,7 @@ from waystation.errors import StorageFailed
 from waystation.log.log import Log
 from waystation.log.segment import Segment
 from waystation.log.swap import settle
+from waystation.world.uncancelled import to_its_end
 
 
 def expired_until(log: Log, now_ms: int) -> int:
@@ -79,7 +80,7 @@ async def _remove_before(log: Log, offset: int) -> int:
         full = True  # to have room again matters more than to know the producers after a crash in the next moments
     gone = log.advance_start(offset, even_without_snapshot=full)
     try:
-        await log.world.offload(_save_and_remove, log, gone)
+        await to_its_end(log.world.offload(_save_and_remove, log, gone))
     except OSError as error:
         raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
     return len(gone)

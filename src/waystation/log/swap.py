@@ -17,14 +17,13 @@ Whoever calls `swap_in` or `settle` holds the log's `moving_start`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waystation.log.segment import Segment, file_name
 from waystation.world.disk import Disk
+from waystation.world.uncancelled import to_its_end
 
 if TYPE_CHECKING:
     from waystation.log.log import Log
@@ -103,14 +102,14 @@ async def swap_in(log: Log, group: list[Segment], made: Segment) -> bool:
         await log.world.offload(file.withdraw)  # retention was here
         return False
     log.swap = Swap(file, group, made)
-    await _to_its_end(_carry_out(log, log.swap))
+    await to_its_end(_carry_out(log, log.swap))
     return True
 
 
 async def settle(log: Log) -> None:
     """Ends a swap that the disk has interrupted. OSError: the disk still refuses."""
     if log.swap is not None:
-        await _to_its_end(_go_on(log, log.swap))
+        await to_its_end(_go_on(log, log.swap))
 
 
 async def _carry_out(log: Log, swap: Swap) -> None:
@@ -142,15 +141,3 @@ async def _go_on(log: Log, swap: Swap) -> None:
     except OSError as error:  # they are made again when they are needed
         logger.warning("%s: its indexes cannot be written: %s", swap.made.path(), error.strerror or error)
     await log.world.offload(log.world.disk.sync_folder, log.folder)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Also when the caller is cancelled: the thread would go on, and nobody would know how far it came."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("a swap was interrupted, the next start settles it: %s", error)
-        raise
