@@ -78,6 +78,54 @@ def reaches_outside(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "uses datetime.now"
 
 
+PUBLISHING = {
+    "queues": frozenset({"put", "put_durable", "put_each", "put_same"}),
+    "messages": frozenset({"publish", "ensure"}),
+    "publishing": frozenset({"append"}),
+    "routing": frozenset({"publish", "put"}),
+    "transacting": frozenset({"begin"}),
+}
+"""What publishes, by the part of the broker that does it: for `broker/access.py` alone."""
+
+
+def publishes_past_access(source: str) -> Iterator[tuple[int, str]]:
+    """Line and reason of every call in a protocol that goes around the rules of publishing."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Attribute(attr=part) | ast.Name(id=part), attr=verb):
+                if verb in PUBLISHING.get(part.lstrip("_"), ()):
+                    yield node.lineno, f"{part}.{verb}"
+            case ast.ImportFrom(names=names):
+                for name in names:
+                    if name.name in ("append_batches", "Distributing", "Transacting"):
+                        yield node.lineno, f"imports {name.name}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "session.broker.queues.put(queue, messages)",
+        "queues.put_durable(queue, messages)",
+        "await self._broker.messages.publish(topic, messages)",
+        "send = broker.publishing.append",
+        "await desk.broker.routing.publish(exchange, key, messages)",
+        "tx = await broker.transacting.begin(name)",
+        "from waystation.topics.batch_publishing import append_batches",
+    ],
+)
+def test_the_check_of_publishing_sees_a_breach(source: str) -> None:
+    assert list(publishes_past_access(source))
+
+
+def test_protocols_publish_through_access_alone() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {what}"
+        for path in python_files(PACKAGE / "protocols")
+        for line, what in publishes_past_access(path.read_text())
+    ]
+    assert found == [], "resource alarms, limits and permissions are asked in broker/access.py"
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -143,6 +143,14 @@ class FencedLeaderEpoch(Conflict):
     """The client's leader epoch is older than the broker's."""
 
 
+class ResourceAlarm(Unavailable):
+    """Publishers have to wait: the disk, the memory or the namespace's share is nearly full. Nothing was stored."""
+
+
+class NotEnoughReplicas(Unavailable):
+    """Fewer replicas are in sync than the topic's `min.insync.replicas` asks for. Nothing was stored."""
+
+
 class UnknownLeaderEpoch(Unavailable):
     """The client's leader epoch is newer than the broker's."""
 

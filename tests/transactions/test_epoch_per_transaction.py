@@ -17,6 +17,7 @@ from tests.transactions.test_door import commit_offsets, committed, end, log_of,
 from waystation.broker.broker import Broker
 from waystation.log import batch as batches
 from waystation.protocols.kafka import produce
+from waystation.security.principals import ANONYMOUS
 from waystation.transactions.machine import Producer
 from waystation.world.world import real_world
 
@@ -53,7 +54,8 @@ def send(desk: Desk, producer: Producer, sequence: int, partition: int = 0) -> E
         def answer(parts: produce.Parts | None) -> None:
             answered.set_result(b"".join(parts or []))
 
-        waiting = produce.handle(desk.broker, VERSION, memoryview(bytearray(body)), 0, answer)
+        access = desk.broker.access(ANONYMOUS, "/", desk.broker.meters.kafka)
+        waiting = produce.handle(desk.broker, access, VERSION, memoryview(bytearray(body)), 0, answer)
         if waiting is not None:
             await waiting
         return await answered

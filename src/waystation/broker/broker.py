@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
+from waystation.broker.access import Access
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
@@ -24,7 +25,7 @@ from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.observe.connections import Connections
-from waystation.observe.meters import Meters
+from waystation.observe.meters import DoorMeter, Meters
 from waystation.observe.tracing import Tracing
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.delayed import Delayed
@@ -32,6 +33,8 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
+from waystation.security.permissions import Permissions
+from waystation.security.principals import Principal
 from waystation.share.admin import SharedAdmin
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
@@ -89,6 +92,7 @@ class Broker:
         self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
+        self.permissions = Permissions()
         self.durability = Durability(self.commit)
         self.durable = self.durability.wait
         self.when_durable = self.durability.when_durable
@@ -99,7 +103,7 @@ class Broker:
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
-        self.resource_alarms = ResourceAlarms(self)
+        self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
         self.pipelines_seen = PipelinesSeen(self)
@@ -126,6 +130,10 @@ class Broker:
             tracing.waits = lambda: self.commit.waits
             tracing.syncs = lambda: self.commit.mode != "os"
             self.commit.on_round = tracing.synced
+
+    def access(self, principal: Principal, namespace: str, meter: DoorMeter, *, waits: bool = False) -> Access:
+        """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
+        return Access(self, principal, namespace, meter, waits=waits)
 
     async def start(self) -> None:
         """Recovers everything; when it returns, doors may open."""

@@ -5,8 +5,8 @@ short or a namespace has a limit in bytes, in slices that leave the loop free, a
 as long as it took: a million queues do not make a short broker shorter.
 
 Of several namespaces, those are held back that store at least the average, and never all of them: whoever stores little
-goes on publishing. Doors ask `reason` when a connection comes and `subscribe` for what happens later; they stop reading
-from publishers of a namespace that has a reason. What is published all the same is stored as long as it can be.
+goes on publishing. `broker/access.py` asks `reason` before a publish, and refuses it; a protocol that can hold
+publishers back subscribes instead, and stops reading from them.
 
 On the loop's thread only.
 """
@@ -65,6 +65,11 @@ class ResourceAlarms:
         if self._adding_up is not None:
             self._adding_up.cancel()
             await asyncio.gather(self._adding_up, return_exceptions=True)
+
+    @property
+    def on(self) -> bool:
+        """Whether anybody has to wait."""
+        return bool(self._reasons)
 
     def reason(self, namespace: str) -> str | None:
         """Why publishers of the namespace have to wait; None: they need not."""

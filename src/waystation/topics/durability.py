@@ -1,4 +1,7 @@
-"""Waiting until what was written is durable: by a coroutine, or by a callback where a task costs too much."""
+"""Waiting until what was written is durable: by a coroutine, or by a callback where a task costs too much.
+
+The one place where that is done for protocols: what an answer waits for besides the disk is waited for here.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from waystation.log.commit import GroupCommit
 from waystation.queues.feed import Receipt
 
 Told = Callable[[WaystationError | None], None]
+Failures = dict[int, WaystationError]
+"""What never will be durable: by its number among the receipts."""
 SOON_S = 0.02
 """When what nobody waits for is synced at the latest."""
 
@@ -31,6 +36,13 @@ class Durability:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
         wanted = [receipt for receipt in receipts if receipt is not None and self._waits_for(receipt)]
         _Wait(self._commit, wanted, told).check()
+
+    def when_each_durable(self, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
+        """Calls `told` once, when every receipt is durable or never will be: with the failures of those."""
+        if self._commit.waits:
+            _EachWait(self._commit, dict(enumerate(receipts)), told).check()
+        else:
+            told({})
 
     def _waits_for(self, receipt: Receipt) -> bool:
         return self._commit.waits_for(receipt.log)
@@ -67,3 +79,30 @@ class _Wait:
                 return
         self._receipts = waiting
         self._commit.join(waiting[0].log).add_done_callback(self.check)
+
+
+class _EachWait:
+    __slots__ = ("_commit", "_failures", "_told", "_waiting")
+
+    def __init__(self, commit: GroupCommit, receipts: dict[int, Receipt], told: Callable[[Failures], None]) -> None:
+        self._commit = commit
+        self._waiting = receipts
+        self._told = told
+        self._failures: Failures = {}
+
+    def check(self, round_over: asyncio.Future[None] | None = None) -> None:
+        waiting: dict[int, Receipt] = {}
+        for number, receipt in self._waiting.items():
+            log = receipt.log
+            if log.durable_offset >= receipt.offset:
+                continue
+            failure = log.failure or (log.stalled if round_over is not None else None)
+            if failure is not None:
+                self._failures[number] = failure
+            else:
+                waiting[number] = receipt
+        self._waiting = waiting
+        if waiting:
+            self._commit.join(next(iter(waiting.values())).log).add_done_callback(self.check)
+        else:
+            self._told(self._failures)

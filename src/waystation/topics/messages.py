@@ -101,13 +101,23 @@ class Messages:
             return self._topics.get(topic)
 
     def publish(
-        self, topic: str, messages: Sequence[Message], partition: int | None = None, *, stamp: Stamp | None = None
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        partition: int | None = None,
+        *,
+        stamp: Stamp | None = None,
+        promised: bool = True,
     ) -> Published:
-        """Appends the messages; they are written when this returns, and durable when the receipts are.
+        """Appends the messages; they are written when this returns, and durable when the receipts are. `promised`:
+        somebody will be told that they are.
 
-        Raises UnknownTopic, Invalid, InvalidRecord, InvalidTimestamp, TooLarge, NotAllowed, StorageFailed.
+        Raises UnknownTopic, Invalid, InvalidRecord, InvalidTimestamp, TooLarge, NotAllowed, NotEnoughReplicas,
+        StorageFailed.
         """
         found = self._find(topic)
+        if promised:
+            found.check_in_sync()
         receipts: list[Receipt] = []
         late = [message for message in messages if message.delay_ms or message.deliver_at_ms is not None]
         if late:

@@ -25,6 +25,7 @@ from waystation.errors import (
     InvalidPartitions,
     InvalidTopicName,
     NotAllowed,
+    NotEnoughReplicas,
     StorageFailed,
     UnknownTopic,
     UnknownTopicId,
@@ -87,6 +88,10 @@ def check_partitions(count: int) -> None:
         raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
 
 
+IN_SYNC = 1
+"""Replicas of a partition: this broker's own."""
+
+
 class Topic:
     """A topic and its partitions."""
 
@@ -120,6 +125,14 @@ class Topic:
         if 0 <= index < len(self.partitions):
             return self.partitions[index]
         raise UnknownTopic(f"topic {self.name!r} has no partition {index}; it has 0 to {len(self.partitions) - 1}")
+
+    def check_in_sync(self) -> None:
+        """Raises NotEnoughReplicas where durability cannot be promised as the topic asks for it."""
+        wanted = self.settings.min_insync_replicas
+        if wanted > IN_SYNC:
+            raise NotEnoughReplicas(
+                f"topic {self.name!r} wants {wanted} replicas in sync (min.insync.replicas); there is {IN_SYNC}"
+            )
 
 
 class Topics:

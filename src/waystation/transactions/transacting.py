@@ -47,16 +47,25 @@ class OffsetFeed(Protocol):
     async def claim(self, runs: Sequence[Run]) -> Sequence[tuple[str, int, int]]: ...
 
 
+class Gate(Protocol):
+    """Who is asked whether something may be published; raises if not."""
+
+    def admit_queue(self, queue: str) -> None: ...
+
+    def admit_topic(self, topic: str) -> None: ...
+
+
 class Transacting:
     """Hands out transactions; constructed by the broker."""
 
     def __init__(self, broker: Core) -> None:
         self._broker = broker
 
-    async def begin(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
-        """A new transaction; an older one of the same id is undone, and its holder fenced."""
+    async def begin(self, transactional_id: str, timeout_ms: int = 60_000, *, gate: Gate | None = None) -> Tx:
+        """A new transaction; an older one of the same id is undone, and its holder fenced. `gate` is asked before
+        anything is published in it; None: it is the broker's own."""
         producer = await self._broker.transactions.init_producer_id(transactional_id, timeout_ms)
-        return Tx(self._broker, transactional_id, producer)
+        return Tx(self._broker, transactional_id, producer, gate)
 
     async def undo_left_over(self) -> None:
         """At the start: ends what the broker itself had begun before a crash, so that nobody waits for its timeout."""
@@ -68,8 +77,9 @@ class Transacting:
 class Tx:
     """One transaction after another of one producer; `end` ends the present one, and the next call begins the next."""
 
-    def __init__(self, broker: Core, transactional_id: str, producer: Producer) -> None:
+    def __init__(self, broker: Core, transactional_id: str, producer: Producer, gate: Gate | None) -> None:
         self._broker = broker
+        self._gate = gate
         self.transactional_id = transactional_id
         self.producer = producer
         self._stamp = Stamp(*producer)
@@ -81,7 +91,10 @@ class Tx:
         self, topic: str, messages: Sequence[Message], partition: int | None = None
     ) -> list[tuple[str, int, int]]:
         """Messages to a topic, seen by read_committed readers when the transaction commits."""
+        if self._gate is not None:
+            self._gate.admit_topic(topic)
         known = self._broker.topics.get(topic)
+        known.check_in_sync()
         shares = self._broker.messages.spread(known, messages, partition)
         await self._join([(topic, target.index) for target, _ in shares])
         places: list[tuple[str, int, int]] = []
@@ -92,6 +105,8 @@ class Tx:
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> list[tuple[str, int, int]]:
         """Record batches that the client built, each for its partition."""
+        if self._gate is not None:
+            self._gate.admit_topic(topic)
         known = self._broker.topics.get(topic)
         places = sorted({(topic, known.partition(index).index) for index, _ in placed})
         checked = await check_batches(self._broker.publishing, known, placed)
@@ -102,6 +117,8 @@ class Tx:
 
     async def put(self, queue: str, messages: Sequence[Message], *, moved: bool = False) -> PutResult:
         """Messages to a queue, there when the transaction commits. `moved`: by the broker, from where they were."""
+        if self._gate is not None:
+            self._gate.admit_queue(queue)
         shard, known = self._broker.queues.of_users(queue)
         await self._join([self._place(shard)])
         self._check_alive(shard, known)
@@ -111,6 +128,9 @@ class Tx:
     async def put_same(self, queues: Sequence[str], messages: Sequence[Message]) -> set[str]:
         """The same messages to several queues; returns which have taken them. The others have not: put to each of
         those by itself, and it says why."""
+        if self._gate is not None:
+            for queue in queues:
+                self._gate.admit_queue(queue)
         taken: set[str] = set()
         for step in self._broker.queues.together(queues):
             shard = self._broker.queues.of_users(step[0])[0]

@@ -130,8 +130,7 @@ def count(session: Session, channel: Channel) -> None:
     """Tells the meters what was published on the channel in this turn. Before it is written."""
     channel.fresh = fresh = channel.published - channel.metered
     channel.metered = channel.published
-    session.meter.published += fresh
-    session.meter.published_bytes += channel.pending_bytes - fresh * OVERHEAD_BYTES
+    session.access.count(fresh, channel.pending_bytes - fresh * OVERHEAD_BYTES)
 
 
 def is_wide(channel: Channel) -> bool:
@@ -164,14 +163,14 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
     pending, channel.pending = channel.pending, {}
     if len(pending) > 1:
         for names in alike({name: batch.messages for name, batch in pending.items()}):
-            for taken, receipt in session.broker.queues.put_same(names, pending[names[0]].messages):
+            for taken, receipt in session.access.put_same(names, pending[names[0]].messages):
                 receipts.append(receipt)
                 for name in taken:
                     del pending[name]
                 yield channel.pending_bytes
     for name, batch in pending.items():
         try:
-            result = session.broker.queues.put_each(name, batch.messages)
+            result = session.access.put_each(name, batch.messages)
         except NotFound:
             continue  # deleted a moment ago: as if it had not been bound
         except WaystationError as error:
@@ -194,7 +193,7 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
         last = _nack(session, channel, refused)
     if receipts or last:
         session.took_off(size)
-        session.broker.when_durable(receipts, channel.begin_turn(last, size))
+        session.access.when_durable(receipts, channel.begin_turn(last, size))
 
 
 def _nack(session: Session, channel: Channel, refused: set[int]) -> int:
@@ -219,7 +218,7 @@ def _write_topics(
     pending, channel.pending_topics = channel.pending_topics, {}
     for name, batch in pending.items():
         try:
-            receipts += session.broker.messages.publish(name, batch.messages).receipts
+            receipts += session.access.publish_each(name, batch.messages, promised=channel.confirming).receipts
         except NotFound:
             continue
         except WaystationError as error:

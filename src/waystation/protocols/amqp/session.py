@@ -52,6 +52,7 @@ from waystation.protocols.amqp.room import Room, Share
 from waystation.protocols.amqp.routes import Routes
 from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.budget import FREE_BYTES
+from waystation.security.principals import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -103,15 +104,16 @@ class Session:
 
     __slots__ = (
         "_blocked", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck", "_task", "_writing",
-        "broker", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name",
-        "names", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms", "sources",
-        "tx_ids", "user",
+        "access", "broker", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter",
+        "name", "names", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms",
+        "sources", "tx_ids", "user",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
         self.broker = broker
         self.routing = broker.routing
         self.meter = broker.meters.amqp
+        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter, waits=True)
         self.publish_times = self.meter.call(PUBLISH)
         self.outside = outside
         self.name = name
@@ -239,8 +241,8 @@ class Session:
                     self._fail(channel, self.translated(error), 60, 80)
             if channel.published > channel.metered:
                 publishing.count(self, channel)
-            if channel.pending or channel.pending_topics or channel.written < channel.sequence:
                 self._published = True
+            if channel.pending or channel.pending_topics or channel.written < channel.sequence:
                 if publishing.is_wide(channel):
                     wide.append(channel)
                 else:
@@ -486,7 +488,8 @@ class Session:
         self.sources = Sources(self.broker, self.names)
         self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
         self.routes = Routes(self.broker, self.names, self.sources)
-        self._pressed = self.broker.resource_alarms.reason(vhost)
+        self.access = self.broker.access(Principal(self.user), vhost, self.meter, waits=True)
+        self._pressed = self.access.alarm
         self.broker.connections.add(self)
         self.answer(0, commands.Connection.OpenOk())
 

@@ -37,10 +37,12 @@ from waystation.protocols.http.router import Router
 from waystation.protocols.http.routes import ROUTES
 from waystation.protocols.http.takers import Takers
 from waystation.protocols.http.token import check_token
+from waystation.routing.namespace_names import DEFAULT
+from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.message import Delivered, Message
+    from waystation.message import Delivered
     from waystation.protocols.http.connection import Connection
     from waystation.protocols.http.rabbit_routes import Rabbit
     from waystation.world.long_work import LongWork
@@ -55,6 +57,7 @@ class Desk:
         self.broker = broker
         self.long_work = long_work
         self.meter = broker.meters.http
+        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
         self.holds = Holds(broker.world.random.below(2**32), self.meter)
         self.takers = Takers(broker, self.holds)
         self.live = LiveView(broker)
@@ -138,11 +141,6 @@ class Desk:
         elif route.body is not Nothing and (request.body or not route.optional_body):
             body = read_body(request.body, route.body)
         return Call(names, asked, body, request, peer)
-
-    def published(self, messages: Sequence[Message]) -> None:
-        """A client has sent these, and they were taken."""
-        self.meter.published += len(messages)
-        self.meter.published_bytes += sum(len(message.payload) for message in messages)
 
     def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
         """A consumer gets these; `acked`: which is all there is to acknowledge."""

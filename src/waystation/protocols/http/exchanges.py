@@ -132,10 +132,9 @@ async def unbind(desk: Desk, call: Call[UnbindQuery, Nothing]) -> Outcome:
 
 async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
     asked = call.query
-    answer = await desk.broker.routing.publish(
+    answer = await desk.access.publish_through(
         call.path["exchange"], asked.routing_key, call.body.messages, mandatory=asked.mandatory
     )
-    desk.published(call.body.messages)
     return Published([Place(*place) for place in answer.places], answer.queues, answer.subscribers)
 
 

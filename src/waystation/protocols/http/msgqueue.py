@@ -115,11 +115,10 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
         content_type=JSON_TYPE,
     )
     check_message(message)
-    queues = desk.broker.queues
-    if said.queue not in queues:
-        await queues.declare(said.queue)
-    answer = await queues.put_durable(said.queue, [message])
-    desk.published([message])
+    desk.access.admit_queue(said.queue)
+    if said.queue not in desk.broker.queues:
+        await desk.broker.queues.declare(said.queue)
+    answer = await desk.access.put_durable(said.queue, [message])
     known = message.id if message.id is not None else f"{said.queue}#{answer.first}"
     return Enqueued("queued", known, said.queue, bool(answer.duplicates))
 

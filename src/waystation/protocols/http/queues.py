@@ -132,9 +132,8 @@ async def purge(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
     queue, messages = call.path["queue"], call.body.messages
-    answer = await desk.broker.queues.put_durable(queue, messages, wait_ms=call.query.wait_ms)
+    answer = await desk.access.put_durable(queue, messages, wait_ms=call.query.wait_ms)
     left_out = set(answer.duplicates)
-    desk.published([message for i, message in enumerate(messages) if i not in left_out])
     ids: list[str | None] = []
     tag = answer.first
     for i in range(len(messages)):

@@ -47,21 +47,22 @@ async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dic
     payload = _payload(text(said["payload"], "payload"), said["payload_encoding"])
     template = properties.template_of(_written(table(said["properties"], "properties")))
     message = template.make(payload, exchange, key)
-    broker = desk.broker
+    access = desk.access
     try:
         queues, topics = _targets(desk, names, exchange, (key, *template.keys), message)
     except NotFound:
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
-    desk.published([message])
+    access.admit_exchange(names.full(exchange))
     receipts: list[Receipt | None] = []
     have: set[str] = set()
-    for taken, receipt in broker.queues.put_same(queues, [message]):
+    for taken, receipt in access.put_same(queues, [message]):
         have.update(taken)
         receipts.append(receipt)
-    receipts += [broker.queues.put_each(name, [message]).receipt for name in queues if name not in have]
+    receipts += [access.put_each(name, [message]).receipt for name in queues if name not in have]
     for topic in topics:
-        receipts += broker.messages.publish(topic, [message]).receipts
-    await broker.durable(*receipts)
+        receipts += access.publish_each(topic, [message], promised=True).receipts
+    access.count(1, len(payload))
+    await access.durable(*receipts)
     return {"routed": bool(queues or topics)}
 
 

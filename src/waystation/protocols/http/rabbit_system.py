@@ -220,7 +220,8 @@ async def delete_vhost(desk: Desk, call: ApiCall) -> None:
     await desk.broker.namespaces.delete(names_of(desk, call).vhost)
 
 
-_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
+_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues", "max-bytes": "max_bytes"}
+"""The last is not RabbitMQ's."""
 
 
 def _limits(desk: Desk, vhost: str) -> Shown | None:
@@ -305,7 +306,7 @@ async def _put_and_take(desk: Desk, names: Names) -> None:
     full = names.full(ALIVENESS_QUEUE)
     await rabbit_declaring.declare_queue(desk, names, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
-    await desk.broker.durable(desk.broker.queues.put_each(full, [message]).receipt)
+    await desk.broker.durable(desk.access.put_each(full, [message]).receipt)
     getter = desk.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
     try:
         if taken := getter.take(1):

@@ -59,12 +59,12 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
 
 
 async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
-    desk.published([message])
     if asked.queue is not None:
-        await desk.broker.queues.put_durable(asked.queue, [message])
+        await desk.access.put_durable(asked.queue, [message])
     elif asked.topic is not None:
-        await desk.broker.messages.ensure(asked.topic)
-        desk.broker.messages.publish(asked.topic, [message])
+        desk.access.admit_topic(asked.topic)
+        await desk.access.ensure_topic(asked.topic)
+        desk.access.publish(asked.topic, [message], promised=False)
 
 
 async def reply(desk: Desk, call: Call[ReplyQuery, Messages]) -> Outcome:

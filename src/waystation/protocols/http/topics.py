@@ -158,12 +158,11 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
 
 async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int | None = None) -> Published:
     """Publishes and waits until it is durable."""
-    broker = desk.broker
-    await broker.messages.ensure(topic)
-    published = broker.messages.publish(topic, messages.messages, partition)
-    desk.published(messages.messages)
-    await broker.durability.wait(*published.receipts)
-    subscribers = broker.subscriptions.counts().get(topic, 0)
+    desk.access.admit_topic(topic)
+    await desk.access.ensure_topic(topic)
+    published = desk.access.publish(topic, messages.messages, partition)
+    await desk.access.durable(*published.receipts)
+    subscribers = desk.broker.subscriptions.counts().get(topic, 0)
     return Published([Place(*place) for place in published.places], [], subscribers)
 
 

@@ -26,6 +26,8 @@ from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
 from waystation.protocols.kafka.registry import Api, Call, Listener
 from waystation.protocols.kafka.wire import Malformed
+from waystation.routing.namespace_names import DEFAULT
+from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from waystation.protocols.kafka.server import KafkaDoor
@@ -67,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door = door
         self._gone = gone
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
+        self._access = door.broker.access(ANONYMOUS, DEFAULT, door.meter)
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
@@ -293,7 +296,8 @@ class Connection(asyncio.BufferedProtocol):
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
         answer = self._slot(request.correlation_id, flexible, self._door.produce_times)[1]
-        waiting = produce.handle(self._door.broker, request.version, body, request.end - len(body), answer)
+        broker, place = self._door.broker, request.end - len(body)
+        waiting = produce.handle(broker, self._access, request.version, body, place, answer)
         if waiting is not None:
             self._hold(waiting)
 

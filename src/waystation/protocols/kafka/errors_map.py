@@ -38,6 +38,8 @@ _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.UnknownProducer: ErrorCode.unknown_producer_id,
     errors.ProducerEpochStale: ErrorCode.invalid_producer_epoch,
     errors.FencedLeaderEpoch: ErrorCode.fenced_leader_epoch,
+    errors.ResourceAlarm: ErrorCode.not_enough_replicas,  # of those that mean "later", the one that all producers retry
+    errors.NotEnoughReplicas: ErrorCode.not_enough_replicas,
     errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
 }
 

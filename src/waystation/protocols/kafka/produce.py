@@ -9,24 +9,24 @@ it is appended.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import InvalidRecord, WaystationError
 from waystation.log.batch import HEADER_SIZE, Header
-from waystation.log.log import Log
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
+from waystation.queues.feed import Receipt
+from waystation.topics.durability import Failures
 from waystation.topics.publishing import may_be_slow
 from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
 from waystation.transactions.machine import Producer
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.broker.broker import Broker
     from waystation.topics.partition import Partition
 
@@ -37,7 +37,9 @@ Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
 
 
-def handle(broker: Broker, version: int, data: memoryview, place: int, answer: Answer) -> Awaitable[None] | None:
+def handle(
+    broker: Broker, access: Access, version: int, data: memoryview, place: int, answer: Answer
+) -> Awaitable[None] | None:
     """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
     nothing else of the connection may be looked at until it is done.
 
@@ -49,21 +51,21 @@ def handle(broker: Broker, version: int, data: memoryview, place: int, answer: A
         results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
         answer([produce_codec.encode(version, results)])
         return None
-    if not _checked_here(broker, request):
-        return _check_away(broker, _copy(request, data), answer)
-    return _proceed(broker, request, data, answer)
+    if not _checked_here(broker, access, request):
+        return _check_away(broker, access, _copy(request, data), answer)
+    return _proceed(broker, access, request, data, answer)
 
 
 def _proceed(
-    broker: Broker, request: ProduceRequest, data: memoryview | None, answer: Answer
+    broker: Broker, access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
     if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
-        missing = _outside_transaction(broker, request)
+        missing = _outside_transaction(broker, access, request)
         if missing:
             own = request if data is None else _copy(request, data)
-            return _join_and_append(broker, own, missing, answer)
-    _append_all(broker, request, answer)
+            return _join_and_append(broker, access, own, missing, answer)
+    _append_all(broker, access, request, answer)
     return None
 
 
@@ -78,7 +80,7 @@ def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
 # -- checking ahead ----------------------------------------------------------------------------------------------------
 
 
-def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
+def _checked_here(broker: Broker, access: Access, request: ProduceRequest) -> bool:
     """Checks what is compressed or large; False if some of it takes too long here. The rest is checked when it is
     appended."""
     here = True
@@ -87,7 +89,7 @@ def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
         if records is None or len(records) < HEADER_SIZE or not may_be_slow(records):
             continue
         try:
-            part.header = broker.publishing.check_here(_find(broker, part), records, part.place)
+            part.header = broker.publishing.check_here(access.partition(part.topic, part.index), records, part.place)
         except WaystationError as error:
             part.refusal = error
         else:
@@ -95,14 +97,16 @@ def _checked_here(broker: Broker, request: ProduceRequest) -> bool:
     return here
 
 
-async def _check_away(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+async def _check_away(broker: Broker, access: Access, request: ProduceRequest, answer: Answer) -> None:
     for part in request.partitions:
         if part.records and part.header is None and part.refusal is None:
             try:
-                part.header = await broker.publishing.checked(_find(broker, part), part.records, part.place)
+                part.header = await broker.publishing.checked(
+                    access.partition(part.topic, part.index), part.records, part.place
+                )
             except WaystationError as error:
                 part.refusal = error
-    waiting = _proceed(broker, request, None, answer)
+    waiting = _proceed(broker, access, request, None, answer)
     if waiting is not None:
         await waiting
 
@@ -116,12 +120,12 @@ def _header_of(broker: Broker, partition: Partition, part: PartitionData) -> Hea
     return part.header
 
 
-def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
+def _outside_transaction(broker: Broker, access: Access, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
     """Partitions that the producer writes to for the first time in its transaction (KIP-890: they join by that)."""
     missing: list[tuple[Producer, str, int]] = []
     for part in request.partitions:
         try:
-            partition = _find(broker, part)
+            partition = access.partition(part.topic, part.index)
             header = _header_of(broker, partition, part)
             if header.transactional and not broker.transactions.check_produce(
                 request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
@@ -134,7 +138,7 @@ def _outside_transaction(broker: Broker, request: ProduceRequest) -> list[tuple[
 
 
 async def _join_and_append(
-    broker: Broker, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+    broker: Broker, access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
 ) -> None:
     for producer, topic, index in missing:
         try:
@@ -144,103 +148,77 @@ async def _join_and_append(
             results = [_refused(part, code, str(error)) for part in request.partitions]
             answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
             return
-    _append_all(broker, request, answer)
+    _append_all(broker, access, request, answer)
 
 
-def _append_all(broker: Broker, request: ProduceRequest, answer: Answer) -> None:
+def _append_all(broker: Broker, access: Access, request: ProduceRequest, answer: Answer) -> None:
     results: list[PartitionResult] = []
-    awaited: list[tuple[Log, int, PartitionResult]] = []
+    receipts: list[Receipt] = []
+    appended: list[PartitionResult] = []
     for part in request.partitions:
         result = PartitionResult(part.topic, part.index)
         results.append(result)
         try:
-            log, end = _append(broker, request, part, result)
-            awaited.append((log, end, result))
+            receipts.append(_append(broker, access, request, part, result))
+            appended.append(result)
         except WaystationError as error:
             result.error = refused(broker, error)
             result.message = str(error)
             result.base_offset = -1
     if request.acks == 0:
         answer(None)
-    elif request.acks == 1 or not broker.commit.waits:
+    elif request.acks == 1:
         answer([produce_codec.encode(request.version, results)])
     else:
-        _WhenDurable(broker, request.version, results, awaited, answer).check()
+        access.when_each_durable(receipts, _Answering(broker, request.version, results, appended, answer))
 
 
-def _append(broker: Broker, request: ProduceRequest, part: PartitionData, result: PartitionResult) -> tuple[Log, int]:
+def _append(
+    broker: Broker, access: Access, request: ProduceRequest, part: PartitionData, result: PartitionResult
+) -> Receipt:
     """Appends one partition's batch; returns up to where its log must be durable."""
-    partition = _find(broker, part)
+    partition = access.partition(part.topic, part.index)
     if not part.records:
         raise InvalidRecord("no records were sent")
-    if request.acks == ALL and partition.topic.settings.min_insync_replicas > 1:
-        raise _NotEnoughReplicas(
-            f"topic {partition.topic.name!r} wants {partition.topic.settings.min_insync_replicas} replicas in sync;"
-            " this broker is one"
-        )
     header = _header_of(broker, partition, part)
     if header.transactional and not broker.transactions.check_produce(
         request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
     ):
         outside = f"{partition.topic.name}-{part.index} is not part of the producer's transaction"
         raise TransactionAbortable(outside) if request.version >= ABORTABLE else InvalidTransactionState(outside)
-    appended = broker.publishing.append(partition, part.records, header)
-    if not appended.duplicate:
-        meter = broker.meters.kafka
-        meter.published += appended.last_offset - appended.base_offset + 1
-        meter.published_bytes += len(part.records)
+    appended = access.append(partition, part.records, header, promised=request.acks == ALL)
     result.base_offset = appended.base_offset
     result.append_time_ms = appended.append_time_ms
     result.start_offset = partition.log.start_offset
-    return partition.log, appended.last_offset + 1
-
-
-def _find(broker: Broker, part: PartitionData) -> Partition:
-    topics = broker.topics
-    topic = topics.by_id(part.topic) if isinstance(part.topic, UUID) else topics.get(part.topic)
-    return topic.partition(part.index)
+    return Receipt(partition.log, appended.last_offset + 1)
 
 
 def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> PartitionResult:
     return PartitionResult(part.topic, part.index, code, message=message)
 
 
-class _NotEnoughReplicas(WaystationError):
-    kafka_code = "NOT_ENOUGH_REPLICAS"
+class _Answering:
+    """Called when everything that was appended is durable, or never will be. A class: it is made for every request."""
 
-
-class _WhenDurable:
-    """Answers when every log that was appended to is durable far enough, or has failed."""
-
-    __slots__ = ("_answer", "_awaited", "_broker", "_results", "_version")
+    __slots__ = ("_answer", "_appended", "_broker", "_results", "_version")
 
     def __init__(
         self,
         broker: Broker,
         version: int,
         results: list[PartitionResult],
-        awaited: list[tuple[Log, int, PartitionResult]],
+        appended: list[PartitionResult],
         answer: Answer,
     ) -> None:
         self._broker = broker
         self._version = version
         self._results = results
-        self._awaited = awaited
+        self._appended = appended
         self._answer = answer
 
-    def check(self, round_over: asyncio.Future[None] | None = None) -> None:
-        waiting = []
-        for log, end, result in self._awaited:
-            if log.durable_offset >= end:
-                continue
-            failure = log.failure or (log.stalled if round_over is not None else None)
-            if failure is not None:
-                code = refused(self._broker, failure)
-                result.error, result.message, result.base_offset = code, str(failure), -1
-            else:
-                waiting.append((log, end, result))
-        self._awaited = waiting
-        if waiting:
-            self._broker.commit.join(waiting[0][0]).add_done_callback(self.check)
-        else:
-            self._answer([produce_codec.encode(self._version, self._results)])
+    def __call__(self, failures: Failures) -> None:
+        for number, failure in failures.items():
+            result = self._appended[number]
+            code = refused(self._broker, failure)
+            result.error, result.message, result.base_offset = code, str(failure), -1
+        self._answer([produce_codec.encode(self._version, self._results)])

@@ -38,7 +38,7 @@ def keep_all(
             session.answer(request, value)
         return
     session.began(len(answers))
-    session.broker.when_durable(receipts, _Answering(session, answers, timing))
+    session.access.when_durable(receipts, _Answering(session, answers, timing))
 
 
 class _Answering:

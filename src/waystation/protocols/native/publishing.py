@@ -84,10 +84,9 @@ def _publish_together(session: Session, commands: Sequence[Publish], topic: str)
     """False if they must be tried one by one."""
     messages = [message for command in commands for message in command.messages]
     try:
-        published = session.broker.messages.publish(topic, messages, commands[0].partition)
+        published = session.access.publish(topic, messages, commands[0].partition, promised=_promised(commands[0]))
     except WaystationError:
         return False
-    _count(session, len(messages), published.bytes)
     subscribers = session.broker.subscriptions.count(topic)
     answers = []
     ((place, partition, offset),) = published.places
@@ -106,26 +105,20 @@ def _publish_one(session: Session, command: Publish) -> None:
     if command.tx:
         _publish_in_transaction(session, command)
     elif command.exchange is not None:
-        answer = session.broker.routing.publish(
+        answer = session.access.publish_through(
             command.exchange, command.routing_key, command.messages, mandatory=command.mandatory
         )
         session.spawn(_answered(command), answer)
-        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
     elif command.topic is not None and (
         ("topic", command.topic) in session.turns or not _publish_now(session, command, command.topic)
     ):
         _publish_in_turn(session, command, command.topic)
 
 
-def _count(session: Session, count: int, size: int) -> None:
-    session.meter.published += count
-    session.meter.published_bytes += size
-
-
 def _publish_now(session: Session, command: Publish, topic: str, timing: Timing | None = None) -> bool:
     """False if the topic is not there yet."""
     try:
-        published = session.broker.messages.publish(topic, command.messages, command.partition)
+        published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
     except NotFound as error:
         if topic not in session.broker.topics:
             return False
@@ -133,7 +126,6 @@ def _publish_now(session: Session, command: Publish, topic: str, timing: Timing 
     except WaystationError as error:
         session.fail(_answered(command), error)
     else:
-        _count(session, len(command.messages), published.bytes)
         answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(topic))
         receipts = () if command.acks == "written" else published.receipts
         keep_all(session, receipts, [(_answered(command), answer)], timing)
@@ -145,7 +137,8 @@ def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
     timing = session.timing
 
     async def work() -> object:
-        await session.broker.messages.ensure(topic)
+        session.access.admit_topic(topic)
+        await session.access.ensure_topic(topic)
         if not _publish_now(session, command, topic, timing):
             raise NotFound(f"topic {topic!r} was deleted")
         return UNANSWERED
@@ -160,9 +153,10 @@ def _publish_in_transaction(session: Session, command: Publish) -> None:
     topic = command.topic
 
     async def work() -> PublishAnswer:
-        await session.broker.messages.ensure(topic)
+        session.access.admit_topic(topic)
+        await session.access.ensure_topic(topic)
         places = await transaction.publish(topic, command.messages, command.partition)
-        _count(session, len(command.messages), sum(len(message.payload) for message in command.messages))
+        session.access.count(len(command.messages), sum(len(message.payload) for message in command.messages))
         return PublishAnswer(places)
 
     session.in_turn(("tx", command.tx), _answered(command), work, size_of_all(command.messages))
@@ -170,3 +164,8 @@ def _publish_in_transaction(session: Session, command: Publish) -> None:
 
 def _answered(command: Publish) -> int:
     return command.id if command.acks != "none" else 0
+
+
+def _promised(command: Publish) -> bool:
+    """Whether its answer says that the messages are durable."""
+    return command.acks == "durable"

@@ -46,18 +46,17 @@ def put(session: Session, commands: Sequence[Put]) -> None:
     else:
         messages = [message for command in commands for message in command.messages]
         try:
-            result = session.broker.queues.put(queue, messages)
+            result = session.access.put(queue, messages)
         except WaystationError:
             for command in commands:
                 put(session, (command,))
         else:
-            _count(session, result)
             kept(session, result.receipt, answers_of(commands, result))
 
 
 def _put_one(session: Session, command: Put) -> None:
     try:
-        result = session.broker.queues.put(command.queue, command.messages)
+        result = session.access.put(command.queue, command.messages)
     except Full as error:
         if command.wait_ms > 0:
             _put_in_turn(session, command)
@@ -66,24 +65,15 @@ def _put_one(session: Session, command: Put) -> None:
     except WaystationError as error:
         session.fail(command.id, error)
     else:
-        _count(session, result)
         answer = PutAnswer(result.first, result.count, result.duplicates)
         kept(session, result.receipt, [(command.id, answer)])
-
-
-def _count(session: Session, result: PutResult) -> None:
-    session.meter.published += result.count
-    session.meter.published_bytes += result.bytes
 
 
 def _put_in_turn(session: Session, command: Put) -> None:
     """Waits for room, and keeps the later ones for this queue behind it."""
 
     async def work() -> PutAnswer:
-        answer = await session.broker.queues.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
-        session.meter.published += answer.count
-        session.meter.published_bytes += sum(len(message.payload) for message in command.messages)
-        return answer
+        return await session.access.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
 
     session.in_turn(("queue", command.queue), command.id, work, size_of_all(command.messages))
 
@@ -93,7 +83,7 @@ def _put_in_transaction(session: Session, command: Put) -> None:
 
     async def work() -> PutAnswer:
         result = await transaction.put(command.queue, command.messages)
-        _count(session, result)
+        session.access.count(result.count, result.bytes)
         return PutAnswer(result.first, result.count, result.duplicates)
 
     session.in_turn(("tx", command.tx), command.id, work, size_of_all(command.messages))

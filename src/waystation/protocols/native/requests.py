@@ -214,7 +214,7 @@ async def begin(session: Session, command: Begin) -> int:
     if not 0 < len(command.transactional_id) <= MAX_TRANSACTIONAL_ID:
         raise Invalid(f"transactional_id: must have 1 to {MAX_TRANSACTIONAL_ID} characters")
     check_not_own(command.transactional_id)
-    transaction = await session.broker.transacting.begin(command.transactional_id, command.timeout_ms)
+    transaction = await session.access.begin(command.transactional_id, command.timeout_ms)
     number = session.next_number()
     session.transactions[number] = transaction
     if session.closed:

@@ -38,6 +38,8 @@ from waystation.protocols.native.putting import put, puts_together
 from waystation.protocols.native.requests import HANDLERS
 from waystation.protocols.native.settling import settle, settles_together
 from waystation.protocols.native.turns import UNANSWERED, Turns
+from waystation.routing.namespace_names import DEFAULT
+from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -96,6 +98,7 @@ class Session:
         self._to_send: dict[Consumer, None] = {}  # as a set, but in the order of delivery
         self._number = 0
         self.meter = broker.meters.native
+        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
         self.now_s = broker.world.clock.monotonic
         self.timing: Timing = (_NOTHING_YET, 0.0)
         """Of what is being handled."""

@@ -24,7 +24,6 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.durability import keep_all
 from waystation.protocols.native.turns import UNANSWERED
-from waystation.topics.batch_publishing import append_batches, check_batches
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.transacting import OWN_PREFIX, check_not_own
 
@@ -40,32 +39,24 @@ def publish_batches(session: Session, command: PublishBatches) -> object:
         transaction = session.transaction(command.tx)
 
         async def in_transaction() -> PublishAnswer:
-            await session.broker.messages.ensure(command.topic)
+            session.access.admit_topic(command.topic)
+            await session.access.ensure_topic(command.topic)
             places = await transaction.publish_batches(command.topic, command.batches)
-            _count(session, command)
+            session.access.count(sum(read_header(batch).record_count for _, batch in command.batches), _size(command))
             return PublishAnswer(places)
 
         session.in_turn(("tx", command.tx), command.id, in_transaction, _size(command))
         return UNANSWERED
 
     async def alone() -> object:
-        broker = session.broker
-        await broker.messages.ensure(command.topic)
-        checked = await check_batches(broker.publishing, broker.topics.get(command.topic), command.batches)
-        published = append_batches(broker.publishing, checked)
-        answer = PublishAnswer(published.places, subscribers=broker.subscriptions.count(command.topic))
-        _count(session, command)
+        published = await session.access.publish_batches(command.topic, command.batches)
+        subscribers = session.broker.subscriptions.count(command.topic)
+        answer = PublishAnswer(published.places, subscribers=subscribers)
         keep_all(session, published.receipts, [(command.id, answer)], timing)
         return UNANSWERED
 
     session.in_turn(("topic", command.topic), command.id, alone, _size(command))
     return UNANSWERED
-
-
-def _count(session: Session, command: PublishBatches) -> None:
-    """They were checked, so their headers say how many records they have."""
-    session.meter.published += sum(read_header(batch).record_count for _, batch in command.batches)
-    session.meter.published_bytes += _size(command)
 
 
 def _size(command: PublishBatches) -> int:

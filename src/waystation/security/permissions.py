@@ -1,0 +1,21 @@
+"""Permissions: whether a principal may do something to something. Asked in one place (`broker/access.py`).
+
+There are no rules yet: everything is allowed. What has to stay true when there are some: `check` raises before anything
+has happened, and it answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from waystation.security.principals import Principal
+
+Operation = Literal["write", "create"]
+Resource = Literal["topic", "queue", "exchange", "transactional-id"]
+
+
+class Permissions:
+    """One per broker; for the loop's thread."""
+
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        """Raises NotAllowed if the principal may not."""
