@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from waystation.protocols.amqp.arguments import COMPARED, arguments_of, check_same, inequivalent, settings_of, type_of
 from waystation.protocols.amqp.errors import AmqpError
-from waystation.protocols.amqp.names import Names
 from waystation.queues.settings import QueueSettings, check_settings
+from waystation.routing.namespace_names import Names
 
 PLAIN, SHOP = Names("/"), Names("shop")
 TEXT = st.text(max_size=20)

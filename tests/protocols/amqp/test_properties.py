@@ -14,10 +14,10 @@ from pamqp import commands
 
 from waystation.message import MAX_HORIZON_MS, Message, check_message
 from waystation.protocols.amqp.errors import AmqpError
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.amqp.properties import encode, template_of
 from waystation.protocols.amqp.tables import encode_table
 from waystation.protocols.amqp.template import AT_ONCE_MS, MAX_CACHED_BYTES
+from waystation.routing.namespace_names import Names
 
 HERE = Names("/")
 SHOP = Names("shop")

@@ -8,11 +8,10 @@ virtual host. A client may send what it got on: then the broker reads its own sp
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.amqp.tables import Long
 
 X_DEATH = "x-death"
@@ -22,6 +21,12 @@ RABBIT_REASONS = {ours: theirs for theirs, ours in OUR_REASONS.items()}
 _REASONS = ("x-first-death-reason", "x-last-death-reason")
 _NAMES = ("x-first-death-queue", "x-first-death-exchange", "x-last-death-queue", "x-last-death-exchange")
 _ANY = frozenset((X_DEATH, *_REASONS, *_NAMES))
+
+
+class LocalNames(Protocol):
+    """A virtual host's names: what its clients call what the broker knows by a full name."""
+
+    def local(self, full: str) -> str: ...
 
 
 def death_headers_in(headers: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def _death_in(death: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def death_headers_out(headers: dict[str, Any], names: Names) -> dict[str, Any]:
+def death_headers_out(headers: dict[str, Any], names: LocalNames) -> dict[str, Any]:
     """A message's headers with the story in RabbitMQ's words."""
     if not headers or _ANY.isdisjoint(headers):
         return headers
@@ -74,7 +79,7 @@ def _listed(story: Any) -> Any:
         return story
 
 
-def _death_out(death: dict[str, Any], names: Names) -> dict[str, Any]:
+def _death_out(death: dict[str, Any], names: LocalNames) -> dict[str, Any]:
     found = dict(death)
     found.pop("deliveries", None)  # ours; RabbitMQ's readers do not expect it
     at_ms = found.get("time")

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import Message
-from waystation.protocols.amqp.deaths import death_headers_out
-from waystation.protocols.amqp.names import DEFAULT, Names
+from waystation.protocols.amqp.deaths import LocalNames, death_headers_out
 from waystation.protocols.amqp.tables import Long, encode_table
 from waystation.protocols.amqp.template import (
     APP_ID,
@@ -52,7 +51,7 @@ _moment = struct.Struct(">Q")
 _flags = struct.Struct(">H")
 
 
-def encode(message: Message, names: Names, extra: dict[str, Any] | None = None) -> bytes:
+def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = None) -> bytes:
     """A content header's payload from the property flags on. `extra`: headers of the delivery; they win over others."""
     if (
         extra
@@ -80,6 +79,13 @@ def encode(message: Message, names: Names, extra: dict[str, Any] | None = None) 
         )
     except _TooLong:
         return _encode(message, names, None)
+
+
+class _AsTheyAre:
+    """For properties without headers, which have no names in them."""
+
+    def local(self, full: str) -> str:
+        return full
 
 
 class _TooLong(Exception):
@@ -113,13 +119,13 @@ def _plain(
         delay_ms=delay_ms,
         max_deliveries=max_deliveries,
     )
-    encoded = _encode(message, Names(DEFAULT), None)
+    encoded = _encode(message, _AsTheyAre(), None)
     if len(encoded) > MAX_KEPT_BYTES:
         raise _TooLong
     return encoded
 
 
-def _encode(message: Message, names: Names, extra: dict[str, Any] | None) -> bytes:
+def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -> bytes:
     front: list[bytes] = []  # before the headers
     back: list[bytes] = []
     own = _own_headers(message)

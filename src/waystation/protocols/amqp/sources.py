@@ -21,7 +21,6 @@ from waystation.protocols.amqp.errors import (
     AmqpError,
     of_error,
 )
-from waystation.protocols.amqp.names import DEFAULT, Names
 from waystation.protocols.amqp.streams import (
     FOREVER,
     RETENTION_BYTES,
@@ -37,6 +36,7 @@ from waystation.protocols.amqp.streams import (
 )
 from waystation.queues.failure_history import EXCHANGE_TARGET
 from waystation.queues.feed import Deliver, Feed
+from waystation.routing.namespace_names import DEFAULT, Names
 from waystation.share.topic_queue_settings import TopicQueueSettings
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from waystation.routing.exchange import ExchangeSettings
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.protocols.amqp.names import Names
     from waystation.protocols.amqp.sources import Sources
+    from waystation.routing.namespace_names import Names
 
 RESERVED_PREFIX = "amq."
 _LINE_ENDS = str.maketrans("", "", "\r\n")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import NotFound
 from waystation.protocols.amqp.handshake import COMPATIBLE
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
@@ -38,6 +37,7 @@ from waystation.protocols.http.rabbit_shapes import (
     show_queue,
 )
 from waystation.protocols.http.replies import Reply, encode_json
+from waystation.routing.namespace_names import Names
 from waystation.version import __version__
 
 if TYPE_CHECKING:

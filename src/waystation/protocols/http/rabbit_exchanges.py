@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from waystation.errors import NotFound
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.http import rabbit_declaring, rabbit_messages
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -33,6 +32,7 @@ from waystation.protocols.http.rabbit_shapes import (
 )
 from waystation.protocols.http.replies import Reply
 from waystation.routing.binding import Binding
+from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

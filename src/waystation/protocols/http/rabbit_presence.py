@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import ApiCall, names_of, not_found, route
 from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
 from waystation.protocols.http.rabbit_shapes import Shown, node_name, plain
 from waystation.protocols.http.replies import Reply
+from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import StorageFailed
 from waystation.message import Message
 from waystation.protocols.amqp.handshake import COMPATIBLE
-from waystation.protocols.amqp.names import Names
 from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -27,6 +26,7 @@ from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
 from waystation.protocols.http.rabbit_shapes import Shown, node_name
 from waystation.protocols.http.replies import Reply, json_reply
 from waystation.queues.feed import Verdict
+from waystation.routing.namespace_names import Names
 from waystation.routing.table import KINDS
 from waystation.version import __version__
 
