@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.protocols.amqp.arguments import COMPARED, arguments_of, check_same, inequivalent, settings_of, type_of
-from waystation.protocols.amqp.errors import AmqpError
 from waystation.queues.settings import QueueSettings, check_settings
 from waystation.routing.namespace_names import Names
+from waystation.wire.amqp.errors import AmqpError
 
 PLAIN, SHOP = Names("/"), Names("shop")
 TEXT = st.text(max_size=20)

@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import Any
 
 from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
-from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
-from waystation.protocols.amqp.template import AT_ONCE_MS
 from waystation.queues.settings import Overflow, QueueSettings, declared
 from waystation.routing.namespace_names import DEFAULT, Names
+from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
+from waystation.wire.amqp.template import AT_ONCE_MS
 
 QUEUE_TYPE = "x-queue-type"
 EXPIRES = "x-expires"

@@ -27,11 +27,11 @@ from waystation.protocols.amqp.arguments import (
     settings_of,
 )
 from waystation.protocols.amqp.declaring_exchanges import ExchangeDeclaring
-from waystation.protocols.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, AmqpError
 from waystation.protocols.amqp.sources import X_TOPIC
 from waystation.protocols.amqp.things import RESERVED_PREFIX, Channel, plain, table
 from waystation.queues.settings import QueueSettings, declared
 from waystation.routing.binding import QUEUE, TOPIC
+from waystation.wire.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.sources import Source

@@ -8,11 +8,11 @@ from pamqp import commands
 
 from waystation.errors import Conflict, NotFound, WaystationError
 from waystation.protocols.amqp.arguments import inequivalent, type_of
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 from waystation.protocols.amqp.things import RESERVED_PREFIX, Channel, Things, table
 from waystation.routing.binding import EXCHANGE
 from waystation.routing.exchange import ExchangeSettings
 from waystation.routing.table import KINDS
+from waystation.wire.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 
 ALTERNATE = "alternate-exchange"
 DELAYED, DELAYED_TYPE = "x-delayed-message", "x-delayed-type"

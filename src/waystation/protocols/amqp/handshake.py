@@ -12,10 +12,10 @@ from typing import Any
 from pamqp import commands
 
 from waystation.protocols.amqp.engine import FRAME_MAX, MAX_CHANNELS
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
 from waystation.protocols.amqp.frames import MIN_FRAME_MAX
-from waystation.protocols.amqp.tables import decode_table
 from waystation.version import __version__
+from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
+from waystation.wire.amqp.tables import decode_table
 
 USER = PASSWORD = "guest"
 HEARTBEAT_S = 60

@@ -24,15 +24,6 @@ from waystation.protocols.amqp import handshake, publishing, settling
 from waystation.protocols.amqp.channel import Channel
 from waystation.protocols.amqp.declaring import Declaring
 from waystation.protocols.amqp.engine import Engine
-from waystation.protocols.amqp.errors import (
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    NAMES,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    AmqpError,
-    of_error,
-)
 from waystation.protocols.amqp.events import (
     Acked,
     Broken,
@@ -52,6 +43,15 @@ from waystation.protocols.amqp.routes import Routes
 from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.budget import FREE_BYTES
 from waystation.routing.namespace_names import DEFAULT, Names
+from waystation.wire.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NAMES,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    AmqpError,
+    of_error,
+)
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

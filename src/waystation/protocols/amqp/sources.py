@@ -14,13 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
-from waystation.protocols.amqp.errors import (
-    ACCESS_REFUSED,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
-    AmqpError,
-    of_error,
-)
 from waystation.protocols.amqp.streams import (
     FOREVER,
     RETENTION_BYTES,
@@ -38,6 +31,13 @@ from waystation.queues.failure_history import EXCHANGE_TARGET
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.namespace_names import DEFAULT, Names
 from waystation.share.topic_queue_settings import TopicQueueSettings
+from waystation.wire.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    AmqpError,
+    of_error,
+)
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

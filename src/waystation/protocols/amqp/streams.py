@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import NotFound, WaystationError
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.namespace_names import Names
 from waystation.subscriptions.tailing import FIRST, LAST, NEXT, Start
 from waystation.topics.topics import check_partitions
+from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

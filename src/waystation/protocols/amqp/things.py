@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.errors import NotFound, WaystationError
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, AmqpError, of_error
 from waystation.queues.shard.queue import Queue
 from waystation.routing.binding import EXCHANGE, QUEUE
 from waystation.routing.exchange import ExchangeSettings
+from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, AmqpError, of_error
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -14,12 +14,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, WaystationError
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Method, Nothing, Outcome, Route, read_json
 from waystation.protocols.http.problems import MethodNotAllowed, status_of
 from waystation.protocols.http.replies import Reply, json_reply
 from waystation.protocols.http.token import has_password
 from waystation.routing.namespace_names import Names
+from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

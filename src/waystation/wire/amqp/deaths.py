@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from waystation.protocols.amqp.tables import Long
+from waystation.wire.amqp.tables import Long
 
 X_DEATH = "x-death"
 OUR_REASONS = {"maxlen": "overflow", "delivery_limit": "delivery-limit"}

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import decode, encode
 
-from waystation.protocols.amqp.errors import AmqpError
-from waystation.protocols.amqp.tables import MAX_DEPTH, Long, decode_table, encode_table
+from waystation.wire.amqp.errors import AmqpError
+from waystation.wire.amqp.tables import MAX_DEPTH, Long, decode_table, encode_table
 
 NOON = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.protocols.amqp.errors import SYNTAX_ERROR, AmqpError
+from waystation.wire.amqp.errors import SYNTAX_ERROR, AmqpError
 
 MAX_DEPTH = 64
 """Tables within tables: nobody nests deeper by intention, and each level costs the stack a frame."""

@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import LATEST_MS, MAX_HORIZON_MS, Message
-from waystation.protocols.amqp.deaths import death_headers_in
-from waystation.protocols.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
-from waystation.protocols.amqp.tables import decode_table
+from waystation.wire.amqp.deaths import death_headers_in
+from waystation.wire.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
+from waystation.wire.amqp.tables import decode_table
 
 AT_ONCE_MS = 20
 """A time to live of 0 means: to a consumer that waits, or to nobody. This is how long reaching one may take; with a

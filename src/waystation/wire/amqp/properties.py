@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import Message
-from waystation.protocols.amqp.deaths import LocalNames, death_headers_out
-from waystation.protocols.amqp.tables import Long, encode_table
-from waystation.protocols.amqp.template import (
+from waystation.wire.amqp.deaths import LocalNames, death_headers_out
+from waystation.wire.amqp.tables import Long, encode_table
+from waystation.wire.amqp.template import (
     APP_ID,
     CONTENT_ENCODING,
     CONTENT_TYPE,

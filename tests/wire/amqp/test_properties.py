@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from waystation.message import MAX_HORIZON_MS, Message, check_message
-from waystation.protocols.amqp.errors import AmqpError
-from waystation.protocols.amqp.properties import encode, template_of
-from waystation.protocols.amqp.tables import encode_table
-from waystation.protocols.amqp.template import AT_ONCE_MS, MAX_CACHED_BYTES
 from waystation.routing.namespace_names import Names
+from waystation.wire.amqp.errors import AmqpError
+from waystation.wire.amqp.properties import encode, template_of
+from waystation.wire.amqp.tables import encode_table
+from waystation.wire.amqp.template import AT_ONCE_MS, MAX_CACHED_BYTES
 
 HERE = Names("/")
 SHOP = Names("shop")
