@@ -11,8 +11,8 @@ from pamqp.base import Frame
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consumer import Consumer
-from waystation.protocols.amqp.streams import STREAM
 from waystation.queues.names import INTERNAL_PREFIX
+from waystation.vhosts.streams import STREAM
 from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
     NOT_ALLOWED,
@@ -26,7 +26,7 @@ from waystation.wire.amqp.errors import (
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import Session
-    from waystation.protocols.amqp.sources import Source
+    from waystation.vhosts.sources import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 

@@ -18,7 +18,10 @@ from pamqp import commands
 
 from waystation.errors import Conflict, Full, NotFound, WaystationError
 from waystation.protocol import QueueInfo
-from waystation.protocols.amqp.arguments import (
+from waystation.protocols.amqp.declaring_exchanges import ExchangeDeclaring
+from waystation.queues.settings import QueueSettings, declared
+from waystation.routing.binding import QUEUE, TOPIC
+from waystation.vhosts.arguments import (
     CLASSIC,
     DEAD_LETTER_EXCHANGE,
     QUEUE_TYPE,
@@ -26,15 +29,12 @@ from waystation.protocols.amqp.arguments import (
     check_same,
     settings_of,
 )
-from waystation.protocols.amqp.declaring_exchanges import ExchangeDeclaring
-from waystation.protocols.amqp.sources import X_TOPIC
-from waystation.protocols.amqp.things import RESERVED_PREFIX, Channel, plain, table
-from waystation.queues.settings import QueueSettings, declared
-from waystation.routing.binding import QUEUE, TOPIC
+from waystation.vhosts.sources import X_TOPIC
+from waystation.vhosts.vhost import RESERVED_PREFIX, Channel, plain, table
 from waystation.wire.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
-    from waystation.protocols.amqp.sources import Source
+    from waystation.vhosts.sources import Source
 
 GENERATED_PREFIX = "amq.gen-"
 _GENERATED_BYTES = 16

@@ -7,11 +7,11 @@ from typing import Any
 from pamqp import commands
 
 from waystation.errors import Conflict, NotFound, WaystationError
-from waystation.protocols.amqp.arguments import inequivalent, type_of
-from waystation.protocols.amqp.things import RESERVED_PREFIX, Channel, Things, table
 from waystation.routing.binding import EXCHANGE
 from waystation.routing.exchange import ExchangeSettings
 from waystation.routing.table import KINDS
+from waystation.vhosts.arguments import inequivalent, type_of
+from waystation.vhosts.vhost import RESERVED_PREFIX, Channel, Things, table
 from waystation.wire.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 
 ALTERNATE = "alternate-exchange"

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from waystation.message import Delivered
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import Session
-    from waystation.protocols.amqp.sources import Source
     from waystation.queues.ledger.runs import Run
     from waystation.queues.shard.queue_feed import Getter as QueueGetter
+    from waystation.vhosts.sources import Source
 
 MANY_GETTERS = 64
 

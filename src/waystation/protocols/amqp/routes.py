@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.message import Message
     from waystation.protocols.amqp.events import Target
-    from waystation.protocols.amqp.sources import Sources
     from waystation.routing.namespace_names import Names
+    from waystation.vhosts.sources import Sources
 
 
 class Routes:

@@ -13,9 +13,9 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from waystation.protocols.amqp.declaring import Declaring
-from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http.rabbit_calls import ApiCall, body_of, exchange_name, flag, not_found, table, text
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

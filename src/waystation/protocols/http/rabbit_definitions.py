@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import NotFound
 from waystation.protocols.amqp.handshake import COMPATIBLE
-from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -39,6 +38,7 @@ from waystation.protocols.http.rabbit_shapes import (
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.routing.namespace_names import Names
 from waystation.version import __version__
+from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

@@ -16,12 +16,12 @@ from pamqp import commands
 
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
-from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http.rabbit_calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.protocols.http.rabbit_shapes import plain
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.shard.queue_feed import Getter
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.http import rabbit_declaring, rabbit_messages
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -27,6 +26,7 @@ from waystation.protocols.http.rabbit_shapes import (
 )
 from waystation.protocols.http.replies import Reply
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk

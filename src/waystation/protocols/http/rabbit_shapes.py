@@ -14,13 +14,13 @@ from urllib.parse import quote_plus, unquote_plus
 from crc32c import crc32c
 
 from waystation.errors import NotFound
-from waystation.protocols.amqp.arguments import arguments_of
-from waystation.protocols.amqp.sources import Source, Sources
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import declared
 from waystation.queues.shard.queue import Queue
 from waystation.routing.binding import EXCHANGE, QUEUE, Binding
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.arguments import arguments_of
+from waystation.vhosts.sources import Source, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
-from waystation.protocols.amqp.streams import (
+from waystation.queues.failure_history import EXCHANGE_TARGET
+from waystation.queues.feed import Deliver, Feed
+from waystation.routing.namespace_names import DEFAULT, Names
+from waystation.share.topic_queue_settings import TopicQueueSettings
+from waystation.vhosts.streams import (
     FOREVER,
     RETENTION_BYTES,
     RETENTION_MS,
@@ -27,10 +31,6 @@ from waystation.protocols.amqp.streams import (
     partitions_of,
     topic_settings,
 )
-from waystation.queues.failure_history import EXCHANGE_TARGET
-from waystation.queues.feed import Deliver, Feed
-from waystation.routing.namespace_names import DEFAULT, Names
-from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -40,9 +40,9 @@ from waystation.wire.amqp.errors import (
 )
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.share.feed import SharedFeed
     from waystation.share.topic_queues import TopicQueue
+    from waystation.vhosts.hosting import HostingBroker
 
 TOPIC = "topic"
 QUEUE_TYPE = "x-queue-type"
@@ -117,7 +117,7 @@ class TopicQueueSource:
     kind = TOPIC
     declared = True
 
-    def __init__(self, broker: Broker, names: Names, name: str, queue: TopicQueue) -> None:
+    def __init__(self, broker: HostingBroker, names: Names, name: str, queue: TopicQueue) -> None:
         self.name = name
         self.topic = queue.settings.topic
         self._broker = broker
@@ -216,7 +216,7 @@ def arguments_of(settings: TopicQueueSettings, names: Names) -> dict[str, Any]:
 class Sources:
     """One virtual host's, for one connection."""
 
-    def __init__(self, broker: Broker, names: Names) -> None:
+    def __init__(self, broker: HostingBroker, names: Names) -> None:
         self._broker = broker
         self._names = names
 

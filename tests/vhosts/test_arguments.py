@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.protocols.amqp.arguments import COMPARED, arguments_of, check_same, inequivalent, settings_of, type_of
 from waystation.queues.settings import QueueSettings, check_settings
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.arguments import COMPARED, arguments_of, check_same, inequivalent, settings_of, type_of
 from waystation.wire.amqp.errors import AmqpError
 
 PLAIN, SHOP = Names("/"), Names("shop")

@@ -22,8 +22,8 @@ from waystation.topics.topics import check_partitions
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.topics.topics import Topic
+    from waystation.vhosts.hosting import HostingBroker
 
 STREAM = "stream"
 STREAM_SETTING = "waystation.stream"
@@ -224,7 +224,7 @@ class StreamSource:
 
     kind = STREAM
 
-    def __init__(self, broker: Broker, names: Names, name: str, topic: Topic) -> None:
+    def __init__(self, broker: HostingBroker, names: Names, name: str, topic: Topic) -> None:
         self.name = name
         self.topic = topic.name
         self._broker = broker

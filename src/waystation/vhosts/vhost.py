@@ -16,9 +16,9 @@ from waystation.routing.exchange import ExchangeSettings
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, AmqpError, of_error
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.protocols.amqp.sources import Sources
     from waystation.routing.namespace_names import Names
+    from waystation.vhosts.hosting import HostingBroker
+    from waystation.vhosts.sources import Sources
 
 RESERVED_PREFIX = "amq."
 _LINE_ENDS = str.maketrans("", "", "\r\n")
@@ -34,7 +34,7 @@ class Channel(Protocol):
 class Things:
     """One connection's view."""
 
-    def __init__(self, broker: Broker, names: Names, owner: str, sources: Sources) -> None:
+    def __init__(self, broker: HostingBroker, names: Names, owner: str, sources: Sources) -> None:
         self._broker = broker
         self._names = names
         self._owner = owner
