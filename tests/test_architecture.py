@@ -22,7 +22,10 @@ import waystation
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "waystation"
 
-CORE = ("log", "topics", "queues", "groups", "share", "transactions", "routing", "subscriptions", "cluster")
+CORE = (
+    *("log", "wire", "topics", "queues", "groups", "share", "transactions", "routing", "cluster"),
+    *("subscriptions", "vhosts"),
+)
 """The packages that see the world only through what is handed to them."""
 
 OUTSIDE = frozenset(

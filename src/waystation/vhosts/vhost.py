@@ -1,13 +1,14 @@
-"""The queues and exchanges of a virtual host as one connection finds and binds them, and RabbitMQ's words of refusal.
+"""The queues and exchanges of a virtual host as one owner finds and binds them, and RabbitMQ's words of refusal.
 
-Clients use the names of their virtual host, the heart is asked by full names, and no text shows a full one. What is in
-another virtual host is out of reach, however it is spelled. For the door's declaring alone; on the loop's thread only.
+Clients use the names of their virtual host, the broker is asked by full names, and no text shows a full one. What is in
+another virtual host is out of reach, however it is spelled. For `VhostQueues` and `VhostExchanges`; on the loop's
+thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from waystation.errors import NotFound, WaystationError
 from waystation.queues.shard.queue import Queue
@@ -24,111 +25,100 @@ RESERVED_PREFIX = "amq."
 _LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
-class Channel(Protocol):
-    """What declaring remembers of a channel."""
+class Vhost:
+    """One owner's view of it: a connection, whose name is the owner of its exclusive queues, or an API."""
 
-    last_queue: str
-    """The queue that was declared last: what an empty name means from then on."""
-
-
-class Things:
-    """One connection's view."""
+    __slots__ = ("broker", "names", "owner", "sources")
 
     def __init__(self, broker: HostingBroker, names: Names, owner: str, sources: Sources) -> None:
-        self._broker = broker
-        self._names = names
-        self._owner = owner
-        self._sources = sources
+        self.broker = broker
+        self.names = names
+        self.sources = sources
+        self.owner = owner
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
-    def _full(self, name: str) -> str:
+    def full(self, name: str) -> str:
         """Raises 403 for a name that is another virtual host's: `/` has no prefix that would keep it apart."""
-        full = self._names.full(name)
-        if "/" in name and self._broker.namespaces.of(full) != self._names.vhost:
-            raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self._names.vhost}'")
+        full = self.names.full(name)
+        if "/" in name and self.broker.namespaces.of(full) != self.names.vhost:
+            raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self.names.vhost}'")
         return full
 
-    def _name_of(self, channel: Channel, given: str) -> str:
-        """A queue's name; an empty one is the queue's that the channel declared last."""
-        name = plain(given) or channel.last_queue
-        if not name:
-            raise AmqpError(NOT_FOUND, "no previously declared queue")
-        self._full(name)
-        return name
-
-    def _queue(self, name: str) -> Queue:
-        """A queue that is there and that this connection may use."""
-        full = self._full(name)
-        if not name or full not in self._broker.queues:
-            raise AmqpError(NOT_FOUND, f"no {self._where(name)}")
+    def queue(self, name: str) -> Queue:
+        """A queue that is there and that this owner may use."""
+        full = self.full(name)
+        if not name or full not in self.broker.queues:
+            raise AmqpError(NOT_FOUND, f"no {self.where(name)}")
         try:
-            _, queue = self._broker.queues.of_users(full)
+            _, queue = self.broker.queues.of_users(full)
         except WaystationError as error:
-            raise self._refused(error) from error
-        if self._is_anothers(queue):
-            raise self._locked(name)
+            raise self.refused(error) from error
+        if self.is_anothers(queue):
+            raise self.locked(name)
         return queue
 
-    def _is_anothers(self, queue: Queue) -> bool:
-        return queue.settings.exclusive and queue.owner is not None and queue.owner != self._owner
+    def is_anothers(self, queue: Queue) -> bool:
+        return queue.settings.exclusive and queue.owner is not None and queue.owner != self.owner
 
-    def _not_default(self, given: str) -> str:
-        name = plain(given)
-        if not name:
-            raise AmqpError(ACCESS_REFUSED, "operation not permitted on the default exchange")
-        return name
-
-    def _find_exchange(self, name: str) -> ExchangeSettings | None:
+    def find_exchange(self, name: str) -> ExchangeSettings | None:
         try:
-            return self._broker.routing.describe(self._full(name))
+            return self.broker.routing.describe(self.full(name))
         except NotFound:
             return None
 
-    def _exchange(self, name: str) -> ExchangeSettings:
-        found = self._find_exchange(name)
+    def exchange(self, name: str) -> ExchangeSettings:
+        found = self.find_exchange(name)
         if found is None:
-            raise AmqpError(NOT_FOUND, f"no {self._where(name, EXCHANGE)}")
+            raise AmqpError(NOT_FOUND, f"no {self.where(name, EXCHANGE)}")
         return found
 
-    async def _bind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
+    async def bind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
         try:
-            await self._broker.routing.bind(self._full(exchange), target, key, table(arguments))
+            await self.broker.routing.bind(self.full(exchange), target, key, table(arguments))
         except WaystationError as error:
             if isinstance(error, NotFound):
-                self._exchange(exchange)  # it may have gone meanwhile
-            raise self._refused(error) from error
+                self.exchange(exchange)  # it may have been deleted meanwhile
+            raise self.refused(error) from error
 
-    async def _unbind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
+    async def unbind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
         try:
-            await self._broker.routing.unbind(self._full(exchange), target, key, table(arguments))
+            await self.broker.routing.unbind(self.full(exchange), target, key, table(arguments))
         except NotFound:
             pass  # as RabbitMQ: it is not bound now
         except WaystationError as error:
-            raise self._refused(error) from error
+            raise self.refused(error) from error
 
     # -- words --------------------------------------------------------------------------------------------------------
 
-    def _where(self, name: str, kind: str = QUEUE) -> str:
-        return f"{kind} '{name}' in vhost '{self._names.vhost}'"
+    def where(self, name: str, kind: str = QUEUE) -> str:
+        return f"{kind} '{name}' in vhost '{self.names.vhost}'"
 
-    def _locked(self, name: str) -> AmqpError:
+    def locked(self, name: str) -> AmqpError:
         return AmqpError(
             RESOURCE_LOCKED,
-            f"cannot obtain exclusive access to locked {self._where(name)}. It could be originally declared on another"
+            f"cannot obtain exclusive access to locked {self.where(name)}. It could be originally declared on another"
             " connection or the exclusive property value does not match that of the original declaration.",
         )
 
     @staticmethod
-    def _reserved(kind: str, name: str) -> AmqpError:
+    def reserved(kind: str, name: str) -> AmqpError:
         return AmqpError(ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
 
-    def _refused(self, error: WaystationError) -> AmqpError:
-        """The heart's refusal, in the names of the virtual host."""
+    def refused(self, error: WaystationError) -> AmqpError:
+        """The broker's refusal, in the names of the virtual host."""
         refusal = of_error(error)
-        if self._names.prefix:
-            refusal.text = refusal.text.replace(self._names.prefix, "")
+        if self.names.prefix:
+            refusal.text = refusal.text.replace(self.names.prefix, "")
         return refusal
+
+
+def named_exchange(given: str) -> str:
+    """An exchange's name as RabbitMQ takes it; 403 for the default exchange, which nobody declares or binds."""
+    name = plain(given)
+    if not name:
+        raise AmqpError(ACCESS_REFUSED, "operation not permitted on the default exchange")
+    return name
 
 
 def plain(name: str) -> str:

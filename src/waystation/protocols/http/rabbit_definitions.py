@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import NotFound
-from waystation.protocols.amqp.handshake import COMPATIBLE
 from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -37,7 +36,7 @@ from waystation.protocols.http.rabbit_shapes import (
 )
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.routing.namespace_names import Names
-from waystation.version import __version__
+from waystation.version import RABBITMQ_VERSION, __version__
 from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ T = TypeVar("T")
 async def export(desk: Desk, call: ApiCall) -> Reply:
     vhosts = desk.broker.namespaces.names()
     head = {
-        "rabbit_version": COMPATIBLE,
-        "rabbitmq_version": COMPATIBLE,
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "Waystation",
         "product_version": __version__,
         "users": [],
@@ -77,7 +76,7 @@ async def export(desk: Desk, call: ApiCall) -> Reply:
 async def export_vhost(desk: Desk, call: ApiCall) -> Reply:
     vhost = names_of(desk, call).vhost
     policies = [show_policy(policy) for policy in desk.broker.policies.listing(vhost)]
-    head = {"rabbit_version": COMPATIBLE, "parameters": [], "policies": policies}
+    head = {"rabbit_version": RABBITMQ_VERSION, "parameters": [], "policies": policies}
     return await _exported(desk, head, [vhost], with_vhost=False)
 
 

@@ -83,7 +83,8 @@ async def declare(desk: Desk, call: ApiCall) -> Reply:
 
 async def delete(desk: Desk, call: ApiCall) -> None:
     names, name = _found(desk, call)
-    await rabbit_declaring.delete_exchange(desk, names, name, if_unused=call.query.values.get("if-unused") == "true")
+    if_unused = call.query.values.get("if-unused") == "true"
+    await rabbit_declaring.exchanges(desk, names).delete(name, if_unused=if_unused)
 
 
 async def publish(desk: Desk, call: ApiCall) -> dict[str, bool]:

@@ -85,14 +85,14 @@ async def declare(desk: Desk, call: ApiCall) -> Reply:
 async def delete(desk: Desk, call: ApiCall) -> None:
     names, name = _found(desk, call)
     asked = call.query.values
-    await rabbit_declaring.delete_queue(
-        desk, names, name, if_empty=asked.get("if-empty") == "true", if_unused=asked.get("if-unused") == "true"
+    await rabbit_declaring.queues(desk, names).delete(
+        name, if_unused=asked.get("if-unused") == "true", if_empty=asked.get("if-empty") == "true"
     )
 
 
 async def purge(desk: Desk, call: ApiCall) -> None:
     names, name = _found(desk, call)
-    await rabbit_declaring.purge_queue(desk, names, name)
+    await rabbit_declaring.queues(desk, names).purge(name)
 
 
 async def get(desk: Desk, call: ApiCall) -> list[dict[str, Any]]:

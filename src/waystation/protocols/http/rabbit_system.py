@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.errors import StorageFailed
 from waystation.message import Message
-from waystation.protocols.amqp.handshake import COMPATIBLE
 from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.rabbit_calls import (
@@ -28,7 +27,7 @@ from waystation.protocols.http.replies import Reply, json_reply
 from waystation.queues.feed import Verdict
 from waystation.routing.namespace_names import Names
 from waystation.routing.table import KINDS
-from waystation.version import __version__
+from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -50,12 +49,12 @@ async def overview(desk: Desk, call: ApiCall) -> Shown:
     total = await desk.rabbit.totals.all()
     channels = sum(len(one.info().channels) for one in broker.connections if one.door == "amqp")
     shown: Shown = {
-        "management_version": COMPATIBLE,
+        "management_version": RABBITMQ_VERSION,
         "rates_mode": "basic",
         "exchange_types": _exchange_types(),
         "product_version": __version__,
         "product_name": "Waystation",
-        "rabbitmq_version": COMPATIBLE,
+        "rabbitmq_version": RABBITMQ_VERSION,
         "cluster_name": broker.cluster_id,
         "disable_stats": False,
         "enable_queue_totals": False,
