@@ -22,7 +22,7 @@ from waystation.routing.namespace_names import Names
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 PREFIX = "/api"
 TAG = "rabbitmq"
@@ -31,7 +31,7 @@ DEFAULT_EXCHANGE = "amq.default"
 """What the default exchange is called in paths, since its name is empty."""
 
 ApiCall = Call[AnyQuery, Nothing]
-Handler = Callable[["Desk", ApiCall], Awaitable[Any]]
+Handler = Callable[["Management", ApiCall], Awaitable[Any]]
 
 
 class Refused(Invalid):
@@ -88,10 +88,10 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
     """A row of the API: whoever calls is checked, and errors of the AMQP side are told."""
 
     @wraps(handler)
-    async def guarded(desk: Desk, call: ApiCall) -> Outcome:
-        check_user(call.request.headers, desk.broker.settings.text("waystation.http.token"))
+    async def guarded(api: Management, call: ApiCall) -> Outcome:
+        check_user(call.request.headers, api.broker.settings.text("waystation.http.token"))
         try:
-            answer = await handler(desk, call)
+            answer = await handler(api, call)
         except AmqpError as error:
             raise of_amqp(error) from error
         if answer is None or isinstance(answer, Reply):
@@ -132,17 +132,17 @@ def check_user(headers: dict[str, str], token: str = "") -> None:
 # -- what a call says --------------------------------------------------------------------------------------------------
 
 
-def names_of(desk: Desk, call: ApiCall) -> Names:
+def names_of(api: Management, call: ApiCall) -> Names:
     """The virtual host in the path, which has to be there."""
     vhost = call.path["vhost"]
-    if vhost not in desk.broker.namespaces:
+    if vhost not in api.broker.namespaces:
         raise not_found()
     return Names(vhost)
 
 
-def names_to_change(desk: Desk, call: ApiCall) -> Names:
+def names_to_change(api: Management, call: ApiCall) -> Names:
     vhost = call.path["vhost"]
-    if vhost not in desk.broker.namespaces:
+    if vhost not in api.broker.namespaces:
         raise Refused(404, "not_found", "vhost_not_found")
     return Names(vhost)
 

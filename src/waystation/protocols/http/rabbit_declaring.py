@@ -17,28 +17,28 @@ from waystation.vhosts.sources import Sources
 from waystation.vhosts.vhost import Vhost
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 OWNER = "management"
 
 
-def _vhost(desk: Desk, names: Names) -> Vhost:
-    return Vhost(desk.broker, names, OWNER, Sources(desk.broker, names))
+def _vhost(api: Management, names: Names) -> Vhost:
+    return Vhost(api.broker, names, OWNER, Sources(api.broker, names))
 
 
-def queues(desk: Desk, names: Names) -> VhostQueues:
-    return VhostQueues(_vhost(desk, names))
+def queues(api: Management, names: Names) -> VhostQueues:
+    return VhostQueues(_vhost(api, names))
 
 
-def exchanges(desk: Desk, names: Names) -> VhostExchanges:
-    return VhostExchanges(_vhost(desk, names))
+def exchanges(api: Management, names: Names) -> VhostExchanges:
+    return VhostExchanges(_vhost(api, names))
 
 
-async def declare_queue(desk: Desk, names: Names, name: str, said: dict[str, Any]) -> bool:
+async def declare_queue(api: Management, names: Names, name: str, said: dict[str, Any]) -> bool:
     """True if it was made."""
     full = names.full(name)
-    there = full in desk.broker.queues or Sources(desk.broker, names).find(name) is not None
-    await queues(desk, names).declare(
+    there = full in api.broker.queues or Sources(api.broker, names).find(name) is not None
+    await queues(api, names).declare(
         name,
         table(said.get("arguments"), "arguments"),
         durable=flag(said.get("durable", False), "durable"),
@@ -47,10 +47,10 @@ async def declare_queue(desk: Desk, names: Names, name: str, said: dict[str, Any
     return not there
 
 
-async def declare_exchange(desk: Desk, names: Names, name: str, said: dict[str, Any]) -> bool:
+async def declare_exchange(api: Management, names: Names, name: str, said: dict[str, Any]) -> bool:
     """True if it was made."""
-    there = names.full(name) in desk.broker.routing.exchange_names()
-    await exchanges(desk, names).declare(
+    there = names.full(name) in api.broker.routing.exchange_names()
+    await exchanges(api, names).declare(
         name,
         text(said.get("type", "direct"), "type"),
         table(said.get("arguments"), "arguments"),
@@ -82,8 +82,8 @@ def binding_of(call: ApiCall) -> tuple[str, dict[str, Any]]:
     return text(said.get("routing_key", ""), "routing_key"), table(said.get("arguments"), "arguments")
 
 
-async def bind(desk: Desk, names: Names, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
+async def bind(api: Management, names: Names, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
     if ends.to_exchange:
-        await exchanges(desk, names).bind(ends.source, ends.destination, key, arguments)
+        await exchanges(api, names).bind(ends.source, ends.destination, key, arguments)
     else:
-        await queues(desk, names).bind(ends.destination, ends.source, key, arguments)
+        await queues(api, names).bind(ends.destination, ends.source, key, arguments)

@@ -40,7 +40,7 @@ from waystation.version import RABBITMQ_VERSION, __version__
 from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 MAX_EXPORTED = 100_000
 """Of queues, and of bindings. More than that is a database, not a document."""
@@ -55,8 +55,8 @@ T = TypeVar("T")
 # -- export ------------------------------------------------------------------------------------------------------------
 
 
-async def export(desk: Desk, call: ApiCall) -> Reply:
-    vhosts = desk.broker.namespaces.names()
+async def export(api: Management, call: ApiCall) -> Reply:
+    vhosts = api.broker.namespaces.names()
     head = {
         "rabbit_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -68,24 +68,24 @@ async def export(desk: Desk, call: ApiCall) -> Reply:
         "topic_permissions": [],
         "parameters": [],
         "global_parameters": [],
-        "policies": [show_policy(policy) for policy in desk.broker.policies.listing()],
+        "policies": [show_policy(policy) for policy in api.broker.policies.listing()],
     }
-    return await _exported(desk, head, vhosts, with_vhost=True)
+    return await _exported(api, head, vhosts, with_vhost=True)
 
 
-async def export_vhost(desk: Desk, call: ApiCall) -> Reply:
-    vhost = names_of(desk, call).vhost
-    policies = [show_policy(policy) for policy in desk.broker.policies.listing(vhost)]
+async def export_vhost(api: Management, call: ApiCall) -> Reply:
+    vhost = names_of(api, call).vhost
+    policies = [show_policy(policy) for policy in api.broker.policies.listing(vhost)]
     head = {"rabbit_version": RABBITMQ_VERSION, "parameters": [], "policies": policies}
-    return await _exported(desk, head, [vhost], with_vhost=False)
+    return await _exported(api, head, [vhost], with_vhost=False)
 
 
-async def _exported(desk: Desk, head: dict[str, Any], vhosts: list[str], *, with_vhost: bool) -> Reply:
+async def _exported(api: Management, head: dict[str, Any], vhosts: list[str], *, with_vhost: bool) -> Reply:
     parts = [encode_json(head)[:-1]]
     lists: tuple[tuple[str, tuple[str, ...], Iterator[Shown | None]], ...] = (
-        ("queues", _QUEUE, _queues(desk, vhosts)),
-        ("exchanges", _EXCHANGE, _exchanges(desk, vhosts)),
-        ("bindings", _BINDING, _bindings(desk, vhosts)),
+        ("queues", _QUEUE, _queues(api, vhosts)),
+        ("exchanges", _EXCHANGE, _exchanges(api, vhosts)),
+        ("bindings", _BINDING, _bindings(api, vhosts)),
     )
     for name, fields, things in lists:
         wanted = [field for field in fields if with_vhost or field != "vhost"]
@@ -103,26 +103,26 @@ async def _exported(desk: Desk, head: dict[str, Any], vhosts: list[str], *, with
     return Reply(200, b"".join(parts) + b"}")
 
 
-def _queues(desk: Desk, vhosts: list[str]) -> Iterator[Shown | None]:
+def _queues(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
     """Exclusive ones go with their connections: they are not defined, they happen."""
     for names in map(Names, vhosts):
-        for full in queue_names(desk.broker, names):
-            shown = show_queue(desk, names, full, basic=True)
+        for full in queue_names(api.broker, names):
+            shown = show_queue(api, names, full, basic=True)
             yield None if shown is None or shown["exclusive"] else shown
 
 
-def _exchanges(desk: Desk, vhosts: list[str]) -> Iterator[Shown | None]:
+def _exchanges(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
     for names in map(Names, vhosts):
-        for full in exchange_names(desk.broker, names):
+        for full in exchange_names(api.broker, names):
             if full and not names.local(full).startswith("amq."):
-                yield show_exchange(desk, names, full)
+                yield show_exchange(api, names, full)
 
 
-def _bindings(desk: Desk, vhosts: list[str]) -> Iterator[Shown | None]:
+def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
     for names in map(Names, vhosts):
-        for full in exchange_names(desk.broker, names)[1:]:
+        for full in exchange_names(api.broker, names)[1:]:
             try:
-                bindings = list(desk.broker.routing.exchange(full).bindings.values())
+                bindings = list(api.broker.routing.exchange(full).bindings.values())
             except NotFound:  # it went meanwhile
                 continue
             yield from (show_binding(names, binding) for binding in bindings)
@@ -131,25 +131,25 @@ def _bindings(desk: Desk, vhosts: list[str]) -> Iterator[Shown | None]:
 # -- import ------------------------------------------------------------------------------------------------------------
 
 
-async def import_all(desk: Desk, call: ApiCall) -> None:
+async def import_all(api: Management, call: ApiCall) -> None:
     said = body_of(call)
     for vhost in _objects(said, "vhosts"):
         name = text(vhost.get("name"), "vhosts.name")
-        if name not in desk.broker.namespaces:
-            await desk.broker.namespaces.create(name)
-    await _import(desk, said, None)
+        if name not in api.broker.namespaces:
+            await api.broker.namespaces.create(name)
+    await _import(api, said, None)
 
 
-async def import_vhost(desk: Desk, call: ApiCall) -> None:
-    await _import(desk, body_of(call), names_to_change(desk, call).vhost)
+async def import_vhost(api: Management, call: ApiCall) -> None:
+    await _import(api, body_of(call), names_to_change(api, call).vhost)
 
 
-async def _import(desk: Desk, said: dict[str, Any], vhost: str | None) -> None:
+async def _import(api: Management, said: dict[str, Any], vhost: str | None) -> None:
     """Everything is looked at before anything is made, as far as one can see it."""
 
     def names_in(thing: dict[str, Any]) -> Names:
         name = vhost if vhost is not None else text(thing.get("vhost"), "vhost")
-        if name not in desk.broker.namespaces:
+        if name not in api.broker.namespaces:
             raise bad_request(["no_such_vhost", name])
         return Names(name)
 
@@ -161,10 +161,10 @@ async def _import(desk: Desk, said: dict[str, Any], vhost: str | None) -> None:
     queues = [(names_in(one), one) for one in _objects(said, "queues")]
     exchanges = [(names_in(one), one) for one in _objects(said, "exchanges")]
     bindings = [(names_in(one), one) for one in _objects(said, "bindings")]
-    await desk.broker.policies.set_all(policies)
-    await _each(queues, lambda names, one: _make_queue(desk, names, one))
-    await _each(exchanges, lambda names, one: _make_exchange(desk, names, one))
-    await _each(bindings, lambda names, one: _make_binding(desk, names, one))
+    await api.broker.policies.set_all(policies)
+    await _each(queues, lambda names, one: _make_queue(api, names, one))
+    await _each(exchanges, lambda names, one: _make_exchange(api, names, one))
+    await _each(bindings, lambda names, one: _make_binding(api, names, one))
 
 
 async def _each(things: list[tuple[Names, dict[str, Any]]], make: Callable[[Names, dict[str, Any]], Any]) -> None:
@@ -180,25 +180,25 @@ def _slices(things: list[T]) -> Iterator[list[T]]:
         yield things[begin : begin + AT_ONCE]
 
 
-async def _make_queue(desk: Desk, names: Names, one: dict[str, Any]) -> None:
+async def _make_queue(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "queues.name")
-    if names.full(name) not in desk.broker.queues and Sources(desk.broker, names).find(name) is None:
-        await rabbit_declaring.declare_queue(desk, names, name, one)
+    if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
+        await rabbit_declaring.declare_queue(api, names, name, one)
 
 
-async def _make_exchange(desk: Desk, names: Names, one: dict[str, Any]) -> None:
+async def _make_exchange(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "exchanges.name")
-    if name and not name.startswith("amq.") and show_exchange(desk, names, names.full(name)) is None:
-        await rabbit_declaring.declare_exchange(desk, names, name, one)
+    if name and not name.startswith("amq.") and show_exchange(api, names, names.full(name)) is None:
+        await rabbit_declaring.declare_exchange(api, names, name, one)
 
 
-async def _make_binding(desk: Desk, names: Names, one: dict[str, Any]) -> None:
+async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> None:
     source = text(one.get("source"), "bindings.source")
     if not source:
         return  # every queue is bound to the default exchange
     ends = Ends(source, text(one.get("destination"), "destination"), one.get("destination_type") == "exchange")
     key = text(one.get("routing_key", ""), "routing_key")
-    await rabbit_declaring.bind(desk, names, ends, key, table(one.get("arguments"), "arguments"))
+    await rabbit_declaring.bind(api, names, ends, key, table(one.get("arguments"), "arguments"))
 
 
 def _objects(said: dict[str, Any], name: str) -> Iterable[dict[str, Any]]:

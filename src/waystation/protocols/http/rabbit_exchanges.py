@@ -35,32 +35,32 @@ from waystation.routing.binding import Binding
 from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 
 # -- exchanges ---------------------------------------------------------------------------------------------------------
 
 
-async def list_exchanges(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, desk.broker.namespaces.names())
+async def list_exchanges(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, api.broker.namespaces.names())
 
 
-async def list_exchanges_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, [names_of(desk, call).vhost])
+async def list_exchanges_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, [names_of(api, call).vhost])
 
 
-async def _listed(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
-    places = ((names, full) for names in map(Names, vhosts) for full in exchange_names(desk.broker, names))
+async def _listed(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
+    places = ((names, full) for names in map(Names, vhosts) for full in exchange_names(api.broker, names))
     return await reply_list(
-        call.query, places, lambda place: place[0].local(place[1]), lambda place: show_exchange(desk, *place)
+        call.query, places, lambda place: place[0].local(place[1]), lambda place: show_exchange(api, *place)
     )
 
 
-def _found(desk: Desk, call: ApiCall) -> tuple[Names, str]:
+def _found(api: Management, call: ApiCall) -> tuple[Names, str]:
     """The virtual host and the local name of an exchange that is there."""
-    names = names_of(desk, call)
+    names = names_of(api, call)
     name = exchange_name(call.path["exchange"])
-    if show_exchange(desk, names, _full(names, name)) is None:
+    if show_exchange(api, names, _full(names, name)) is None:
         raise not_found()
     return names, name
 
@@ -69,116 +69,116 @@ def _full(names: Names, name: str) -> str:
     return names.full(name) if name else ""
 
 
-async def describe(desk: Desk, call: ApiCall) -> Shown:
-    names, name = _found(desk, call)
-    shown = show_exchange(desk, names, _full(names, name)) or {}
+async def describe(api: Management, call: ApiCall) -> Shown:
+    names, name = _found(api, call)
+    shown = show_exchange(api, names, _full(names, name)) or {}
     return only({**shown, "incoming": [], "outgoing": []}, columns_of(call.query))
 
 
-async def declare(desk: Desk, call: ApiCall) -> Reply:
-    names = names_to_change(desk, call)
-    made = await rabbit_declaring.declare_exchange(desk, names, exchange_name(call.path["exchange"]), body_of(call))
+async def declare(api: Management, call: ApiCall) -> Reply:
+    names = names_to_change(api, call)
+    made = await rabbit_declaring.declare_exchange(api, names, exchange_name(call.path["exchange"]), body_of(call))
     return Reply(201 if made else 204)
 
 
-async def delete(desk: Desk, call: ApiCall) -> None:
-    names, name = _found(desk, call)
+async def delete(api: Management, call: ApiCall) -> None:
+    names, name = _found(api, call)
     if_unused = call.query.values.get("if-unused") == "true"
-    await rabbit_declaring.exchanges(desk, names).delete(name, if_unused=if_unused)
+    await rabbit_declaring.exchanges(api, names).delete(name, if_unused=if_unused)
 
 
-async def publish(desk: Desk, call: ApiCall) -> dict[str, bool]:
-    return await rabbit_messages.publish(desk, names_of(desk, call), exchange_name(call.path["exchange"]), call)
+async def publish(api: Management, call: ApiCall) -> dict[str, bool]:
+    return await rabbit_messages.publish(api, names_of(api, call), exchange_name(call.path["exchange"]), call)
 
 
 # -- bindings ----------------------------------------------------------------------------------------------------------
 
 
-def _of_source(desk: Desk, names: Names, full: str) -> Iterator[Shown]:
+def _of_source(api: Management, names: Names, full: str) -> Iterator[Shown]:
     """The bindings of an exchange."""
     if not full:
-        yield from (show_default_binding(names, queue) for queue in queue_names(desk.broker, names))
+        yield from (show_default_binding(names, queue) for queue in queue_names(api.broker, names))
         return
     try:
-        bindings = list(desk.broker.routing.exchange(full).bindings.values())
+        bindings = list(api.broker.routing.exchange(full).bindings.values())
     except NotFound:  # it went meanwhile
         return
     yield from (show_binding(names, binding) for binding in bindings)
 
 
-async def _bindings(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+async def _bindings(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
     found = (
         shown
         for names in map(Names, vhosts)
-        for full in exchange_names(desk.broker, names)
-        for shown in _of_source(desk, names, full)
+        for full in exchange_names(api.broker, names)
+        for shown in _of_source(api, names, full)
     )
     return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
 
 
-async def list_bindings(desk: Desk, call: ApiCall) -> Reply:
-    return await _bindings(desk, call, desk.broker.namespaces.names())
+async def list_bindings(api: Management, call: ApiCall) -> Reply:
+    return await _bindings(api, call, api.broker.namespaces.names())
 
 
-async def list_bindings_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _bindings(desk, call, [names_of(desk, call).vhost])
+async def list_bindings_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _bindings(api, call, [names_of(api, call).vhost])
 
 
-async def list_from_exchange(desk: Desk, call: ApiCall) -> Reply:
-    names, name = _found(desk, call)
-    found = _of_source(desk, names, _full(names, name))
+async def list_from_exchange(api: Management, call: ApiCall) -> Reply:
+    names, name = _found(api, call)
+    found = _of_source(api, names, _full(names, name))
     return await reply_list(call.query, found, lambda shown: str(shown["destination"]), lambda shown: shown)
 
 
-async def list_to_exchange(desk: Desk, call: ApiCall) -> Reply:
-    names, name = _found(desk, call)
-    found = [show_binding(names, one) for one in desk.broker.routing.bindings_to(f"exchange:{_full(names, name)}")]
+async def list_to_exchange(api: Management, call: ApiCall) -> Reply:
+    names, name = _found(api, call)
+    found = [show_binding(names, one) for one in api.broker.routing.bindings_to(f"exchange:{_full(names, name)}")]
     return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
 
 
-def _between(desk: Desk, names: Names, ends: Ends) -> list[Binding]:
+def _between(api: Management, names: Names, ends: Ends) -> list[Binding]:
     """The bindings of one exchange to one queue, stream or exchange."""
     source = names.full(ends.source)
     targets = [f"exchange:{names.full(ends.destination)}"]
     if not ends.to_exchange:
         targets = [f"queue:{names.full(ends.destination)}", f"topic:{names.topic(ends.destination)}"]
-    bindings_to = desk.broker.routing.bindings_to
+    bindings_to = api.broker.routing.bindings_to
     return [binding for target in targets for binding in bindings_to(target) if binding.exchange == source]
 
 
-async def list_between(desk: Desk, call: ApiCall) -> list[Shown]:
-    names, ends = names_of(desk, call), ends_of(call)
-    if not ends.source and not ends.to_exchange and names.full(ends.destination) in desk.broker.queues:
+async def list_between(api: Management, call: ApiCall) -> list[Shown]:
+    names, ends = names_of(api, call), ends_of(call)
+    if not ends.source and not ends.to_exchange and names.full(ends.destination) in api.broker.queues:
         return [show_default_binding(names, names.full(ends.destination))]
-    return [show_binding(names, binding) for binding in _between(desk, names, ends)]
+    return [show_binding(names, binding) for binding in _between(api, names, ends)]
 
 
-async def bind(desk: Desk, call: ApiCall) -> Reply:
-    names, ends = names_to_change(desk, call), ends_of(call)
+async def bind(api: Management, call: ApiCall) -> Reply:
+    names, ends = names_to_change(api, call), ends_of(call)
     key, arguments = binding_of(call)
-    await rabbit_declaring.bind(desk, names, ends, key, arguments)
-    made = [one for one in _between(desk, names, ends) if one.key == key and one.arguments == arguments]
+    await rabbit_declaring.bind(api, names, ends, key, arguments)
+    made = [one for one in _between(api, names, ends) if one.key == key and one.arguments == arguments]
     where = quote(properties_key(made[0]), safe="") if made else ""
     path = f"/api/bindings/{quote(names.vhost, safe='')}/e/{quote(ends.source, safe='')}"
     location = f"{path}/{call.path['kind']}/{quote(ends.destination, safe='')}/{where}"
     return Reply(201, headers={"location": location})
 
 
-def _one(desk: Desk, names: Names, call: ApiCall) -> Binding:
-    for binding in _between(desk, names, ends_of(call)):
+def _one(api: Management, names: Names, call: ApiCall) -> Binding:
+    for binding in _between(api, names, ends_of(call)):
         if is_properties_key(binding, call.path["properties"]):
             return binding
     raise not_found()
 
 
-async def describe_binding(desk: Desk, call: ApiCall) -> Shown:
-    names = names_of(desk, call)
-    return show_binding(names, _one(desk, names, call))
+async def describe_binding(api: Management, call: ApiCall) -> Shown:
+    names = names_of(api, call)
+    return show_binding(names, _one(api, names, call))
 
 
-async def unbind(desk: Desk, call: ApiCall) -> None:
-    binding = _one(desk, names_of(desk, call), call)
-    await desk.broker.routing.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
+async def unbind(api: Management, call: ApiCall) -> None:
+    binding = _one(api, names_of(api, call), call)
+    await api.broker.routing.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
 
 
 _BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"

@@ -25,7 +25,7 @@ from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 MAX_GET = 1_000
 HOLD_MS = 60_000
@@ -41,18 +41,19 @@ _SHORT = ("content_type", "content_encoding", "correlation_id", "reply_to", "mes
 _flags = struct.Struct(">H")
 
 
-async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dict[str, bool]:
+async def publish(api: Management, names: Names, exchange: str, call: ApiCall) -> dict[str, bool]:
     said = body_of(call, "properties", "routing_key", "payload", "payload_encoding")
     key = text(said["routing_key"], "routing_key")
     payload = _payload(text(said["payload"], "payload"), said["payload_encoding"])
     template = properties.template_of(_written(table(said["properties"], "properties")))
     message = template.make(payload, exchange, key)
-    broker = desk.broker
+    broker = api.broker
     try:
-        queues, topics = _targets(desk, names, exchange, (key, *template.keys), message)
+        queues, topics = _targets(api, names, exchange, (key, *template.keys), message)
     except NotFound:
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
-    desk.published([message])
+    api.meter.published += 1
+    api.meter.published_bytes += len(payload)
     receipts: list[Receipt | None] = []
     have: set[str] = set()
     for taken, receipt in broker.queues.put_same(queues, [message]):
@@ -66,11 +67,11 @@ async def publish(desk: Desk, names: Names, exchange: str, call: ApiCall) -> dic
 
 
 def _targets(
-    desk: Desk, names: Names, exchange: str, keys: tuple[str, ...], message: Message
+    api: Management, names: Names, exchange: str, keys: tuple[str, ...], message: Message
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not exchange:
         keys = tuple(names.full(key) for key in keys)
-    return desk.broker.routing.route_all(names.full(exchange) if exchange else "", keys, message)
+    return api.broker.routing.route_all(names.full(exchange) if exchange else "", keys, message)
 
 
 def _payload(said: str, encoding: object) -> bytes:
@@ -106,7 +107,7 @@ def _written(said: dict[str, Any]) -> bytes:
         raise bad_request(f"properties: {error}") from None
 
 
-async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[str, Any]]:
+async def get(api: Management, names: Names, name: str, call: ApiCall) -> list[dict[str, Any]]:
     """Messages from the front of a queue. With `ack_requeue_true` they are back at once, and no delivery is counted."""
     said = body_of(call, "ackmode", "encoding", "count")
     count = min(max(number(said["count"], "count"), 0), MAX_GET)
@@ -116,9 +117,9 @@ async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[s
     if said["encoding"] not in ("auto", "base64"):
         raise bad_request(f"encoding: {said['encoding']!r} is neither auto nor base64")
     truncate = number(said["truncate"], "truncate") if "truncate" in said else None
-    if Sources(desk.broker, names).find(name) is not None:
+    if Sources(api.broker, names).find(name) is not None:
         raise bad_request(f"basic.get not supported by queue '{name}' in vhost '{names.vhost}': it is on a topic")
-    getter = desk.broker.queues.getter(names.full(name), call.peer.name, HOLD_MS, silent=True)
+    getter = api.broker.queues.getter(names.full(name), call.peer.name, HOLD_MS, silent=True)
     shown: list[dict[str, Any]] = []
     size = 0
     try:
@@ -126,12 +127,13 @@ async def get(desk: Desk, names: Names, name: str, call: ApiCall) -> list[dict[s
         while len(shown) < count and size < ANSWER_BYTES and (taken := getter.take(1)):
             held.append((taken[0].tag, 1))
             size += size_of(taken[0].message)
-            desk.delivered(taken)
+            api.meter.delivered += 1
+            api.meter.delivered_bytes += len(taken[0].message.payload)
             shown.append(_shown(taken[0], names, said["encoding"], truncate, getter.queue.open_ledger().ready))
         if held:
             settled = _settle(getter, VERDICTS[mode], held)
-            desk.meter.settled(VERDICTS[mode].value, len(held))
-            await desk.broker.durable(settled.receipt)
+            api.meter.settled(VERDICTS[mode].value, len(held))
+            await api.broker.durable(settled.receipt)
     finally:
         getter.close()
     return shown

@@ -24,7 +24,7 @@ from waystation.protocols.http.rabbit_shapes import Shown
 from waystation.protocols.http.replies import Reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 
 def show_policy(policy: Policy) -> Shown:
@@ -49,43 +49,43 @@ def read_policy(vhost: str, name: str, said: dict[str, Any]) -> Policy:
     )
 
 
-async def list_policies(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, None)
+async def list_policies(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, None)
 
 
-async def list_policies_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, names_of(desk, call).vhost)
+async def list_policies_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, names_of(api, call).vhost)
 
 
-async def _listed(desk: Desk, call: ApiCall, vhost: str | None) -> Reply:
-    found = desk.broker.policies.listing(vhost)
+async def _listed(api: Management, call: ApiCall, vhost: str | None) -> Reply:
+    found = api.broker.policies.listing(vhost)
     return await reply_list(call.query, found, lambda policy: policy.name, show_policy)
 
 
-def _found(desk: Desk, call: ApiCall) -> Policy:
-    policy = desk.broker.policies.find(names_of(desk, call).vhost, call.path["policy"])
+def _found(api: Management, call: ApiCall) -> Policy:
+    policy = api.broker.policies.find(names_of(api, call).vhost, call.path["policy"])
     if policy is None:
         raise not_found()
     return policy
 
 
-async def describe(desk: Desk, call: ApiCall) -> Shown:
-    return show_policy(_found(desk, call))
+async def describe(api: Management, call: ApiCall) -> Shown:
+    return show_policy(_found(api, call))
 
 
-async def put(desk: Desk, call: ApiCall) -> Reply:
-    vhost = names_to_change(desk, call).vhost
+async def put(api: Management, call: ApiCall) -> Reply:
+    vhost = names_to_change(api, call).vhost
     policy = read_policy(vhost, call.path["policy"], body_of(call, "pattern", "definition"))
     try:
-        made = await desk.broker.policies.set(policy)
+        made = await api.broker.policies.set(policy)
     except Invalid as error:
         raise bad_request(f"Validation failed\n\n{error}\n") from error
     return Reply(201 if made else 204)
 
 
-async def delete(desk: Desk, call: ApiCall) -> None:
-    policy = _found(desk, call)
-    await desk.broker.policies.delete(policy.namespace, policy.name)
+async def delete(api: Management, call: ApiCall) -> None:
+    policy = _found(api, call)
+    await api.broker.policies.delete(policy.namespace, policy.name)
 
 
 ROUTES: tuple[AnyRoute, ...] = (

@@ -15,7 +15,7 @@ from waystation.protocols.http.replies import Reply
 from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 LOOKED_AT_ONCE = 200
 DOOR = "amqp"
@@ -39,23 +39,23 @@ class Cons(NamedTuple):
     info: ConsumerInfo
 
 
-async def connections(desk: Desk, vhost: str | None = None) -> list[ConnectionInfo]:
+async def connections(api: Management, vhost: str | None = None) -> list[ConnectionInfo]:
     """Those of AMQP, in the order of their names. Each is asked; in slices, since there may be ten thousand."""
-    found = [info async for info in _infos(desk) if vhost is None or info.namespace == vhost]
+    found = [info async for info in _infos(api) if vhost is None or info.namespace == vhost]
     return sorted(found, key=lambda info: info.name)
 
 
-async def _infos(desk: Desk) -> AsyncIterator[ConnectionInfo]:
-    for count, connection in enumerate(desk.broker.connections, 1):
-        gone = desk.broker.connections.get(connection.name) is not connection
+async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
+    for count, connection in enumerate(api.broker.connections, 1):
+        gone = api.broker.connections.get(connection.name) is not connection
         if connection.door == DOOR and not gone:
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
 
 
-def _found(desk: Desk, name: str) -> Connected | None:
-    connection = desk.broker.connections.get(name)
+def _found(api: Management, name: str) -> Connected | None:
+    connection = api.broker.connections.get(name)
     return connection if connection is not None and connection.door == DOOR else None
 
 
@@ -63,15 +63,15 @@ def _channels(infos: list[ConnectionInfo]) -> Iterator[Chan]:
     return (Chan(info, channel) for info in infos for channel in info.channels)
 
 
-async def consumers(desk: Desk, vhost: str | None = None) -> list[Cons]:
-    infos = await connections(desk, vhost)
+async def consumers(api: Management, vhost: str | None = None) -> list[Cons]:
+    infos = await connections(api, vhost)
     return [Cons(channel, consumer) for channel in _channels(infos) for consumer in channel.info.consumers]
 
 
 # -- how they are shown ------------------------------------------------------------------------------------------------
 
 
-def show_connection(desk: Desk, info: ConnectionInfo) -> Shown:
+def show_connection(api: Management, info: ConnectionInfo) -> Shown:
     shown: Shown = {
         "channel_max": info.channel_max,
         "channels": len(info.channels),
@@ -80,7 +80,7 @@ def show_connection(desk: Desk, info: ConnectionInfo) -> Shown:
         "frame_max": info.frame_max,
         "host": info.host[0],
         "name": info.name,
-        "node": node_name(desk.broker),
+        "node": node_name(api.broker),
         "peer_host": info.peer[0],
         "peer_port": info.peer[1],
         "port": info.host[1],
@@ -93,14 +93,14 @@ def show_connection(desk: Desk, info: ConnectionInfo) -> Shown:
         "vhost": info.namespace,
     }
     counts = {"recv_oct": info.received_bytes, "send_oct": info.sent_bytes}
-    shown |= desk.rabbit.rates.details(("connection", info.name), counts)
+    shown |= api.rates.details(("connection", info.name), counts)
     given = info.client.get("connection_name")
     if isinstance(given, str):
         shown["user_provided_name"] = given
     return shown
 
 
-def show_channel(desk: Desk, channel: Chan) -> Shown:
+def show_channel(api: Management, channel: Chan) -> Shown:
     connection, info = channel
     counts = {"publish": info.published, "deliver_get": info.delivered, "ack": info.acked}
     shown: Shown = {
@@ -115,7 +115,7 @@ def show_channel(desk: Desk, channel: Chan) -> Shown:
         "messages_unacknowledged": info.unacked,
         "messages_unconfirmed": info.unconfirmed,
         "name": channel.name,
-        "node": node_name(desk.broker),
+        "node": node_name(api.broker),
         "number": info.number,
         "prefetch_count": info.prefetch,
         "state": "running",
@@ -124,11 +124,11 @@ def show_channel(desk: Desk, channel: Chan) -> Shown:
         "vhost": connection.namespace,
     }
     if any(counts.values()):
-        shown["message_stats"] = desk.rabbit.rates.details(("channel", channel.name), counts)
+        shown["message_stats"] = api.rates.details(("channel", channel.name), counts)
     return shown
 
 
-def show_consumer(desk: Desk, consumer: Cons) -> Shown:
+def show_consumer(api: Management, consumer: Cons) -> Shown:
     channel, info = consumer
     connection = channel.connection
     return {
@@ -137,7 +137,7 @@ def show_consumer(desk: Desk, consumer: Cons) -> Shown:
         "channel_details": {
             "connection_name": connection.name,
             "name": channel.name,
-            "node": node_name(desk.broker),
+            "node": node_name(api.broker),
             "number": info.channel,
             "peer_host": connection.peer[0],
             "peer_port": connection.peer[1],
@@ -153,73 +153,73 @@ def show_consumer(desk: Desk, consumer: Cons) -> Shown:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-async def list_connections(desk: Desk, call: ApiCall) -> Reply:
-    infos = await connections(desk)
-    return await reply_list(call.query, infos, lambda info: info.name, lambda info: show_connection(desk, info))
+async def list_connections(api: Management, call: ApiCall) -> Reply:
+    infos = await connections(api)
+    return await reply_list(call.query, infos, lambda info: info.name, lambda info: show_connection(api, info))
 
 
-async def list_connections_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    infos = await connections(desk, names_of(desk, call).vhost)
-    return await reply_list(call.query, infos, lambda info: info.name, lambda info: show_connection(desk, info))
+async def list_connections_of_vhost(api: Management, call: ApiCall) -> Reply:
+    infos = await connections(api, names_of(api, call).vhost)
+    return await reply_list(call.query, infos, lambda info: info.name, lambda info: show_connection(api, info))
 
 
-def _connection(desk: Desk, call: ApiCall) -> ConnectionInfo:
-    found = _found(desk, call.path["connection"])
+def _connection(api: Management, call: ApiCall) -> ConnectionInfo:
+    found = _found(api, call.path["connection"])
     if found is None:
         raise not_found()
     return found.info()
 
 
-async def describe_connection(desk: Desk, call: ApiCall) -> Shown:
-    return only(show_connection(desk, _connection(desk, call)), columns_of(call.query))
+async def describe_connection(api: Management, call: ApiCall) -> Shown:
+    return only(show_connection(api, _connection(api, call)), columns_of(call.query))
 
 
-async def close_connection(desk: Desk, call: ApiCall) -> None:
-    found = _found(desk, call.path["connection"])
+async def close_connection(api: Management, call: ApiCall) -> None:
+    found = _found(api, call.path["connection"])
     if found is None:
         raise not_found()
     found.end(call.request.headers.get("x-reason") or CLOSED)
 
 
-async def list_channels_of_connection(desk: Desk, call: ApiCall) -> Reply:
-    return await _list_channels(desk, call, [_connection(desk, call)])
+async def list_channels_of_connection(api: Management, call: ApiCall) -> Reply:
+    return await _list_channels(api, call, [_connection(api, call)])
 
 
-async def list_channels(desk: Desk, call: ApiCall) -> Reply:
-    return await _list_channels(desk, call, await connections(desk))
+async def list_channels(api: Management, call: ApiCall) -> Reply:
+    return await _list_channels(api, call, await connections(api))
 
 
-async def list_channels_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _list_channels(desk, call, await connections(desk, names_of(desk, call).vhost))
+async def list_channels_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _list_channels(api, call, await connections(api, names_of(api, call).vhost))
 
 
-async def _list_channels(desk: Desk, call: ApiCall, infos: list[ConnectionInfo]) -> Reply:
+async def _list_channels(api: Management, call: ApiCall, infos: list[ConnectionInfo]) -> Reply:
     return await reply_list(
-        call.query, _channels(infos), lambda channel: channel.name, lambda channel: show_channel(desk, channel)
+        call.query, _channels(infos), lambda channel: channel.name, lambda channel: show_channel(api, channel)
     )
 
 
-async def describe_channel(desk: Desk, call: ApiCall) -> Shown:
+async def describe_channel(api: Management, call: ApiCall) -> Shown:
     name = call.path["channel"]
-    connection = _found(desk, name.rpartition(" (")[0])
+    connection = _found(api, name.rpartition(" (")[0])
     for channel in _channels([] if connection is None else [connection.info()]):
         if channel.name == name:
-            details = [show_consumer(desk, Cons(channel, one)) for one in channel.info.consumers]
-            shown: dict[str, Any] = {**show_channel(desk, channel), "consumer_details": details}
+            details = [show_consumer(api, Cons(channel, one)) for one in channel.info.consumers]
+            shown: dict[str, Any] = {**show_channel(api, channel), "consumer_details": details}
             return only(shown, columns_of(call.query))
     raise not_found()
 
 
-async def list_consumers(desk: Desk, call: ApiCall) -> Reply:
-    return await _list_consumers(desk, call, await consumers(desk))
+async def list_consumers(api: Management, call: ApiCall) -> Reply:
+    return await _list_consumers(api, call, await consumers(api))
 
 
-async def list_consumers_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _list_consumers(desk, call, await consumers(desk, names_of(desk, call).vhost))
+async def list_consumers_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _list_consumers(api, call, await consumers(api, names_of(api, call).vhost))
 
 
-async def _list_consumers(desk: Desk, call: ApiCall, found: list[Cons]) -> Reply:
-    return await reply_list(call.query, found, lambda one: one.info.tag, lambda one: show_consumer(desk, one))
+async def _list_consumers(api: Management, call: ApiCall, found: list[Cons]) -> Reply:
+    return await reply_list(call.query, found, lambda one: one.info.tag, lambda one: show_consumer(api, one))
 
 
 ROUTES: tuple[AnyRoute, ...] = (

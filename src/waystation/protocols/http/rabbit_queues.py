@@ -29,87 +29,87 @@ from waystation.routing.namespace_names import Names
 from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 
-async def list_queues(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, desk.broker.namespaces.names())
+async def list_queues(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, api.broker.namespaces.names())
 
 
-async def list_queues_of_vhost(desk: Desk, call: ApiCall) -> Reply:
-    return await _listed(desk, call, [names_of(desk, call).vhost])
+async def list_queues_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _listed(api, call, [names_of(api, call).vhost])
 
 
-async def _listed(desk: Desk, call: ApiCall, vhosts: list[str]) -> Reply:
+async def _listed(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
     """Texts, not tuples: of a million of those, the collector of garbage would take its time."""
-    namespaces = desk.broker.namespaces
-    found = (full for vhost in vhosts for full in queue_names(desk.broker, Names(vhost)))
+    namespaces = api.broker.namespaces
+    found = (full for vhost in vhosts for full in queue_names(api.broker, Names(vhost)))
     basic = call.query.values.get("disable_stats") == "true"
     return await reply_list(
         call.query,
         found,
         namespaces.local,
-        lambda full: show_queue(desk, Names(namespaces.of(full)), full, basic=basic),
+        lambda full: show_queue(api, Names(namespaces.of(full)), full, basic=basic),
     )
 
 
-def _found(desk: Desk, call: ApiCall) -> tuple[Names, str]:
+def _found(api: Management, call: ApiCall) -> tuple[Names, str]:
     """The virtual host and the local name of a queue that is there."""
-    names = names_of(desk, call)
+    names = names_of(api, call)
     name = call.path["queue"]
-    if names.full(name) not in desk.broker.queues:
-        source = Sources(desk.broker, names).find(name)
+    if names.full(name) not in api.broker.queues:
+        source = Sources(api.broker, names).find(name)
         if source is None or not source.declared:
             raise not_found()
     return names, name
 
 
-async def describe(desk: Desk, call: ApiCall) -> Shown:
-    names, name = _found(desk, call)
+async def describe(api: Management, call: ApiCall) -> Shown:
+    names, name = _found(api, call)
     full = names.full(name)
-    shown = show_queue(desk, names, full)
+    shown = show_queue(api, names, full)
     if shown is None:
         raise not_found()
-    found = await consumers(desk, names.vhost)
-    shown["consumer_details"] = [show_consumer(desk, one) for one in found if one.info.queue == full]
+    found = await consumers(api, names.vhost)
+    shown["consumer_details"] = [show_consumer(api, one) for one in found if one.info.queue == full]
     shown |= {"deliveries": [], "incoming": []}
     return only(shown, columns_of(call.query))
 
 
-async def declare(desk: Desk, call: ApiCall) -> Reply:
-    names = names_to_change(desk, call)
-    made = await rabbit_declaring.declare_queue(desk, names, call.path["queue"], body_of(call))
+async def declare(api: Management, call: ApiCall) -> Reply:
+    names = names_to_change(api, call)
+    made = await rabbit_declaring.declare_queue(api, names, call.path["queue"], body_of(call))
     return Reply(201 if made else 204)
 
 
-async def delete(desk: Desk, call: ApiCall) -> None:
-    names, name = _found(desk, call)
+async def delete(api: Management, call: ApiCall) -> None:
+    names, name = _found(api, call)
     asked = call.query.values
-    await rabbit_declaring.queues(desk, names).delete(
+    await rabbit_declaring.queues(api, names).delete(
         name, if_unused=asked.get("if-unused") == "true", if_empty=asked.get("if-empty") == "true"
     )
 
 
-async def purge(desk: Desk, call: ApiCall) -> None:
-    names, name = _found(desk, call)
-    await rabbit_declaring.queues(desk, names).purge(name)
+async def purge(api: Management, call: ApiCall) -> None:
+    names, name = _found(api, call)
+    await rabbit_declaring.queues(api, names).purge(name)
 
 
-async def get(desk: Desk, call: ApiCall) -> list[dict[str, Any]]:
-    names = names_of(desk, call)
+async def get(api: Management, call: ApiCall) -> list[dict[str, Any]]:
+    names = names_of(api, call)
     name = call.path["queue"]
-    if names.full(name) not in desk.broker.queues and Sources(desk.broker, names).find(name) is None:
+    if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
         raise Refused(404, "not_found", f"NOT_FOUND - no queue '{name}' in vhost '{names.vhost}'")
-    return await rabbit_messages.get(desk, names, name, call)
+    return await rabbit_messages.get(api, names, name, call)
 
 
-async def bindings(desk: Desk, call: ApiCall) -> Reply:
-    names, name = _found(desk, call)
+async def bindings(api: Management, call: ApiCall) -> Reply:
+    names, name = _found(api, call)
     full = names.full(name)
-    source = Sources(desk.broker, names).find(name)
-    target = f"queue:{full}" if source is None or full in desk.broker.topic_queues else f"topic:{source.topic}"
+    source = Sources(api.broker, names).find(name)
+    target = f"queue:{full}" if source is None or full in api.broker.topic_queues else f"topic:{source.topic}"
     found = [show_default_binding(names, full)]
-    found += [show_binding(names, binding) for binding in desk.broker.routing.bindings_to(target)]
+    found += [show_binding(names, binding) for binding in api.broker.routing.bindings_to(target)]
     return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
 
 

@@ -1,6 +1,7 @@
 """RabbitMQ's management API as a whole: its routes, and what its calls remember from one to the next.
 
-The routes are not in the OpenAPI document: RabbitMQ's own describes them. Constructed by the desk for the first call.
+The routes are not in the OpenAPI document: RabbitMQ's own describes them. The HTTP listener constructs it for the first
+request to it, and is told of it where the listener itself is constructed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ RABBIT_ROUTES: tuple[AnyRoute, ...] = (
 )
 
 
-class Rabbit:
-    """One per door."""
+class Management:
+    """One per HTTP listener, mounted at `/api/`. Handlers are given it."""
 
     def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.meter = broker.meters.http
         self.rates = Rates(broker.world.clock.monotonic)
         self.totals = Totals(broker)
         self._router = Router(RABBIT_ROUTES)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from waystation.broker.broker import Broker
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
     from waystation.routing.exchange import Exchange
 
 Shown = dict[str, Any]
@@ -54,16 +54,16 @@ def queue_names(broker: Broker, names: Names) -> Iterator[str]:
             yield names.full(names.local_topic(topic))
 
 
-def show_queue(desk: Desk, names: Names, full: str, *, basic: bool = False) -> Shown | None:
+def show_queue(api: Management, names: Names, full: str, *, basic: bool = False) -> Shown | None:
     """None if it is gone. `basic`: without what is counted."""
-    broker = desk.broker
+    broker = api.broker
     if full in broker.queues:
-        return _ordinary(desk, names, broker.queues.get(full)[1], basic)
+        return _ordinary(api, names, broker.queues.get(full)[1], basic)
     source = Sources(broker, names).find(names.local(full))
-    return None if source is None or not source.declared else _source(desk, names, source, basic)
+    return None if source is None or not source.declared else _source(api, names, source, basic)
 
 
-def _ordinary(desk: Desk, names: Names, queue: Queue, basic: bool) -> Shown:
+def _ordinary(api: Management, names: Names, queue: Queue, basic: bool) -> Shown:
     settings = queue.settings
     shown: Shown = {
         "arguments": plain(arguments_of(declared(settings), names)),
@@ -71,7 +71,7 @@ def _ordinary(desk: Desk, names: Names, queue: Queue, basic: bool) -> Shown:
         "durable": settings.durable,
         "exclusive": settings.exclusive,
         "name": names.local(queue.name),
-        "node": node_name(desk.broker),
+        "node": node_name(api.broker),
         "policy": settings.policy,
         "state": "running",
         "type": settings.queue_type or "classic",
@@ -79,7 +79,7 @@ def _ordinary(desk: Desk, names: Names, queue: Queue, basic: bool) -> Shown:
     }
     if basic:
         return shown
-    policy = desk.broker.policies.find(names.vhost, settings.policy) if settings.policy is not None else None
+    policy = api.broker.policies.find(names.vhost, settings.policy) if settings.policy is not None else None
     shown["effective_policy_definition"] = policy.definition if policy is not None else {}
     shown["operator_policy"] = None
     shown["consumers"] = sum(not feed.silent for feed in queue.feeds or ())
@@ -89,22 +89,22 @@ def _ordinary(desk: Desk, names: Names, queue: Queue, basic: bool) -> Shown:
     if parked:
         shown["messages_delayed"] = parked
     counts = {"messages": ready + parked + held, "messages_ready": ready, "messages_unacknowledged": held}
-    shown |= desk.rabbit.rates.details(("queue", queue.name), counts)
+    shown |= api.rates.details(("queue", queue.name), counts)
     if queue.put or queue.delivered:
         counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}
-        shown["message_stats"] = desk.rabbit.rates.details(("queue-stats", queue.name), counts)
+        shown["message_stats"] = api.rates.details(("queue-stats", queue.name), counts)
     if settings.exclusive and queue.owner is not None:
-        owner = desk.broker.connections.get(queue.owner)
+        owner = api.broker.connections.get(queue.owner)
         if owner is not None:
             info = owner.info()
             shown["owner_pid_details"] = {"name": info.name, "peer_host": info.peer[0], "peer_port": info.peer[1]}
     return shown
 
 
-def _source(desk: Desk, names: Names, source: Source, basic: bool) -> Shown:
+def _source(api: Management, names: Names, source: Source, basic: bool) -> Shown:
     durable, auto_delete = True, False
     if source.kind == "topic":
-        found = desk.broker.topic_queues.get(names.full(source.name))
+        found = api.broker.topic_queues.get(names.full(source.name))
         durable, auto_delete = found.settings.durable, found.settings.auto_delete
     shown: Shown = {
         "arguments": plain(source.arguments),
@@ -112,7 +112,7 @@ def _source(desk: Desk, names: Names, source: Source, basic: bool) -> Shown:
         "durable": durable,
         "exclusive": False,
         "name": source.name,
-        "node": node_name(desk.broker),
+        "node": node_name(api.broker),
         "policy": None,
         "state": "running",
         "type": "stream" if source.kind == "stream" else "classic",
@@ -124,9 +124,9 @@ def _source(desk: Desk, names: Names, source: Source, basic: bool) -> Shown:
     shown |= {"effective_policy_definition": {}, "operator_policy": None, "consumers": consumers}
     counts = {"messages": ready, "messages_ready": ready}
     if source.kind == "topic":
-        held = desk.broker.topic_queues.counts(names.full(source.name)).held
+        held = api.broker.topic_queues.counts(names.full(source.name)).held
         counts = {"messages": ready + held, "messages_ready": ready, "messages_unacknowledged": held}
-    return shown | desk.rabbit.rates.details(("queue", names.full(source.name)), counts)
+    return shown | api.rates.details(("queue", names.full(source.name)), counts)
 
 
 def plain(value: Any) -> Any:
@@ -156,10 +156,10 @@ def exchange_names(broker: Broker, names: Names) -> list[str]:
     return ["", *sorted(found)]
 
 
-def show_exchange(desk: Desk, names: Names, full: str) -> Shown | None:
+def show_exchange(api: Management, names: Names, full: str) -> Shown | None:
     """None if it is gone."""
     try:
-        exchange: Exchange = desk.broker.routing.exchange(full)
+        exchange: Exchange = api.broker.routing.exchange(full)
     except NotFound:
         return None
     settings = exchange.settings

@@ -31,7 +31,7 @@ from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.rabbit_routes import Management
 
 ALIVENESS_QUEUE = "aliveness-test"
 HOLD_MS = 60_000
@@ -44,9 +44,9 @@ def _exchange_types() -> list[Shown]:
 # -- the broker --------------------------------------------------------------------------------------------------------
 
 
-async def overview(desk: Desk, call: ApiCall) -> Shown:
-    broker = desk.broker
-    total = await desk.rabbit.totals.all()
+async def overview(api: Management, call: ApiCall) -> Shown:
+    broker = api.broker
+    total = await api.totals.all()
     channels = sum(len(one.info().channels) for one in broker.connections if one.door == "amqp")
     shown: Shown = {
         "management_version": RABBITMQ_VERSION,
@@ -58,8 +58,8 @@ async def overview(desk: Desk, call: ApiCall) -> Shown:
         "cluster_name": broker.cluster_id,
         "disable_stats": False,
         "enable_queue_totals": False,
-        "message_stats": desk.rabbit.rates.details("overview-stats", total.stats),
-        "queue_totals": desk.rabbit.rates.details("overview", total.messages),
+        "message_stats": api.rates.details("overview-stats", total.stats),
+        "queue_totals": api.rates.details("overview", total.messages),
         "object_totals": {
             "channels": channels,
             "connections": broker.connections.at("amqp"),
@@ -106,21 +106,21 @@ def _node(broker: Broker) -> Shown:
     return shown
 
 
-async def nodes(desk: Desk, call: ApiCall) -> list[Shown]:
-    return [only(_node(desk.broker), columns_of(call.query))]
+async def nodes(api: Management, call: ApiCall) -> list[Shown]:
+    return [only(_node(api.broker), columns_of(call.query))]
 
 
-async def node(desk: Desk, call: ApiCall) -> Shown:
-    if call.path["node"] != node_name(desk.broker):
+async def node(api: Management, call: ApiCall) -> Shown:
+    if call.path["node"] != node_name(api.broker):
         raise not_found()
-    return only(_node(desk.broker), columns_of(call.query))
+    return only(_node(api.broker), columns_of(call.query))
 
 
-async def cluster_name(desk: Desk, call: ApiCall) -> Shown:
-    return {"name": desk.broker.cluster_id}
+async def cluster_name(api: Management, call: ApiCall) -> Shown:
+    return {"name": api.broker.cluster_id}
 
 
-async def nothing(desk: Desk, call: ApiCall) -> list[Shown]:
+async def nothing(api: Management, call: ApiCall) -> list[Shown]:
     """There are none of these, ever."""
     return []
 
@@ -128,7 +128,7 @@ async def nothing(desk: Desk, call: ApiCall) -> list[Shown]:
 # -- users -------------------------------------------------------------------------------------------------------------
 
 
-async def whoami(desk: Desk, call: ApiCall) -> Shown:
+async def whoami(api: Management, call: ApiCall) -> Shown:
     return {"name": USER, "tags": ["administrator"]}
 
 
@@ -136,11 +136,11 @@ def _user() -> Shown:
     return {"name": USER, "tags": ["administrator"], "limits": {}}
 
 
-async def users(desk: Desk, call: ApiCall) -> list[Shown]:
+async def users(api: Management, call: ApiCall) -> list[Shown]:
     return [_user()]
 
 
-async def user(desk: Desk, call: ApiCall) -> Shown:
+async def user(api: Management, call: ApiCall) -> Shown:
     if call.path["user"] != USER:
         raise not_found()
     return _user()
@@ -150,30 +150,30 @@ def _permission(vhost: str) -> Shown:
     return {"user": USER, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
 
 
-async def permissions(desk: Desk, call: ApiCall) -> list[Shown]:
-    return [_permission(vhost) for vhost in desk.broker.namespaces.names()]
+async def permissions(api: Management, call: ApiCall) -> list[Shown]:
+    return [_permission(vhost) for vhost in api.broker.namespaces.names()]
 
 
-async def permissions_of_user(desk: Desk, call: ApiCall) -> list[Shown]:
-    await user(desk, call)
-    return await permissions(desk, call)
+async def permissions_of_user(api: Management, call: ApiCall) -> list[Shown]:
+    await user(api, call)
+    return await permissions(api, call)
 
 
-async def permissions_of_vhost(desk: Desk, call: ApiCall) -> list[Shown]:
-    return [_permission(names_of(desk, call).vhost)]
+async def permissions_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
+    return [_permission(names_of(api, call).vhost)]
 
 
-async def permission(desk: Desk, call: ApiCall) -> Shown:
-    await user(desk, call)
-    return _permission(names_of(desk, call).vhost)
+async def permission(api: Management, call: ApiCall) -> Shown:
+    await user(api, call)
+    return _permission(names_of(api, call).vhost)
 
 
 # -- virtual hosts -----------------------------------------------------------------------------------------------------
 
 
-async def _show_vhost(desk: Desk, vhost: str) -> Shown:
-    known = desk.broker.namespaces.get(vhost)
-    total = (await desk.rabbit.totals.by_vhost()).get(vhost)
+async def _show_vhost(api: Management, vhost: str) -> Shown:
+    known = api.broker.namespaces.get(vhost)
+    total = (await api.totals.by_vhost()).get(vhost)
     shown: Shown = {
         "name": vhost,
         "description": known.description,
@@ -181,25 +181,25 @@ async def _show_vhost(desk: Desk, vhost: str) -> Shown:
         "default_queue_type": known.default_queue_type or "undefined",
         "metadata": {"description": known.description, "tags": known.tags},
         "tracing": False,
-        "cluster_state": {node_name(desk.broker): "running"},
+        "cluster_state": {node_name(api.broker): "running"},
     }
     if total is not None:
-        shown |= desk.rabbit.rates.details(("vhost", vhost), total.messages)
+        shown |= api.rates.details(("vhost", vhost), total.messages)
         if total.put or total.delivered:
-            shown["message_stats"] = desk.rabbit.rates.details(("vhost-stats", vhost), total.stats)
+            shown["message_stats"] = api.rates.details(("vhost-stats", vhost), total.stats)
     return shown
 
 
-async def vhosts(desk: Desk, call: ApiCall) -> Reply:
-    found = [await _show_vhost(desk, vhost) for vhost in desk.broker.namespaces.names()]
+async def vhosts(api: Management, call: ApiCall) -> Reply:
+    found = [await _show_vhost(api, vhost) for vhost in api.broker.namespaces.names()]
     return await reply_list(call.query, found, lambda shown: str(shown["name"]), lambda shown: shown)
 
 
-async def vhost(desk: Desk, call: ApiCall) -> Shown:
-    return only(await _show_vhost(desk, names_of(desk, call).vhost), columns_of(call.query))
+async def vhost(api: Management, call: ApiCall) -> Shown:
+    return only(await _show_vhost(api, names_of(api, call).vhost), columns_of(call.query))
 
 
-async def put_vhost(desk: Desk, call: ApiCall) -> Reply:
+async def put_vhost(api: Management, call: ApiCall) -> Reply:
     said = body_of(call)
     known: dict[str, Any] = {}
     if "description" in said:
@@ -211,48 +211,48 @@ async def put_vhost(desk: Desk, call: ApiCall) -> Reply:
         known["tags"] = [text(tag, "tags") for tag in tags]
     if said.get("default_queue_type") not in (None, "undefined"):
         known["default_queue_type"] = text(said["default_queue_type"], "default_queue_type")
-    made = await desk.broker.namespaces.create(call.path["vhost"], **known)
+    made = await api.broker.namespaces.create(call.path["vhost"], **known)
     return Reply(201 if made else 204)
 
 
-async def delete_vhost(desk: Desk, call: ApiCall) -> None:
-    await desk.broker.namespaces.delete(names_of(desk, call).vhost)
+async def delete_vhost(api: Management, call: ApiCall) -> None:
+    await api.broker.namespaces.delete(names_of(api, call).vhost)
 
 
 _LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
 
 
-def _limits(desk: Desk, vhost: str) -> Shown | None:
-    limits = desk.broker.namespaces.limits(vhost)
+def _limits(api: Management, vhost: str) -> Shown | None:
+    limits = api.broker.namespaces.limits(vhost)
     value = {name: known for name, field in _LIMITS.items() if (known := getattr(limits, field)) is not None}
     return {"vhost": vhost, "value": value} if value else None
 
 
-async def vhost_limits(desk: Desk, call: ApiCall) -> list[Shown]:
-    return [shown for vhost in desk.broker.namespaces.names() if (shown := _limits(desk, vhost)) is not None]
+async def vhost_limits(api: Management, call: ApiCall) -> list[Shown]:
+    return [shown for vhost in api.broker.namespaces.names() if (shown := _limits(api, vhost)) is not None]
 
 
-async def limits_of_vhost(desk: Desk, call: ApiCall) -> list[Shown]:
-    shown = _limits(desk, names_of(desk, call).vhost)
+async def limits_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
+    shown = _limits(api, names_of(api, call).vhost)
     return [] if shown is None else [shown]
 
 
-async def put_limit(desk: Desk, call: ApiCall) -> None:
+async def put_limit(api: Management, call: ApiCall) -> None:
     value = number(body_of(call, "value")["value"], "value")
-    await _set_limit(desk, call, value if value >= 0 else None)
+    await _set_limit(api, call, value if value >= 0 else None)
 
 
-async def delete_limit(desk: Desk, call: ApiCall) -> None:
-    await _set_limit(desk, call, None)
+async def delete_limit(api: Management, call: ApiCall) -> None:
+    await _set_limit(api, call, None)
 
 
-async def _set_limit(desk: Desk, call: ApiCall, value: int | None) -> None:
+async def _set_limit(api: Management, call: ApiCall, value: int | None) -> None:
     from msgspec.structs import replace
 
-    vhost, field = names_of(desk, call).vhost, _LIMITS.get(call.path["limit"])
+    vhost, field = names_of(api, call).vhost, _LIMITS.get(call.path["limit"])
     if field is None:
         raise bad_request(f"Unrecognised limit '{call.path['limit'][:60]}'; there are {', '.join(_LIMITS)}")
-    await desk.broker.namespaces.set_limits(vhost, replace(desk.broker.namespaces.limits(vhost), **{field: value}))
+    await api.broker.namespaces.set_limits(vhost, replace(api.broker.namespaces.limits(vhost), **{field: value}))
 
 
 # -- health ------------------------------------------------------------------------------------------------------------
@@ -271,44 +271,44 @@ def _failed(reason: str, **more: Any) -> Reply:
     return json_reply({"status": "failed", "reason": reason, **more}, 503)
 
 
-async def node_health(desk: Desk, call: ApiCall) -> Reply | Shown:
-    for _, log in desk.broker.topics.logs():
+async def node_health(api: Management, call: ApiCall) -> Reply | Shown:
+    for _, log in api.broker.topics.logs():
         if log.failure is not None:
             return _failed("a log of this broker takes no more writes; its own log file says why")
-    return await alarms(desk, call)
+    return await alarms(api, call)
 
 
-async def alarms(desk: Desk, call: ApiCall) -> Reply | Shown:
-    found = _alarms(desk.broker)
+async def alarms(api: Management, call: ApiCall) -> Reply | Shown:
+    found = _alarms(api.broker)
     if found:
-        listed = [{"node": node_name(desk.broker), "vhost": name, "resource": why} for name, why in found.items()]
+        listed = [{"node": node_name(api.broker), "vhost": name, "resource": why} for name, why in found.items()]
         return _failed("resource alarm(s) in effect", alarms=listed)
     return {"status": "ok"}
 
 
-async def healthy(desk: Desk, call: ApiCall) -> Shown:
+async def healthy(api: Management, call: ApiCall) -> Shown:
     return {"status": "ok"}
 
 
-async def aliveness(desk: Desk, call: ApiCall) -> Shown:
+async def aliveness(api: Management, call: ApiCall) -> Shown:
     """Declares a queue, puts a message into it and takes it out again."""
-    names = names_of(desk, call)
+    names = names_of(api, call)
     try:
-        await _put_and_take(desk, names)
+        await _put_and_take(api, names)
     except StorageFailed as error:
         raise Refused(503, "failed", str(error)) from error
     return {"status": "ok"}
 
 
-async def _put_and_take(desk: Desk, names: Names) -> None:
+async def _put_and_take(api: Management, names: Names) -> None:
     full = names.full(ALIVENESS_QUEUE)
-    await rabbit_declaring.declare_queue(desk, names, ALIVENESS_QUEUE, {})
+    await rabbit_declaring.declare_queue(api, names, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
-    await desk.broker.durable(desk.broker.queues.put_each(full, [message]).receipt)
-    getter = desk.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
+    await api.broker.durable(api.broker.queues.put_each(full, [message]).receipt)
+    getter = api.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
     try:
         if taken := getter.take(1):
-            await desk.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
+            await api.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
     finally:
         getter.close()
 
