@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.server import AmqpDoor
     from waystation.protocols.budget import Budgets
     from waystation.protocols.front import Front
-    from waystation.protocols.http.rabbit_routes import Management
     from waystation.protocols.http.server import HttpDoor
+    from waystation.protocols.management.api import Management
     from waystation.protocols.native.server import NativeDoor
     from waystation.world import World
 
@@ -139,7 +139,7 @@ def _front(broker: Broker, budgets: Budgets, native: NativeDoor, address: Addres
 
 def _management(broker: Broker) -> Management:
     """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
     return Management(broker)
 

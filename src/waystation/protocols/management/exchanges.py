@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from waystation.errors import NotFound
-from waystation.protocols.http import rabbit_declaring, rabbit_messages
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import (
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.management import declaring, messages
+from waystation.protocols.management.calls import (
     ApiCall,
     body_of,
     exchange_name,
@@ -18,9 +19,9 @@ from waystation.protocols.http.rabbit_calls import (
     not_found,
     route,
 )
-from waystation.protocols.http.rabbit_declaring import Ends, binding_of, ends_of
-from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
-from waystation.protocols.http.rabbit_shapes import (
+from waystation.protocols.management.declaring import Ends, binding_of, ends_of
+from waystation.protocols.management.paging import columns_of, only, reply_list
+from waystation.protocols.management.shapes import (
     Shown,
     exchange_names,
     is_properties_key,
@@ -30,12 +31,11 @@ from waystation.protocols.http.rabbit_shapes import (
     show_default_binding,
     show_exchange,
 )
-from waystation.protocols.http.replies import Reply
 from waystation.routing.binding import Binding
 from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 
 # -- exchanges ---------------------------------------------------------------------------------------------------------
@@ -77,18 +77,18 @@ async def describe(api: Management, call: ApiCall) -> Shown:
 
 async def declare(api: Management, call: ApiCall) -> Reply:
     names = names_to_change(api, call)
-    made = await rabbit_declaring.declare_exchange(api, names, exchange_name(call.path["exchange"]), body_of(call))
+    made = await declaring.declare_exchange(api, names, exchange_name(call.path["exchange"]), body_of(call))
     return Reply(201 if made else 204)
 
 
 async def delete(api: Management, call: ApiCall) -> None:
     names, name = _found(api, call)
     if_unused = call.query.values.get("if-unused") == "true"
-    await rabbit_declaring.exchanges(api, names).delete(name, if_unused=if_unused)
+    await declaring.exchanges(api, names).delete(name, if_unused=if_unused)
 
 
 async def publish(api: Management, call: ApiCall) -> dict[str, bool]:
-    return await rabbit_messages.publish(api, names_of(api, call), exchange_name(call.path["exchange"]), call)
+    return await messages.publish(api, names_of(api, call), exchange_name(call.path["exchange"]), call)
 
 
 # -- bindings ----------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ async def list_between(api: Management, call: ApiCall) -> list[Shown]:
 async def bind(api: Management, call: ApiCall) -> Reply:
     names, ends = names_to_change(api, call), ends_of(call)
     key, arguments = binding_of(call)
-    await rabbit_declaring.bind(api, names, ends, key, arguments)
+    await declaring.bind(api, names, ends, key, arguments)
     made = [one for one in _between(api, names, ends) if one.key == key and one.arguments == arguments]
     where = quote(properties_key(made[0]), safe="") if made else ""
     path = f"/api/bindings/{quote(names.vhost, safe='')}/e/{quote(ends.source, safe='')}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.protocols.http import rabbit_declaring, rabbit_messages
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import (
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.management import declaring, messages
+from waystation.protocols.management.calls import (
     ApiCall,
     Refused,
     body_of,
@@ -15,21 +16,20 @@ from waystation.protocols.http.rabbit_calls import (
     not_found,
     route,
 )
-from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
-from waystation.protocols.http.rabbit_presence import consumers, show_consumer
-from waystation.protocols.http.rabbit_shapes import (
+from waystation.protocols.management.connections import consumers, show_consumer
+from waystation.protocols.management.paging import columns_of, only, reply_list
+from waystation.protocols.management.shapes import (
     Shown,
     queue_names,
     show_binding,
     show_default_binding,
     show_queue,
 )
-from waystation.protocols.http.replies import Reply
 from waystation.routing.namespace_names import Names
 from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 
 async def list_queues(api: Management, call: ApiCall) -> Reply:
@@ -78,21 +78,21 @@ async def describe(api: Management, call: ApiCall) -> Shown:
 
 async def declare(api: Management, call: ApiCall) -> Reply:
     names = names_to_change(api, call)
-    made = await rabbit_declaring.declare_queue(api, names, call.path["queue"], body_of(call))
+    made = await declaring.declare_queue(api, names, call.path["queue"], body_of(call))
     return Reply(201 if made else 204)
 
 
 async def delete(api: Management, call: ApiCall) -> None:
     names, name = _found(api, call)
     asked = call.query.values
-    await rabbit_declaring.queues(api, names).delete(
+    await declaring.queues(api, names).delete(
         name, if_unused=asked.get("if-unused") == "true", if_empty=asked.get("if-empty") == "true"
     )
 
 
 async def purge(api: Management, call: ApiCall) -> None:
     names, name = _found(api, call)
-    await rabbit_declaring.queues(api, names).purge(name)
+    await declaring.queues(api, names).purge(name)
 
 
 async def get(api: Management, call: ApiCall) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ async def get(api: Management, call: ApiCall) -> list[dict[str, Any]]:
     name = call.path["queue"]
     if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
         raise Refused(404, "not_found", f"NOT_FOUND - no queue '{name}' in vhost '{names.vhost}'")
-    return await rabbit_messages.get(api, names, name, call)
+    return await messages.get(api, names, name, call)
 
 
 async def bindings(api: Management, call: ApiCall) -> Reply:

@@ -2,7 +2,7 @@
 
 The API is RabbitMQ's: paths, fields and errors (`{"error": …, "reason": …}`) are those that its tools know. What is
 unknown in a query or a body is passed over, as there. Errors of the heart and of the AMQP side are translated here and
-nowhere else. The handlers of `rabbit_*.py` use this; nobody else.
+nowhere else. The handlers of this folder use this; nobody else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from waystation.routing.namespace_names import Names
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 PREFIX = "/api"
 TAG = "rabbitmq"

@@ -16,8 +16,8 @@ from pamqp import commands
 
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
-from waystation.protocols.http.rabbit_calls import ApiCall, bad_request, body_of, number, table, text
-from waystation.protocols.http.rabbit_shapes import plain
+from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, table, text
+from waystation.protocols.management.shapes import plain
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.shard.queue_feed import Getter
 from waystation.routing.namespace_names import Names
@@ -25,7 +25,7 @@ from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 MAX_GET = 1_000
 HOLD_MS = 60_000

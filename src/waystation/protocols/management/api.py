@@ -9,31 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.errors import NotFound, WaystationError
-from waystation.protocols.http import (
-    rabbit_definitions,
-    rabbit_exchanges,
-    rabbit_policies,
-    rabbit_presence,
-    rabbit_queues,
-    rabbit_system,
-)
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import Refused, error_reply, parts_of
-from waystation.protocols.http.rabbit_rates import Rates
-from waystation.protocols.http.rabbit_totals import Totals
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.router import Router
+from waystation.protocols.management import (
+    connections,
+    definitions,
+    exchanges,
+    policies,
+    queues,
+    system,
+)
+from waystation.protocols.management.calls import Refused, error_reply, parts_of
+from waystation.protocols.management.rates import Rates
+from waystation.protocols.management.totals import Totals
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
 
 RABBIT_ROUTES: tuple[AnyRoute, ...] = (
-    *rabbit_system.ROUTES,
-    *rabbit_presence.ROUTES,
-    *rabbit_queues.ROUTES,
-    *rabbit_exchanges.ROUTES,
-    *rabbit_policies.ROUTES,
-    *rabbit_definitions.ROUTES,
+    *system.ROUTES,
+    *connections.ROUTES,
+    *queues.ROUTES,
+    *exchanges.ROUTES,
+    *policies.ROUTES,
+    *definitions.ROUTES,
 )
 
 

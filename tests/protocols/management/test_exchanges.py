@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.protocols.http.kit import name
-from tests.protocols.http.rabbit_kit import Api, ours_only
+from tests.protocols.management.kit import Api, ours_only
 from tests.support.names import unique
 
 

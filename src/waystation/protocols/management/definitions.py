@@ -12,9 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import NotFound
-from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import (
+from waystation.protocols.http.replies import Reply, encode_json
+from waystation.protocols.management import declaring
+from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,
     body_of,
@@ -24,9 +25,9 @@ from waystation.protocols.http.rabbit_calls import (
     table,
     text,
 )
-from waystation.protocols.http.rabbit_declaring import Ends
-from waystation.protocols.http.rabbit_policies import read_policy, show_policy
-from waystation.protocols.http.rabbit_shapes import (
+from waystation.protocols.management.declaring import Ends
+from waystation.protocols.management.policies import read_policy, show_policy
+from waystation.protocols.management.shapes import (
     Shown,
     exchange_names,
     queue_names,
@@ -34,13 +35,12 @@ from waystation.protocols.http.rabbit_shapes import (
     show_exchange,
     show_queue,
 )
-from waystation.protocols.http.replies import Reply, encode_json
 from waystation.routing.namespace_names import Names
 from waystation.version import RABBITMQ_VERSION, __version__
 from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 MAX_EXPORTED = 100_000
 """Of queues, and of bindings. More than that is a database, not a document."""
@@ -183,13 +183,13 @@ def _slices(things: list[T]) -> Iterator[list[T]]:
 async def _make_queue(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "queues.name")
     if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
-        await rabbit_declaring.declare_queue(api, names, name, one)
+        await declaring.declare_queue(api, names, name, one)
 
 
 async def _make_exchange(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "exchanges.name")
     if name and not name.startswith("amq.") and show_exchange(api, names, names.full(name)) is None:
-        await rabbit_declaring.declare_exchange(api, names, name, one)
+        await declaring.declare_exchange(api, names, name, one)
 
 
 async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> N
         return  # every queue is bound to the default exchange
     ends = Ends(source, text(one.get("destination"), "destination"), one.get("destination_type") == "exchange")
     key = text(one.get("routing_key", ""), "routing_key")
-    await rabbit_declaring.bind(api, names, ends, key, table(one.get("arguments"), "arguments"))
+    await declaring.bind(api, names, ends, key, table(one.get("arguments"), "arguments"))
 
 
 def _objects(said: dict[str, Any], name: str) -> Iterable[dict[str, Any]]:

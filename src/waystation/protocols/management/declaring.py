@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from waystation.protocols.http.rabbit_calls import ApiCall, body_of, exchange_name, flag, not_found, table, text
+from waystation.protocols.management.calls import ApiCall, body_of, exchange_name, flag, not_found, table, text
 from waystation.routing.namespace_names import Names
 from waystation.vhosts.exchanges import VhostExchanges
 from waystation.vhosts.queues import VhostQueues
@@ -17,7 +17,7 @@ from waystation.vhosts.sources import Sources
 from waystation.vhosts.vhost import Vhost
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 OWNER = "management"
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from waystation.admin.policy_rules import Policy
 from waystation.errors import Invalid
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import (
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,
     body_of,
@@ -19,12 +20,11 @@ from waystation.protocols.http.rabbit_calls import (
     table,
     text,
 )
-from waystation.protocols.http.rabbit_paging import reply_list
-from waystation.protocols.http.rabbit_shapes import Shown
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.management.paging import reply_list
+from waystation.protocols.management.shapes import Shown
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 
 def show_policy(policy: Policy) -> Shown:

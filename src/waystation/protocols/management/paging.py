@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from waystation.admin.policy_rules import anywhere
 from waystation.errors import InvalidPattern
 from waystation.protocols.http.calls import AnyQuery
-from waystation.protocols.http.rabbit_calls import Refused, bad_request
 from waystation.protocols.http.replies import Reply, encode_json
+from waystation.protocols.management.calls import Refused, bad_request
 from waystation.routing.regex import Regex
 
 MAX_LISTED = 10_000

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from tests.protocols.http.kit import Http, name
-from tests.protocols.http.rabbit_kit import Api, basic, ours_only
+from tests.protocols.management.kit import Api, basic, ours_only
 from tests.support.names import unique
 
 

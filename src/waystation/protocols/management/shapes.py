@@ -1,7 +1,7 @@
 """Queues, exchanges and bindings as RabbitMQ's management API shows them.
 
 Field names, types and nesting are RabbitMQ's; what the broker does not know is left out. Pure but for the broker that
-is looked at. Used by the handlers of `rabbit_*.py`.
+is looked at. Used by the handlers of this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from waystation.broker.broker import Broker
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
     from waystation.routing.exchange import Exchange
 
 Shown = dict[str, Any]

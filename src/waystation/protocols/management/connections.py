@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import ApiCall, names_of, not_found, route
-from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
-from waystation.protocols.http.rabbit_shapes import Shown, node_name, plain
 from waystation.protocols.http.replies import Reply
+from waystation.protocols.management.calls import ApiCall, names_of, not_found, route
+from waystation.protocols.management.paging import columns_of, only, reply_list
+from waystation.protocols.management.shapes import Shown, node_name, plain
 from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 LOOKED_AT_ONCE = 200
 DOOR = "amqp"

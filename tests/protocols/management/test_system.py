@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.protocols.http.kit import Answer, name
-from tests.protocols.http.rabbit_kit import ORACLE, Api, api_of, ours_only
+from tests.protocols.management.kit import ORACLE, Api, api_of, ours_only
 from tests.support.names import unique
 from tests.support.server import ROOT, Server
 from tests.support.waiting import NotInTime, wait_for
@@ -213,7 +213,7 @@ def beyond(shown: Any, shape: Any) -> set[str]:
 
 
 def test_answers_have_rabbitmqs_fields_and_types(api: Api) -> None:
-    """The same shapes hold at a RabbitMQ (see rabbit_kit)."""
+    """The same shapes hold at a RabbitMQ (see kit)."""
     title, queue, exchange = unique("client"), api.queue(), api.exchange("fanout")
     api("POST", f"/bindings/%2F/e/{exchange}/q/{queue}", {})
     policy = unique("p")
@@ -357,7 +357,7 @@ class Tour:
 
 @ours_only
 def test_every_route_answers(api: Api) -> None:
-    from waystation.protocols.http.rabbit_routes import RABBIT_ROUTES
+    from waystation.protocols.management.api import RABBIT_ROUTES
 
     tour, vhost = Tour(api), unique("tour")
     tour("PUT", "/vhosts/{vhost}", f"/vhosts/{vhost}")
@@ -396,7 +396,7 @@ def test_every_route_answers(api: Api) -> None:
 
 
 def test_the_reference_page_lists_every_route() -> None:
-    from waystation.protocols.http.rabbit_routes import RABBIT_ROUTES
+    from waystation.protocols.management.api import RABBIT_ROUTES
 
     text = (ROOT / "docs" / "reference" / "management-api.md").read_text()
     absent = [
@@ -413,6 +413,6 @@ def test_a_broker_without_callers_does_not_load_it(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    routes = "waystation.protocols.http.rabbit_routes"
+    routes = "waystation.protocols.management.api"
     code = f"import sys, waystation.protocols.http.desk as d; sys.exit({routes!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from waystation.protocols.http import rabbit_paging, rabbit_rates
 from waystation.protocols.http.calls import AnyQuery
-from waystation.protocols.http.rabbit_calls import Refused
-from waystation.protocols.http.rabbit_paging import TRUNCATED, reply_list
-from waystation.protocols.http.rabbit_rates import Rates
 from waystation.protocols.http.replies import Reply
+from waystation.protocols.management import paging
+from waystation.protocols.management.calls import Refused
+from waystation.protocols.management.paging import TRUNCATED, reply_list
+from waystation.protocols.management.rates import Rates
 
 
 def listed(names: Any, gone: str = "", **query: str) -> tuple[Any, Reply]:
@@ -28,8 +28,8 @@ def listed(names: Any, gone: str = "", **query: str) -> tuple[Any, Reply]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rabbit_paging, "MAX_LISTED", 5)
-    monkeypatch.setattr(rabbit_paging, "SHOWN_AT_ONCE", 2)
+    monkeypatch.setattr(paging, "MAX_LISTED", 5)
+    monkeypatch.setattr(paging, "SHOWN_AT_ONCE", 2)
 
 
 @pytest.mark.usefixtures("small")
@@ -81,7 +81,7 @@ def test_sorting_takes_what_is_missing_first_and_columns_choose() -> None:
 
 
 def test_a_list_is_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rabbit_paging, "TURN_S", 0.0)
+    monkeypatch.setattr(paging, "TURN_S", 0.0)
     turns = 0
 
     def names() -> Iterator[str]:
@@ -128,7 +128,7 @@ def test_a_rate_is_the_growth_between_two_looks() -> None:
 
 
 def test_rates_of_what_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rabbit_rates, "MAX_KNOWN", 3)
+    monkeypatch.setattr("waystation.protocols.management.rates.MAX_KNOWN", 3)
     clock = Clock()
     rates = Rates(lambda: clock.now)
     for name in ("a", "b", "c", "a", "d"):

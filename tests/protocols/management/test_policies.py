@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.protocols.http.kit import JSON, name
-from tests.protocols.http.rabbit_kit import Api, basic, ours_only
+from tests.protocols.management.kit import Api, basic, ours_only
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 

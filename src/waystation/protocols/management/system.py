@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.errors import StorageFailed
 from waystation.message import Message
-from waystation.protocols.http import rabbit_declaring
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_calls import (
+from waystation.protocols.http.replies import Reply, json_reply
+from waystation.protocols.management import declaring
+from waystation.protocols.management.calls import (
     USER,
     ApiCall,
     Refused,
@@ -21,9 +22,8 @@ from waystation.protocols.http.rabbit_calls import (
     route,
     text,
 )
-from waystation.protocols.http.rabbit_paging import columns_of, only, reply_list
-from waystation.protocols.http.rabbit_shapes import Shown, node_name
-from waystation.protocols.http.replies import Reply, json_reply
+from waystation.protocols.management.paging import columns_of, only, reply_list
+from waystation.protocols.management.shapes import Shown, node_name
 from waystation.queues.feed import Verdict
 from waystation.routing.namespace_names import Names
 from waystation.routing.table import KINDS
@@ -31,7 +31,7 @@ from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.protocols.http.rabbit_routes import Management
+    from waystation.protocols.management.api import Management
 
 ALIVENESS_QUEUE = "aliveness-test"
 HOLD_MS = 60_000
@@ -302,10 +302,10 @@ async def aliveness(api: Management, call: ApiCall) -> Shown:
 
 async def _put_and_take(api: Management, names: Names) -> None:
     full = names.full(ALIVENESS_QUEUE)
-    await rabbit_declaring.declare_queue(api, names, ALIVENESS_QUEUE, {})
+    await declaring.declare_queue(api, names, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
     await api.broker.durable(api.broker.queues.put_each(full, [message]).receipt)
-    getter = api.broker.queues.getter(full, rabbit_declaring.OWNER, HOLD_MS, silent=True)
+    getter = api.broker.queues.getter(full, declaring.OWNER, HOLD_MS, silent=True)
     try:
         if taken := getter.take(1):
             await api.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
