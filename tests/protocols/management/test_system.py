@@ -357,7 +357,7 @@ class Tour:
 
 @ours_only
 def test_every_route_answers(api: Api) -> None:
-    from waystation.protocols.management.api import RABBIT_ROUTES
+    from waystation.protocols.management.api import ROUTES
 
     tour, vhost = Tour(api), unique("tour")
     tour("PUT", "/vhosts/{vhost}", f"/vhosts/{vhost}")
@@ -386,22 +386,22 @@ def test_every_route_answers(api: Api) -> None:
     filled = {"{vhost}": vhost, "{queue}": "q", "{exchange}": "e", "{source}": "e", "{kind}": "q", "{destination}": "q"}
     filled |= {"{properties}": "k", "{policy}": "p", "{user}": "guest", "{node}": name(node), "{limit}": "max-queues"}
     for methods in (("GET",), ("DELETE",)):
-        for route in sorted(RABBIT_ROUTES, key=lambda route: -route.path.count("/")):
+        for route in sorted(ROUTES, key=lambda route: -route.path.count("/")):
             if route.method in methods and (route.method, route.path) not in tour.walked:
                 path = route.path.removeprefix("/api")
                 for part, value in filled.items():
                     path = path.replace(part, value)
                 tour(route.method, route.path.removeprefix("/api"), path)
-    assert tour.walked == {(route.method, route.path) for route in RABBIT_ROUTES}
+    assert tour.walked == {(route.method, route.path) for route in ROUTES}
 
 
 def test_the_reference_page_lists_every_route() -> None:
-    from waystation.protocols.management.api import RABBIT_ROUTES
+    from waystation.protocols.management.api import ROUTES
 
     text = (ROOT / "docs" / "reference" / "management-api.md").read_text()
     absent = [
         f"{route.method} {route.path}"
-        for route in RABBIT_ROUTES
+        for route in ROUTES
         if not any(route.path in line and route.method in line for line in text.splitlines())
     ]
     assert not absent

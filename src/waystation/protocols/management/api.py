@@ -13,12 +13,16 @@ from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.router import Router
 from waystation.protocols.management import (
+    bindings,
     connections,
     definitions,
     exchanges,
+    health,
+    overview,
     policies,
     queues,
-    system,
+    users,
+    vhosts,
 )
 from waystation.protocols.management.calls import Refused, error_reply, parts_of
 from waystation.protocols.management.rates import Rates
@@ -27,11 +31,15 @@ from waystation.protocols.management.totals import Totals
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
 
-RABBIT_ROUTES: tuple[AnyRoute, ...] = (
-    *system.ROUTES,
+ROUTES: tuple[AnyRoute, ...] = (
+    *overview.ROUTES,
+    *health.ROUTES,
+    *users.ROUTES,
+    *vhosts.ROUTES,
     *connections.ROUTES,
     *queues.ROUTES,
     *exchanges.ROUTES,
+    *bindings.ROUTES,
     *policies.ROUTES,
     *definitions.ROUTES,
 )
@@ -45,7 +53,7 @@ class Management:
         self.meter = broker.meters.http
         self.rates = Rates(broker.world.clock.monotonic)
         self.totals = Totals(broker)
-        self._router = Router(RABBIT_ROUTES)
+        self._router = Router(ROUTES)
 
     def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
         """The route and the names in its path; raises Refused or MethodNotAllowed."""

@@ -1,4 +1,4 @@
-"""RabbitMQ's management API: declaring, binding and deleting, as an AMQP client would.
+"""RabbitMQ's management API: what declares, binds and deletes, as an AMQP client would.
 
 RabbitMQ's own management opens a channel for each of these calls and says what the channel would have said. So do we,
 without the channel: what is refused there is refused here, in the same words, since both ask `vhosts`.
@@ -6,10 +6,9 @@ without the channel: what is refused there is refused here, in the same words, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from waystation.protocols.management.calls import ApiCall, body_of, exchange_name, flag, not_found, table, text
+from waystation.protocols.management.calls import flag, table, text
 from waystation.routing.namespace_names import Names
 from waystation.vhosts.exchanges import VhostExchanges
 from waystation.vhosts.queues import VhostQueues
@@ -59,31 +58,3 @@ async def declare_exchange(api: Management, names: Names, name: str, said: dict[
         internal=flag(said.get("internal", False), "internal"),
     )
     return not there
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What a binding binds."""
-
-    source: str
-    destination: str
-    to_exchange: bool
-
-
-def ends_of(call: ApiCall) -> Ends:
-    if call.path["kind"] not in ("q", "e"):
-        raise not_found()
-    return Ends(exchange_name(call.path["source"]), exchange_name(call.path["destination"]), call.path["kind"] == "e")
-
-
-def binding_of(call: ApiCall) -> tuple[str, dict[str, Any]]:
-    """Key and arguments in the body."""
-    said = body_of(call)
-    return text(said.get("routing_key", ""), "routing_key"), table(said.get("arguments"), "arguments")
-
-
-async def bind(api: Management, names: Names, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
-    if ends.to_exchange:
-        await exchanges(api, names).bind(ends.source, ends.destination, key, arguments)
-    else:
-        await queues(api, names).bind(ends.destination, ends.source, key, arguments)

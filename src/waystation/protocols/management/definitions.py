@@ -15,6 +15,7 @@ from waystation.errors import NotFound
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.protocols.management import declaring
+from waystation.protocols.management.bindings import Ends, bind_ends
 from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,
@@ -25,7 +26,6 @@ from waystation.protocols.management.calls import (
     table,
     text,
 )
-from waystation.protocols.management.declaring import Ends
 from waystation.protocols.management.policies import read_policy, show_policy
 from waystation.protocols.management.shapes import (
     Shown,
@@ -198,7 +198,7 @@ async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> N
         return  # every queue is bound to the default exchange
     ends = Ends(source, text(one.get("destination"), "destination"), one.get("destination_type") == "exchange")
     key = text(one.get("routing_key", ""), "routing_key")
-    await declaring.bind(api, names, ends, key, table(one.get("arguments"), "arguments"))
+    await bind_ends(api, names, ends, key, table(one.get("arguments"), "arguments"))
 
 
 def _objects(said: dict[str, Any], name: str) -> Iterable[dict[str, Any]]:
