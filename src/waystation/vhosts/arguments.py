@@ -3,7 +3,7 @@
 Texts of refusals are RabbitMQ's, down to its way of writing values, since people look for them by their wording. What a
 declaration says and what is there are compared as arguments, both in the form that `arguments_of` gives them, so that
 two ways to say the same are the same. Arguments that say where or how RabbitMQ keeps a queue are checked and mean
-nothing; unknown ones are passed over, as there. Pure; for the AMQP door and for what shows queues in its words.
+nothing; unknown ones are passed over, as there. Pure.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def settings_of(
 
 
 def _at_least_one(value: int | None) -> int | None:
-    """The heart knows no limit of nothing; what comes nearest to it is one."""
+    """Queues know no limit of nothing; what comes nearest to it is one."""
     return None if value is None else min(max(value, 1), _MOST)
 
 
@@ -271,7 +271,7 @@ def arguments_of(settings: QueueSettings, names: Names | None = None) -> dict[st
 
 
 def _overflow_of(settings: QueueSettings) -> str | None:
-    """Of a queue of another door it is worth a word only if the queue can overflow."""
+    """Of a queue of another protocol it is worth a word only if the queue can overflow."""
     if settings.overflow == "drop-oldest":
         return None
     if settings.queue_type is None and settings.max_length is None and settings.max_bytes is None:
@@ -284,8 +284,8 @@ def check_same(
 ) -> None:
     """Raises 406 if the queue that is there is another than the declaration wants.
 
-    One that an AMQP client declared has to agree in everything; one that another door declared, in what the declaration
-    names, since the client cannot know the rest.
+    One that an AMQP client declared has to agree in everything; one that another protocol declared, in what the
+    declaration names, since the client cannot know the rest.
     """
     foreign = present.queue_type is None
     for flag in ("durable", "auto_delete"):

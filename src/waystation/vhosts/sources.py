@@ -1,10 +1,10 @@
 """Names in a virtual host that are no ordinary queues: streams, which are topics, and queues on topics (`x-topic`).
 
 To a client they are queues: declared, bound, consumed and deleted like one. Ordinary queues, queues on topics and
-streams share one space of names, and are looked for in this order. A topic of another door is found by its name too, as
-a stream, but it does not keep anybody from declaring an ordinary queue of that name.
+streams share one space of names, and are looked for in this order. A topic of another protocol is found by its name
+too, as a stream, but it does not keep anybody from declaring an ordinary queue of that name.
 
-For the door's channels and its declaring; on the loop's thread only.
+For whoever declares, consumes or shows queues of a virtual host; on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Source(Protocol):
         """(ready, consumers)."""
 
     async def purge(self) -> int:
-        """Returns how many messages are gone."""
+        """Returns how many messages were deleted."""
 
     async def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Returns how many messages were ready."""
@@ -234,7 +234,7 @@ class Sources:
         return StreamSource(self._broker, self._names, name, topic)
 
     def hides(self, topic: str) -> bool:
-        """Whether it is the stream of another virtual host. Topics of other doors are in none, whatever their names."""
+        """Whether it is the stream of another virtual host. Topics of other protocols are in none."""
         if not self._is_anothers(topic):
             return False
         found = self._broker.topics.find(topic)

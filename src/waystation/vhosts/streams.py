@@ -1,8 +1,8 @@
 """Streams: topics as AMQP clients declare and read them, in RabbitMQ's words.
 
-A stream is a topic, and a topic that any other door made can be read as a stream. A stream that an AMQP client declared
-has the topic setting `waystation.stream`: its name is then taken in the virtual host. Arguments of the declaration are
-settings of the topic, so what Kafka's tools change is what AMQP clients see.
+A stream is a topic, and a topic that any other protocol made can be read as a stream. A stream that an AMQP client
+declared has the topic setting `waystation.stream`: its name is then taken in the virtual host. Arguments of the
+declaration are settings of the topic, so what Kafka's tools change is what AMQP clients see.
 
 A reader says where it begins, with each basic.consume; nothing is remembered of it. For `Sources` alone.
 """
@@ -179,7 +179,7 @@ def _age_text(kept_ms: int) -> str:
 def check_same(topic: Topic, arguments: Mapping[str, Any], where: str) -> None:
     """Raises 406 if the declaration wants another stream than there is.
 
-    Of a stream, everything has to agree; of a topic that another door made, what the declaration names.
+    Of a stream, everything has to agree; of a topic that another protocol made, what the declaration names.
     """
     asked = topic_settings(arguments, where)
     partitions = partitions_of(arguments, where)
@@ -286,7 +286,7 @@ class StreamSource:
     async def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """The topic and all that is in it. The conditions mean nothing to a stream, as with RabbitMQ.
 
-        A topic of another door is not deleted: clients delete queues that may not be there, to be sure.
+        A topic of another protocol is not deleted: clients delete queues that may not be there, to be sure.
         """
         if not self.declared or not self._broker.settings.flag("delete.topic.enable"):
             raise AmqpError(

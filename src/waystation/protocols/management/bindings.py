@@ -75,7 +75,7 @@ def _of_source(api: Management, names: Names, full: str) -> Iterator[Shown]:
         return
     try:
         bindings = list(api.broker.routing.exchange(full).bindings.values())
-    except NotFound:  # it went meanwhile
+    except NotFound:  # it was deleted meanwhile
         return
     yield from (show_binding(names, binding) for binding in bindings)
 

@@ -1,7 +1,7 @@
 """RabbitMQ's management API, what its calls have in common: who may call, the virtual host, the query, the errors.
 
 The API is RabbitMQ's: paths, fields and errors (`{"error": …, "reason": …}`) are those that its tools know. What is
-unknown in a query or a body is passed over, as there. Errors of the heart and of the AMQP side are translated here and
+unknown in a query or a body is passed over, as there. Errors of the broker and of virtual hosts are translated here and
 nowhere else. The handlers of this folder use this; nobody else.
 """
 
@@ -85,7 +85,7 @@ def of_amqp(error: AmqpError) -> Refused:
 
 
 def route(method: Method, path: str, handler: Handler, summary: str, *, changes: bool | None = None) -> AnyRoute:
-    """A row of the API: whoever calls is checked, and errors of the AMQP side are told."""
+    """A row of the API: whoever calls is checked, and refusals of virtual hosts are told."""
 
     @wraps(handler)
     async def guarded(api: Management, call: ApiCall) -> Outcome:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
 
 LOOKED_AT_ONCE = 200
-DOOR = "amqp"
-"""What comes by other doors has no virtual host and no channels, and is no business of RabbitMQ's tools."""
+PROTOCOL_NAME = "amqp"
+"""What comes by other protocols has no virtual host and no channels, and is no business of RabbitMQ's tools."""
 PROTOCOL = "AMQP 0-9-1"
 CLOSED = "Closed via management plugin"
 """As RabbitMQ says it: there are clients that look for it."""
@@ -48,7 +48,7 @@ async def connections(api: Management, vhost: str | None = None) -> list[Connect
 async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
     for count, connection in enumerate(api.broker.connections, 1):
         gone = api.broker.connections.get(connection.name) is not connection
-        if connection.door == DOOR and not gone:
+        if connection.door == PROTOCOL_NAME and not gone:
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
 
 def _found(api: Management, name: str) -> Connected | None:
     connection = api.broker.connections.get(name)
-    return connection if connection is not None and connection.door == DOOR else None
+    return connection if connection is not None and connection.door == PROTOCOL_NAME else None
 
 
 def _channels(infos: list[ConnectionInfo]) -> Iterator[Chan]:

@@ -123,7 +123,7 @@ def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
         for full in exchange_names(api.broker, names)[1:]:
             try:
                 bindings = list(api.broker.routing.exchange(full).bindings.values())
-            except NotFound:  # it went meanwhile
+            except NotFound:  # it was deleted meanwhile
                 continue
             yield from (show_binding(names, binding) for binding in bindings)
 

@@ -1,7 +1,7 @@
 """RabbitMQ's management API: publish a message through an exchange, get some from a queue. For looking and trying.
 
-Properties are read and written by the codec of the AMQP door: a message published here is what it would be if an AMQP
-client had published it.
+Properties are read and written by AMQP's codec: a message published here is what it would be if an AMQP client had
+published it.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ async def reply_list(
     query: AnyQuery, things: Iterable[T], name_of: Callable[[T], str], show: Callable[[T], Shown | None]
 ) -> Reply:
     """The list, or the page of it that was asked for. `things` come in order and are safe to go through in slices;
-    `show` says None of what went meanwhile."""
+    `show` says None of what was deleted meanwhile."""
     asked = wanted(query)
     if asked.page is None and not asked.sort:
         return await _whole(asked, things, show)

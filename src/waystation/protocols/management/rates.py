@@ -2,7 +2,7 @@
 
 RabbitMQ samples every counter every five seconds. Here nobody samples what nobody looks at: a rate is the growth since
 the last look at the same thing that is at least a second old, and there is none at the first look. At most `MAX_KNOWN`
-things are remembered. One per door, on the loop's thread.
+things are remembered. One per management API, on the loop's thread.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def node_name(broker: Broker) -> str:
 
 def queue_names(broker: Broker, names: Names) -> Iterator[str]:
     """Full names of what AMQP clients of a virtual host see as queues, in order: ordinary ones, then those on topics,
-    then streams. It may be gone through in slices; what goes meanwhile is left out by `show_queue`."""
+    then streams. It may be gone through in slices; what is deleted meanwhile is left out by `show_queue`."""
     of = broker.namespaces.of
     after = ""
     while page := list(islice(broker.queues.names(names.prefix, after), PAGE)):
@@ -55,7 +55,7 @@ def queue_names(broker: Broker, names: Names) -> Iterator[str]:
 
 
 def show_queue(api: Management, names: Names, full: str, *, basic: bool = False) -> Shown | None:
-    """None if it is gone. `basic`: without what is counted."""
+    """None if there is none. `basic`: without what is counted."""
     broker = api.broker
     if full in broker.queues:
         return _ordinary(api, names, broker.queues.get(full)[1], basic)
@@ -157,7 +157,7 @@ def exchange_names(broker: Broker, names: Names) -> list[str]:
 
 
 def show_exchange(api: Management, names: Names, full: str) -> Shown | None:
-    """None if it is gone."""
+    """None if there is none."""
     try:
         exchange: Exchange = api.broker.routing.exchange(full)
     except NotFound:

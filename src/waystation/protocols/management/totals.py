@@ -45,7 +45,7 @@ class Total:
 
 
 class Totals:
-    """One per door."""
+    """One per management API."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

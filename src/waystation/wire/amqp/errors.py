@@ -1,8 +1,8 @@
 """What goes wrong, as AMQP says it: a reply code, whether the channel or the whole connection ends, and the text.
 
-Texts are the ones that clients and their users know from RabbitMQ, since some of them are read by programs. The heart's
-own errors (`waystation.errors`) are translated by `of_error`; where the door knows more about the situation than the
-type of the error says, it raises an `AmqpError` itself.
+Texts are the ones that clients and their users know from RabbitMQ, since some of them are read by programs. The
+broker's own errors (`waystation.errors`) are translated by `of_error`; who knows more about the situation than the
+type of the error says raises an `AmqpError` itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AmqpError(Exception):
 
 
 def of_error(error: WaystationError) -> AmqpError:
-    """The heart's error as AMQP's: always one of the channel, since nobody else is affected."""
+    """The broker's error as AMQP's: always one of the channel, since nobody else is affected."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return AmqpError(code, str(error), hard=False)

@@ -4,7 +4,7 @@ In: `template_of` (`template`). Out: `encode` writes a message's properties, fro
 message's own. `docs/reference/crossing.md` has the table of what is where.
 
 What must hold: what an AMQP sender said comes back to an AMQP receiver as it was; and every message can be written,
-whatever door it came by. For the AMQP door only; nothing here waits or keeps a connection's state.
+whatever protocol it came by. Pure: nothing here waits or has a connection's state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import Message
-from waystation.wire.amqp.deaths import LocalNames, death_headers_out
+from waystation.wire.amqp.death_headers import LocalNames, death_headers_out
 from waystation.wire.amqp.tables import Long, encode_table
 from waystation.wire.amqp.template import (
     APP_ID,
@@ -44,7 +44,7 @@ __all__ = ["Template", "encode", "template_of"]
 PLAIN_ONES = 1024
 """Kept: what plain messages say, of which there are as many as there are kinds of senders."""
 MAX_KEPT_BYTES = 1024
-"""Of each: other doors' senders may say more than anybody wants to keep."""
+"""Of each: senders of other protocols may say more than anybody wants to keep."""
 MAX_SHORT_BYTES = 255
 
 _moment = struct.Struct(">Q")
@@ -188,7 +188,7 @@ _LONG_NAMES = {
     USER_ID: "x-user-id",
     APP_ID: "x-app-id",
 }
-"""The headers of texts that other doors' senders made longer than AMQP can say; the names are those in a topic."""
+"""The headers of texts that other protocols' senders made longer than AMQP can say; the names are those in a topic."""
 
 
 def _own_headers(message: Message) -> dict[str, Any]:

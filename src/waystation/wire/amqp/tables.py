@@ -1,12 +1,11 @@
 """Field tables: AMQP's maps of text to values, as they are in arguments and in message headers ↔ Python's dicts.
 
 What must hold: any bytes are a table or an `AmqpError` (502), in time linear to their number, however deep they claim
-to nest; and every dict that any door can put into a message's headers can be written, since a delivery cannot fail
+to nest; and every dict that any protocol can put into a message's headers can be written, since a delivery cannot fail
 for a header. The type letters are those that RabbitMQ and its clients go by, which are not the specification's.
 
-Pure; for the AMQP door only. Values are what a message's headers can hold everywhere: text, bytes, numbers, booleans,
-None, lists, dicts, and datetimes in UTC for AMQP's timestamps. A decimal is read as text, the exact form of it that
-every door has.
+Pure. Values are what a message's headers can hold everywhere: text, bytes, numbers, booleans, None, lists, dicts, and
+datetimes in UTC for AMQP's timestamps. A decimal is read as text, the exact form of it that every protocol has.
 """
 
 from __future__ import annotations

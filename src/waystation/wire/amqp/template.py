@@ -4,7 +4,7 @@ The same short bytes give the same template again, since most senders say the sa
 message that AMQP has no property for are headers (`docs/reference/crossing.md` has the table).
 
 What must hold: any bytes are properties or an `AmqpError`, and every message that a template makes is one that the
-broker takes. For the AMQP door only, by way of `properties`; nothing here waits or keeps a connection's state.
+broker takes. Used by way of `properties`. Pure: nothing here waits or has a connection's state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import LATEST_MS, MAX_HORIZON_MS, Message
-from waystation.wire.amqp.deaths import death_headers_in
+from waystation.wire.amqp.death_headers import death_headers_in
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
 from waystation.wire.amqp.tables import decode_table
 

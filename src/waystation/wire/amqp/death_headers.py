@@ -1,8 +1,8 @@
-"""The story of a message's deaths, as RabbitMQ spells it and as the broker does.
+"""The failure history in a message's headers (`x-death`), as RabbitMQ spells it and as the broker does.
 
 The broker's `x-death` has times in epoch ms, full names and its own words for the reasons; in a topic it is JSON. What
 AMQP clients read is RabbitMQ's: a list of tables, times as AMQP timestamps, counts of 64 bits, the names of their own
-virtual host. A client may send what it got on: then the broker reads its own spelling again. Pure; for the AMQP door.
+virtual host. A client may send what it got on: then the broker reads its own spelling again. Pure.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class LocalNames(Protocol):
 
 
 def death_headers_in(headers: dict[str, Any]) -> dict[str, Any]:
-    """A sender's headers with the story in the broker's words."""
+    """A sender's headers with the history in the broker's words."""
     if _ANY.isdisjoint(headers):
         return headers
     found = dict(headers)
-    story = found.get(X_DEATH)
-    if isinstance(story, list):
-        found[X_DEATH] = [_death_in(death) if isinstance(death, dict) else death for death in story]
+    history = found.get(X_DEATH)
+    if isinstance(history, list):
+        found[X_DEATH] = [_death_in(death) if isinstance(death, dict) else death for death in history]
     for name in _REASONS:
         if name in found:
             found[name] = _word(found[name], OUR_REASONS)
@@ -53,13 +53,13 @@ def _death_in(death: dict[str, Any]) -> dict[str, Any]:
 
 
 def death_headers_out(headers: dict[str, Any], names: LocalNames) -> dict[str, Any]:
-    """A message's headers with the story in RabbitMQ's words."""
+    """A message's headers with the history in RabbitMQ's words."""
     if not headers or _ANY.isdisjoint(headers):
         return headers
     found = dict(headers)
-    story = _listed(found.get(X_DEATH))
-    if isinstance(story, list):
-        found[X_DEATH] = [_death_out(death, names) if isinstance(death, dict) else death for death in story]
+    history = _listed(found.get(X_DEATH))
+    if isinstance(history, list):
+        found[X_DEATH] = [_death_out(death, names) if isinstance(death, dict) else death for death in history]
     for name in _REASONS:
         if name in found:
             found[name] = _word(found[name], RABBIT_REASONS)
@@ -69,14 +69,14 @@ def death_headers_out(headers: dict[str, Any], names: LocalNames) -> dict[str, A
     return found
 
 
-def _listed(story: Any) -> Any:
-    """In a topic, where headers are text, the story is JSON."""
-    if not isinstance(story, str) or not story.startswith("["):
-        return story
+def _listed(history: Any) -> Any:
+    """In a topic, where headers are text, the history is JSON."""
+    if not isinstance(history, str) or not history.startswith("["):
+        return history
     try:
-        return msgspec.json.decode(story)
+        return msgspec.json.decode(history)
     except msgspec.DecodeError:
-        return story
+        return history
 
 
 def _death_out(death: dict[str, Any], names: LocalNames) -> dict[str, Any]:
