@@ -39,9 +39,9 @@ from waystation.protocols.amqp.events import (
 from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.protocols.amqp.methods import HANDLERS
 from waystation.protocols.amqp.room import Room, Share
-from waystation.protocols.amqp.routes import Routes
 from waystation.protocols.budget import FREE_BYTES
 from waystation.routing.namespace_names import DEFAULT, Names
+from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
 from waystation.wire.amqp.errors import (
     CONNECTION_FORCED,

@@ -1,21 +1,30 @@
-"""Where a publish goes, as one virtual host sees it: by the heart's routing table, and by names of queues and topics.
+"""Where a publish goes, as one virtual host sees it: by the routing table, and by names of queues and topics.
 
-A virtual host reaches what is in it and nothing else; the heart's own default exchange is that of `/`. One per
-connection, made when it has said which virtual host it wants.
+A virtual host reaches what is in it and nothing else; the routing table's own default exchange is that of `/`. AMQP has
+one per connection, made when it has said which virtual host it wants.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from waystation.errors import NotFound
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.message import Message
-    from waystation.protocols.amqp.events import Target
     from waystation.routing.namespace_names import Names
+    from waystation.vhosts.hosting import HostingBroker
     from waystation.vhosts.sources import Sources
+
+
+class Target(Protocol):
+    """What a publish says of where it goes."""
+
+    @property
+    def exchange(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
 
 
 class Routes:
@@ -23,7 +32,7 @@ class Routes:
 
     __slots__ = ("_broker", "_names", "_sources")
 
-    def __init__(self, broker: Broker, names: Names, sources: Sources) -> None:
+    def __init__(self, broker: HostingBroker, names: Names, sources: Sources) -> None:
         self._broker = broker
         self._names = names
         self._sources = sources
