@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waystation.vhosts.sources import Sources
 
 
-class Target(Protocol):
+class Addressed(Protocol):
     """What a publish says of where it goes."""
 
     @property
@@ -38,8 +38,8 @@ class Routes:
         self._sources = sources
 
     def holds(self, name: str) -> bool:
-        """Whether a queue or exchange of this name is in this virtual host: `/` has no prefix that keeps it apart."""
-        return "/" not in name or self._broker.namespaces.of(self._names.full(name)) == self._names.vhost
+        """Whether a queue or exchange of this name is in this virtual host, if there is one."""
+        return self._broker.namespaces.holds(self._names, name)
 
     def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         """Queues and topics that a publish goes to, and whether that depends on the message."""
@@ -64,7 +64,7 @@ class Routes:
         return route.queues, route.topics, route.reads_messages
 
     def route_all(
-        self, target: Target, more: tuple[str, ...], message: Message
+        self, target: Addressed, more: tuple[str, ...], message: Message
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Where one message goes: by what is in it, and by the other keys that it says."""
         queues: dict[str, None] = {}

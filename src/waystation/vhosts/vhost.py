@@ -39,11 +39,10 @@ class Vhost:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def full(self, name: str) -> str:
-        """Raises 403 for a name that is another virtual host's: `/` has no prefix that would keep it apart."""
-        full = self.names.full(name)
-        if "/" in name and self.broker.namespaces.of(full) != self.names.vhost:
+        """Raises 403 for a name that is another virtual host's."""
+        if not self.broker.namespaces.holds(self.names, name):
             raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self.names.vhost}'")
-        return full
+        return self.names.full(name)
 
     def queue(self, name: str) -> Queue:
         """A queue that is there and that this owner may use."""

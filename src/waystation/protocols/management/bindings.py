@@ -112,6 +112,9 @@ async def list_to_exchange(api: Management, call: ApiCall) -> Reply:
 
 def _between(api: Management, names: Names, ends: Ends) -> list[Binding]:
     """The bindings of one exchange to one queue, stream or exchange."""
+    holds = api.broker.namespaces.holds
+    if not holds(names, ends.source) or not holds(names, ends.destination):
+        return []
     source = names.full(ends.source)
     targets = [f"exchange:{names.full(ends.destination)}"]
     if not ends.to_exchange:
@@ -122,8 +125,9 @@ def _between(api: Management, names: Names, ends: Ends) -> list[Binding]:
 
 async def list_between(api: Management, call: ApiCall) -> list[Shown]:
     names, ends = names_of(api, call), ends_of(call)
-    if not ends.source and not ends.to_exchange and names.full(ends.destination) in api.broker.queues:
-        return [show_default_binding(names, names.full(ends.destination))]
+    queue = names.full(ends.destination)
+    if not ends.source and not ends.to_exchange and queue in api.broker.queues:
+        return [show_default_binding(names, queue)] if api.broker.namespaces.holds(names, ends.destination) else []
     return [show_binding(names, binding) for binding in _between(api, names, ends)]
 
 

@@ -43,12 +43,13 @@ def found_exchange(api: Management, call: ApiCall) -> tuple[Names, str]:
     """The virtual host and the local name of an exchange that is there."""
     names = names_of(api, call)
     name = exchange_name(call.path["exchange"])
-    if show_exchange(api, names, full_name(names, name)) is None:
+    if not api.broker.namespaces.holds(names, name) or show_exchange(api, names, full_name(names, name)) is None:
         raise not_found()
     return names, name
 
 
 def full_name(names: Names, name: str) -> str:
+    """The default exchange has no name, in any virtual host."""
     return names.full(name) if name else ""
 
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 import struct
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import commands
 
@@ -21,6 +21,7 @@ from waystation.protocols.management.shapes import plain
 from waystation.queues.feed import Receipt, Settled, Verdict
 from waystation.queues.shard.queue_feed import Getter
 from waystation.routing.namespace_names import Names
+from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties
 
@@ -49,7 +50,7 @@ async def publish(api: Management, names: Names, exchange: str, call: ApiCall) -
     message = template.make(payload, exchange, key)
     broker = api.broker
     try:
-        queues, topics = _targets(api, names, exchange, (key, *template.keys), message)
+        queues, topics = _targets(api, names, Destination(exchange, key), template.keys, message)
     except NotFound:
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
     api.meter.published += 1
@@ -66,12 +67,20 @@ async def publish(api: Management, names: Names, exchange: str, call: ApiCall) -
     return {"routed": bool(queues or topics)}
 
 
+class Destination(NamedTuple):
+    """Where a publish goes, as it says it."""
+
+    exchange: str
+    key: str
+
+
 def _targets(
-    api: Management, names: Names, exchange: str, keys: tuple[str, ...], message: Message
+    api: Management, names: Names, to: Destination, more: tuple[str, ...], message: Message
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if not exchange:
-        keys = tuple(names.full(key) for key in keys)
-    return api.broker.routing.route_all(names.full(exchange) if exchange else "", keys, message)
+    """Queues and topics, as for an AMQP client of the virtual host. `more`: keys in the message's headers."""
+    routes = Routes(api.broker, names, Sources(api.broker, names))
+    queues, topics, depends = routes.resolve(to.exchange, to.key)
+    return routes.route_all(to, more, message) if depends or more else (queues, topics)
 
 
 def _payload(said: str, encoding: object) -> bytes:

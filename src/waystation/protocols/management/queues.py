@@ -57,6 +57,8 @@ def _found(api: Management, call: ApiCall) -> tuple[Names, str]:
     """The virtual host and the local name of a queue that is there."""
     names = names_of(api, call)
     name = call.path["queue"]
+    if not api.broker.namespaces.holds(names, name):
+        raise not_found()
     if names.full(name) not in api.broker.queues:
         source = Sources(api.broker, names).find(name)
         if source is None or not source.declared:
@@ -98,7 +100,8 @@ async def purge(api: Management, call: ApiCall) -> None:
 async def get(api: Management, call: ApiCall) -> list[dict[str, Any]]:
     names = names_of(api, call)
     name = call.path["queue"]
-    if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
+    there = names.full(name) in api.broker.queues or Sources(api.broker, names).find(name) is not None
+    if not there or not api.broker.namespaces.holds(names, name):
         raise Refused(404, "not_found", f"NOT_FOUND - no queue '{name}' in vhost '{names.vhost}'")
     return await messages.get(api, names, name, call)
 
