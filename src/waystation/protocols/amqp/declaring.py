@@ -39,12 +39,19 @@ class DeclareOk(commands.Queue.DeclareOk):
 class Declaring:
     """One connection's."""
 
-    __slots__ = ("_exchanges", "_queues")
+    __slots__ = ("_vhost",)
 
     def __init__(self, broker: Broker, names: Names, owner: str, sources: Sources) -> None:
-        vhost = Vhost(broker, names, owner, sources)
-        self._queues = VhostQueues(vhost)
-        self._exchanges = VhostExchanges(vhost)
+        self._vhost = Vhost(broker, names, owner, sources)
+
+    @property
+    def _queues(self) -> VhostQueues:
+        """Made for each method: a connection that declares nothing more does not have it in memory."""
+        return VhostQueues(self._vhost)
+
+    @property
+    def _exchanges(self) -> VhostExchanges:
+        return VhostExchanges(self._vhost)
 
     async def queue_declare(self, channel: Channel, method: commands.Queue.Declare) -> DeclareOk:
         if method.passive:
