@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.protocols.http.kit import name
-from tests.protocols.management.kit import Api
+from tests.protocols.management.kit import Api, ours_only
 from tests.support.names import unique
 
 
@@ -80,3 +80,14 @@ def test_a_binding_of_another_virtual_host_is_not_found(api: Api, other: Other) 
     assert api.get(f"/bindings/%2F/e/amq.default/q/{other.spelled('q')}") == []
     assert api.refused("GET", f"{between}/k")[0] == 404
     assert api.refused("DELETE", f"{between}/k")[0] == 404
+
+
+@ours_only
+@pytest.mark.parametrize(("kind", "local"), [("queues", "q"), ("exchanges", "e")])
+def test_an_import_does_not_pass_over_what_another_virtual_host_has(
+    api: Api, other: Other, kind: str, local: str
+) -> None:
+    """What is there already stays as it is; what is another's is not there, and cannot be made."""
+    thing = {"name": f"{other.vhost}/{local}", "vhost": "/", "type": "direct", "durable": True, "arguments": {}}
+    status, reason = api.refused("POST", "/definitions", {kind: [thing]})
+    assert (status, reason) == (401, f"'{other.vhost}/{local}' is not in vhost '/'")

@@ -182,13 +182,17 @@ def _slices(things: list[T]) -> Iterator[list[T]]:
 
 async def _make_queue(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "queues.name")
-    if names.full(name) not in api.broker.queues and Sources(api.broker, names).find(name) is None:
+    there = names.full(name) in api.broker.queues or Sources(api.broker, names).find(name) is not None
+    if not there or not api.broker.namespaces.holds(names, name):
         await declaring.declare_queue(api, names, name, one)
 
 
 async def _make_exchange(api: Management, names: Names, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "exchanges.name")
-    if name and not name.startswith("amq.") and show_exchange(api, names, names.full(name)) is None:
+    if not name or name.startswith("amq."):
+        return  # they are always there
+    there = show_exchange(api, names, names.full(name)) is not None
+    if not there or not api.broker.namespaces.holds(names, name):
         await declaring.declare_exchange(api, names, name, one)
 
 
