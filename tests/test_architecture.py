@@ -22,7 +22,10 @@ import waystation
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "waystation"
 
-CORE = ("log", "topics", "queues", "groups", "share", "transactions", "routing", "subscriptions", "cluster")
+CORE = (
+    *("log", "wire", "topics", "queues", "groups", "share", "transactions", "routing", "cluster"),
+    *("subscriptions", "vhosts"),
+)
 """The packages that see the world only through what is handed to them."""
 
 OUTSIDE = frozenset(
@@ -90,8 +93,13 @@ PUBLISHING = {
 
 def publishes_past_access(source: str) -> Iterator[tuple[int, str]]:
     """Line and reason of every call in a protocol that goes around the rules of publishing."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    modules = {name.asname or name.name for node in imports for name in node.names}
+    for node in ast.walk(tree):
         match node:
+            case ast.Attribute(value=ast.Name(id=part)) if part in modules:
+                continue  # a module of the protocol that has the same name
             case ast.Attribute(value=ast.Attribute(attr=part) | ast.Name(id=part), attr=verb):
                 if verb in PUBLISHING.get(part.lstrip("_"), ()):
                     yield node.lineno, f"{part}.{verb}"

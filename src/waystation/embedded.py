@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
     from waystation.protocols.front import Front
     from waystation.protocols.http.server import HttpDoor
+    from waystation.protocols.management.api import Management
     from waystation.protocols.native.server import NativeDoor
     from waystation.world import World
 
@@ -96,7 +97,8 @@ class Station:
             if self._http is not None:
                 from waystation.protocols.http.server import HttpDoor
 
-                self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port)
+                mounts = {"/api/": _management}
+                self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port, mounts)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
         except BaseException:
             await self.stop()
@@ -133,6 +135,13 @@ def _front(broker: Broker, budgets: Budgets, native: NativeDoor, address: Addres
     clock = broker.world.clock
     enter = broker.admission.gate("kafka").enter
     return Front(address.host, address.port, broker.settings, clock, enter, kafka.connection, native.by_first_byte)
+
+
+def _management(broker: Broker) -> Management:
+    """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
+    from waystation.protocols.management.api import Management
+
+    return Management(broker)
 
 
 async def _listen(door: Front | AmqpDoor | HttpDoor, wanted: Address, name: str) -> Address:

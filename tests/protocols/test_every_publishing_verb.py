@@ -27,9 +27,9 @@ from tests.support.waiting import wait_for
 from waystation.log import batch as batches
 from waystation.protocol import AnyCommand
 from waystation.protocols.amqp.methods import HANDLERS as AMQP_METHODS
-from waystation.protocols.http.rabbit_routes import RABBIT_ROUTES as MANAGEMENT_ROUTES
 from waystation.protocols.http.routes import ROUTES
 from waystation.protocols.kafka.apis import APIS
+from waystation.protocols.management.api import ROUTES as MANAGEMENT_ROUTES
 from waystation.protocols.native.plain import PlainActions
 
 Situation = Literal["alarm", "limit", "in sync"]
@@ -124,7 +124,7 @@ class Verb:
     alarm: str = ALARM
     replicas: str = REPLICAS
     stored: int = 0
-    """The protocol holds publishers back, and so many messages that they have sent until then are stored."""
+    """The protocol holds publishers back, and so many offsets are taken by what they have sent until then."""
 
     def __str__(self) -> str:
         return f"{self.entry}: {self.how}"
@@ -302,7 +302,7 @@ AMQP = (
     ),
     Verb(
         "Tx.Commit", "to a topic", "topic", amqp(exchange=True, tx=True), "blocked", "channel closed 541",
-        stored=1,
+        stored=2,
     ),
 )  # fmt: skip
 

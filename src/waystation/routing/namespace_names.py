@@ -53,3 +53,28 @@ def topic_of_full_name(full: str) -> str:
     """The topic that a queue's full name would be."""
     namespace, name = split_full_name(full)
     return topic_prefix_of(namespace) + name
+
+
+class Names:
+    """One namespace's names, as those inside of it say them and as the broker knows them. AMQP: a virtual host's."""
+
+    __slots__ = ("prefix", "topic_prefix", "vhost")
+
+    def __init__(self, vhost: str) -> None:
+        self.vhost = vhost
+        self.prefix = prefix_of(vhost)
+        self.topic_prefix = topic_prefix_of(vhost)
+
+    def full(self, name: str) -> str:
+        """Of a queue or exchange. The default exchange is the protocol's own affair: it has no name."""
+        return self.prefix + name
+
+    def topic(self, name: str) -> str:
+        return self.topic_prefix + name
+
+    def local(self, full: str) -> str:
+        """What those inside call a queue or exchange that the broker knows by its full name."""
+        return full.removeprefix(self.prefix)
+
+    def local_topic(self, full: str) -> str:
+        return full.removeprefix(self.topic_prefix)

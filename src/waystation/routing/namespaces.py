@@ -23,6 +23,7 @@ from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
 from waystation.routing.namespace_names import (
     DEFAULT,
+    Names,
     check_namespace_name,
     prefix_of,
     split_full_name,
@@ -119,6 +120,11 @@ class Namespaces:
         """The namespace that a queue or exchange is in."""
         name = split_full_name(full_name)[0]
         return name if name in self._known else DEFAULT
+
+    def holds(self, names: Names, name: str) -> bool:
+        """Whether a queue or exchange of this name is in the namespace of `names`: `/` has no prefix that keeps what
+        is in others apart."""
+        return "/" not in name or self.of(names.full(name)) == names.vhost
 
     def local(self, full_name: str) -> str:
         """What a queue or exchange is called in its namespace."""

@@ -12,9 +12,9 @@ from tests.protocols.amqp.declaring_steps import Refusal, Step
 from tests.simulation.world import Simulation
 from waystation.broker.broker import Broker
 from waystation.protocols.amqp.declaring import Declaring
-from waystation.protocols.amqp.errors import AmqpError
-from waystation.protocols.amqp.names import Names
-from waystation.protocols.amqp.sources import Sources
+from waystation.routing.namespace_names import Names
+from waystation.vhosts.sources import Sources
+from waystation.wire.amqp.errors import AmqpError
 
 METHODS: dict[str, type[Any]] = {
     "queue_declare": commands.Queue.Declare,

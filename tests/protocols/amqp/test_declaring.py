@@ -25,9 +25,9 @@ from tests.protocols.amqp.declaring_steps import (
 )
 from waystation.broker.broker import Broker
 from waystation.message import MAX_HORIZON_MS, Message
-from waystation.protocols.amqp.arguments import arguments_of
-from waystation.protocols.amqp.template import AT_ONCE_MS
 from waystation.queues.settings import QueueSettings
+from waystation.vhosts.arguments import arguments_of
+from waystation.wire.amqp.template import AT_ONCE_MS
 
 
 @pytest.mark.parametrize("case", [*SEEN, *OURS], ids=lambda case: case.name)

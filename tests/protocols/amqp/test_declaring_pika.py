@@ -16,7 +16,7 @@ from tests.protocols.amqp.declaring_cases import OURS, SEEN
 from tests.protocols.amqp.declaring_steps import Case, Step, declare, exchange
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.protocols.amqp.errors import NAMES
+from waystation.wire.amqp.errors import NAMES
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.protocols.amqp.errors import AmqpError
 from waystation.protocols.amqp.room import Room, Share
+from waystation.wire.amqp.errors import AmqpError
 
 KiB, MiB = 1024, 1024 * 1024
 WHOLE = 16 * MiB

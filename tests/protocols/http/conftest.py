@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.protocols.http.kit import Http
-from tests.protocols.http.rabbit_kit import ORACLE, Api, api_of, oracle
 from tests.support.names import unique
 from tests.support.server import Server
 
@@ -42,9 +41,3 @@ def queue(http: Http) -> str:
 def topic() -> str:
     """A topic's name of this test only; nobody has created it."""
     return unique("t")
-
-
-@pytest.fixture(scope="session")
-def api(request: pytest.FixtureRequest) -> Api:
-    """RabbitMQ's management API, here or at an oracle."""
-    return oracle() if ORACLE else api_of(request.getfixturevalue("server"))

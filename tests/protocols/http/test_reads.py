@@ -12,8 +12,8 @@ import pytest
 from tests.protocols.http.kit import Http, name
 from tests.support.server import Server
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.rabbit_routes import RABBIT_ROUTES
 from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.management.api import ROUTES as MANAGEMENT_ROUTES
 
 AN_IMAGE = {
     "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36",
@@ -22,7 +22,7 @@ AN_IMAGE = {
 }
 """What a browser sends for an `<img>` on a page that hides its referrer, to a plain HTTP address of another machine."""
 
-READS = [route for route in (*ROUTES, *RABBIT_ROUTES) if route.method == "GET"]
+READS = [route for route in (*ROUTES, *MANAGEMENT_ROUTES) if route.method == "GET"]
 NAMES = {
     "queue": "q",
     "topic": "t",

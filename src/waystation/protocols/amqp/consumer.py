@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.observe.connections import ConsumerInfo
 from waystation.protocols.amqp.frames import Envelope
-from waystation.protocols.amqp.properties import encode
 from waystation.protocols.budget import FREE_BYTES
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.share.feed import SharedFeed
 from waystation.subscriptions.tailing import TailFeed
+from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
     from waystation.errors import WaystationError

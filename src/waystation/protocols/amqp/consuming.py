@@ -11,7 +11,9 @@ from pamqp.base import Frame
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consumer import Consumer
-from waystation.protocols.amqp.errors import (
+from waystation.queues.names import INTERNAL_PREFIX
+from waystation.vhosts.streams import STREAM
+from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -20,13 +22,11 @@ from waystation.protocols.amqp.errors import (
     RESOURCE_LOCKED,
     AmqpError,
 )
-from waystation.protocols.amqp.streams import STREAM
-from waystation.queues.names import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import Session
-    from waystation.protocols.amqp.sources import Source
+    from waystation.vhosts.sources import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 

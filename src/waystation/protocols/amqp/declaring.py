@@ -1,8 +1,7 @@
-"""Exchanges and queues as AMQP clients declare, bind, empty and delete them.
+"""Methods of the classes `queue` and `exchange`, as calls of a virtual host.
 
-The door's part is the words: which of RabbitMQ's refusals a situation is, and what a client's flags and arguments ask
-for. What is there and what becomes of it, the heart knows, by full names; clients read and write the names of their
-virtual host. Queues that are none (streams, queues on topics) are passed on to `Sources`.
+The rules and the words of refusal are those of `vhosts`. What is AMQP's own is here: a channel remembers the queue that
+it declared last, and an empty name means that one.
 
 One per connection, whose name is the owner of its exclusive queues. Each method of the protocol is one coroutine that
 returns the answer or raises an AmqpError; whether the answer is sent is the caller's affair. On the loop's thread only.
@@ -10,34 +9,25 @@ returns the answer or raises an AmqpError; whether the answer is sent is the cal
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from pamqp import commands
 
-from waystation.errors import Conflict, Full, NotFound, WaystationError
-from waystation.protocol import QueueInfo
-from waystation.protocols.amqp.arguments import (
-    CLASSIC,
-    DEAD_LETTER_EXCHANGE,
-    QUEUE_TYPE,
-    QUORUM,
-    check_same,
-    settings_of,
-)
-from waystation.protocols.amqp.declaring_exchanges import ExchangeDeclaring
-from waystation.protocols.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, AmqpError
-from waystation.protocols.amqp.sources import X_TOPIC
-from waystation.protocols.amqp.things import RESERVED_PREFIX, Channel, plain, table
-from waystation.queues.settings import QueueSettings, declared
-from waystation.routing.binding import QUEUE, TOPIC
+from waystation.vhosts.exchanges import VhostExchanges
+from waystation.vhosts.queues import VhostQueues
+from waystation.vhosts.vhost import Vhost, plain
 
 if TYPE_CHECKING:
-    from waystation.protocols.amqp.sources import Source
+    from waystation.broker.broker import Broker
+    from waystation.routing.namespace_names import Names
+    from waystation.vhosts.sources import Sources
 
-GENERATED_PREFIX = "amq.gen-"
-_GENERATED_BYTES = 16
+
+class Channel(Protocol):
+    """What declaring remembers of a channel."""
+
+    last_queue: str
+    """The queue that was declared last: what an empty name means from then on."""
 
 
 class DeclareOk(commands.Queue.DeclareOk):
@@ -46,147 +36,91 @@ class DeclareOk(commands.Queue.DeclareOk):
     def validate(self) -> None: ...
 
 
-class Declaring(ExchangeDeclaring):
+class Declaring:
     """One connection's."""
 
-    async def queue_declare(self, channel: Channel, method: commands.Queue.Declare) -> commands.Queue.DeclareOk:
-        name = plain(method.queue)
-        self._full(name)
+    __slots__ = ("_vhost",)
+
+    def __init__(self, broker: Broker, names: Names, owner: str, sources: Sources) -> None:
+        self._vhost = Vhost(broker, names, owner, sources)
+
+    @property
+    def _queues(self) -> VhostQueues:
+        """Made for each method: a connection that declares nothing more does not have it in memory."""
+        return VhostQueues(self._vhost)
+
+    @property
+    def _exchanges(self) -> VhostExchanges:
+        return VhostExchanges(self._vhost)
+
+    async def queue_declare(self, channel: Channel, method: commands.Queue.Declare) -> DeclareOk:
         if method.passive:
-            answer = self._look_at(name)
+            state = self._queues.look(method.queue)
         else:
-            if name.startswith(RESERVED_PREFIX):
-                raise self._reserved("queue", name)
-            answer = await self._declare(name, method)
-        channel.last_queue = answer.queue or ""
-        return answer
-
-    def _look_at(self, name: str) -> DeclareOk:
-        source = self._sources.find(name) if name else None
-        if source is not None:
-            return _of_source(source)
-        queue = self._queue(name)
-        self._broker.queues.get(queue.name)[0].touch(queue)
-        info = self._broker.queues.describe(queue.name)
-        return DeclareOk(name, info.ready, info.consumers)
-
-    async def _declare(self, name: str, method: commands.Queue.Declare) -> DeclareOk:
-        arguments = table(method.arguments)
-        flags = {
-            "durable": bool(method.durable),
-            "exclusive": bool(method.exclusive),
-            "auto_delete": bool(method.auto_delete),
-        }
-        self._fill_in_type(name, arguments, **flags)
-        if not name and arguments.get(QUEUE_TYPE) == QUORUM:
-            raise AmqpError(PRECONDITION_FAILED, f"Cannot declare a server-named queue for type rabbit_{QUORUM}_queue")
-        try:
-            if self._sources.wants(arguments):
-                if X_TOPIC in arguments:
-                    name = name or self._generated()
-                return _of_source(await self._sources.declare(name, arguments, **flags))
-            name = name or self._generated()
-            self._sources.check_ordinary(name, arguments)
-            settings = settings_of(arguments, self._names, self._where(name), **flags)
-            self._full(arguments.get(DEAD_LETTER_EXCHANGE, ""))
-            info = await self._declare_queue(name, settings, arguments)
-        except Full as error:
-            raise AmqpError(PRECONDITION_FAILED, f"cannot declare {self._where(name)}: {error}") from error
-        except WaystationError as error:
-            raise self._refused(error) from error
-        return DeclareOk(name, info.ready, info.consumers)
-
-    def _fill_in_type(
-        self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
-    ) -> None:
-        """The namespace's usual type of queue, where the declaration says none and could be one of that type."""
-        if QUEUE_TYPE in arguments or X_TOPIC in arguments or self._names.vhost not in self._broker.namespaces:
-            return
-        usual = self._broker.namespaces.get(self._names.vhost).default_queue_type
-        if usual is not None and (usual == CLASSIC or (name and durable and not exclusive and not auto_delete)):
-            arguments[QUEUE_TYPE] = usual
-
-    async def _declare_queue(self, name: str, settings: QueueSettings, arguments: Mapping[str, Any]) -> QueueInfo:
-        full = self._full(name)
-        queues = self._broker.queues
-        if full not in queues:
-            return await queues.declare(full, settings, owner=self._owner)
-        _, present = queues.of_users(full)
-        there = declared(present.settings)
-        if self._is_anothers(present) or there.exclusive != settings.exclusive:
-            raise self._locked(name)
-        check_same(there, settings, arguments, self._names, self._where(name))
-        return await queues.declare(full, owner=self._owner)
+            state = await self._queues.declare(
+                method.queue,
+                method.arguments,
+                durable=bool(method.durable),
+                exclusive=bool(method.exclusive),
+                auto_delete=bool(method.auto_delete),
+            )
+        channel.last_queue = state.name
+        return DeclareOk(*state)
 
     async def queue_bind(self, channel: Channel, method: commands.Queue.Bind) -> commands.Queue.BindOk:
-        target, exchange, key = self._ends(channel, method)
-        self._exchange(exchange)
-        full = self._bindable(target)
-        await self._bind(exchange, full, key, method.arguments)
+        name, key = _queue_and_key(channel, method)
+        await self._queues.bind(name, method.exchange, key, method.arguments)
         return commands.Queue.BindOk()
 
     async def queue_unbind(self, channel: Channel, method: commands.Queue.Unbind) -> commands.Queue.UnbindOk:
-        target, exchange, key = self._ends(channel, method)
-        try:
-            self._exchange(exchange)
-            full = self._bindable(target)
-        except AmqpError as error:
-            if error.code == NOT_FOUND:
-                return commands.Queue.UnbindOk()
-            raise
-        await self._unbind(exchange, full, key, method.arguments)
+        name, key = _queue_and_key(channel, method)
+        await self._queues.unbind(name, method.exchange, key, method.arguments)
         return commands.Queue.UnbindOk()
 
     async def queue_purge(self, channel: Channel, method: commands.Queue.Purge) -> commands.Queue.PurgeOk:
-        name = self._name_of(channel, method.queue)
-        source = self._sources.find(name)
-        if source is not None:
-            return commands.Queue.PurgeOk(await source.purge())
-        queue = self._queue(name)
-        try:
-            return commands.Queue.PurgeOk(await self._broker.queues.purge(queue.name))
-        except WaystationError as error:
-            raise self._refused(error) from error
+        return commands.Queue.PurgeOk(await self._queues.purge(_name(channel, method.queue)))
 
     async def queue_delete(self, channel: Channel, method: commands.Queue.Delete) -> commands.Queue.DeleteOk:
-        name = self._name_of(channel, method.queue)
-        if_unused, if_empty = bool(method.if_unused), bool(method.if_empty)
-        source = self._sources.find(name)
-        if source is not None:
-            return commands.Queue.DeleteOk(await source.delete(if_unused=if_unused, if_empty=if_empty))
-        if self._full(name) not in self._broker.queues:
-            return commands.Queue.DeleteOk(0)
-        full = self._queue(name).name
-        info = self._broker.queues.describe(full)
-        if if_unused and info.consumers:
-            raise AmqpError(PRECONDITION_FAILED, f"{self._where(name)} in use")
-        try:
-            await self._broker.queues.delete(full, if_empty=if_empty)
-        except NotFound:
-            return commands.Queue.DeleteOk(0)
-        except Conflict as error:
-            raise AmqpError(PRECONDITION_FAILED, f"{self._where(name)} not empty") from error
-        except WaystationError as error:
-            raise self._refused(error) from error
-        return commands.Queue.DeleteOk(info.ready + info.parked)
+        name = _name(channel, method.queue)
+        deleted = await self._queues.delete(name, if_unused=bool(method.if_unused), if_empty=bool(method.if_empty))
+        return commands.Queue.DeleteOk(deleted)
 
-    def _ends(self, channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
-        """(queue, exchange, key), with what the client leaves to us filled in."""
-        queue, key = plain(method.queue), method.routing_key
-        name = self._name_of(channel, queue)
-        if not queue and not key:
-            key = name
-        return name, self._not_default(method.exchange), key
+    async def exchange_declare(
+        self, channel: Channel, method: commands.Exchange.Declare
+    ) -> commands.Exchange.DeclareOk:
+        if method.passive:
+            self._exchanges.check(method.exchange)
+        else:
+            await self._exchanges.declare(
+                method.exchange,
+                method.exchange_type,
+                method.arguments,
+                durable=bool(method.durable),
+                auto_delete=bool(method.auto_delete),
+                internal=bool(method.internal),
+            )
+        return commands.Exchange.DeclareOk()
 
-    def _bindable(self, name: str) -> str:
-        """The target of a binding to a queue of this name, or to the topic behind it."""
-        source = self._sources.find(name)
-        return f"{QUEUE}:{self._queue(name).name}" if source is None else f"{TOPIC}:{source.topic}"
+    async def exchange_delete(self, channel: Channel, method: commands.Exchange.Delete) -> commands.Exchange.DeleteOk:
+        await self._exchanges.delete(method.exchange, if_unused=bool(method.if_unused))
+        return commands.Exchange.DeleteOk()
 
-    def _generated(self) -> str:
-        token = self._broker.world.random.token(_GENERATED_BYTES)
-        return GENERATED_PREFIX + urlsafe_b64encode(token).rstrip(b"=").decode()
+    async def exchange_bind(self, channel: Channel, method: commands.Exchange.Bind) -> commands.Exchange.BindOk:
+        await self._exchanges.bind(method.source, method.destination, method.routing_key, method.arguments)
+        return commands.Exchange.BindOk()
+
+    async def exchange_unbind(self, channel: Channel, method: commands.Exchange.Unbind) -> commands.Exchange.UnbindOk:
+        await self._exchanges.unbind(method.source, method.destination, method.routing_key, method.arguments)
+        return commands.Exchange.UnbindOk()
 
 
-def _of_source(source: Source) -> DeclareOk:
-    return DeclareOk(source.name, *source.counts())
+def _name(channel: Channel, given: str) -> str:
+    return plain(given) or channel.last_queue
+
+
+def _queue_and_key(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str]:
+    """With what the client leaves to us filled in: without queue and key, the key is the last queue's name."""
+    name, key = _name(channel, method.queue), method.routing_key
+    if not key and not plain(method.queue):
+        key = name
+    return name, key

@@ -17,17 +17,6 @@ from struct import Struct
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.protocols.amqp.errors import (
-    CHANNEL_ERROR,
-    COMMAND_INVALID,
-    FRAME_ERROR,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    PRECONDITION_FAILED,
-    SYNTAX_ERROR,
-    UNEXPECTED_FRAME,
-    AmqpError,
-)
 from waystation.protocols.amqp.events import (
     CHANNEL_MOVES,
     CONNECTION_MOVES,
@@ -59,7 +48,18 @@ from waystation.protocols.amqp.frames import (
     PUBLISH,
     frame_head,
 )
-from waystation.protocols.amqp.properties import Template, template_of
+from waystation.wire.amqp.errors import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    FRAME_ERROR,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    AmqpError,
+)
+from waystation.wire.amqp.properties import Template, template_of
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp.base import Frame
 
-from waystation.protocols.amqp.errors import AmqpError
 from waystation.protocols.amqp.frames import BODY, HEADER, METHOD
+from waystation.wire.amqp.errors import AmqpError
 
 if TYPE_CHECKING:
-    from waystation.protocols.amqp.template import Template
+    from waystation.wire.amqp.template import Template
 
 
 class Phase(Enum):

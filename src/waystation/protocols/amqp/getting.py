@@ -15,20 +15,20 @@ from pamqp.base import Frame
 from waystation.errors import WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consuming import no_queue, of_queue
-from waystation.protocols.amqp.errors import NOT_FOUND, AmqpError
 from waystation.protocols.amqp.frames import add_content, get_ok_head
-from waystation.protocols.amqp.properties import encode
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 from waystation.share.feed import SharedFeed
+from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
+from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
     from waystation.message import Delivered
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import Session
-    from waystation.protocols.amqp.sources import Source
     from waystation.queues.ledger.runs import Run
     from waystation.queues.shard.queue_feed import Getter as QueueGetter
+    from waystation.vhosts.sources import Source
 
 MANY_GETTERS = 64
 

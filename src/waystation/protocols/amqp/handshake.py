@@ -12,20 +12,14 @@ from typing import Any
 from pamqp import commands
 
 from waystation.protocols.amqp.engine import FRAME_MAX, MAX_CHANNELS
-from waystation.protocols.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
 from waystation.protocols.amqp.frames import MIN_FRAME_MAX
-from waystation.protocols.amqp.tables import decode_table
-from waystation.version import __version__
+from waystation.version import RABBITMQ_VERSION, __version__
+from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, SYNTAX_ERROR, AmqpError
+from waystation.wire.amqp.tables import decode_table
 
 USER = PASSWORD = "guest"
 HEARTBEAT_S = 60
 MECHANISMS = "PLAIN AMQPLAIN EXTERNAL"
-COMPATIBLE = "3.13.7"
-"""The version of RabbitMQ whose behaviour clients may count on: several choose theirs by it.
-
-From 4.0 on kombu thinks that a channel has no prefetch of its own any more, and Celery's workers cannot ask for more
-while they hold tasks with an ETA. Here a channel has one.
-"""
 
 CAPABILITIES = {
     "publisher_confirms": True,
@@ -49,7 +43,7 @@ def start(cluster: str) -> commands.Connection.Start:
             "capabilities": dict(CAPABILITIES),
             "cluster_name": cluster,
             "product": "RabbitMQ",
-            "version": COMPATIBLE,
+            "version": RABBITMQ_VERSION,
             "platform": f"Waystation {__version__}",
             "information": "Waystation speaks RabbitMQ's AMQP 0-9-1",
         },

@@ -13,8 +13,8 @@ from pamqp.base import Frame
 
 from waystation.protocols.amqp import consuming, getting, settling, transactions
 from waystation.protocols.amqp.consuming import REPLY_TO
-from waystation.protocols.amqp.errors import NOT_FOUND, AmqpError
 from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
+from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel

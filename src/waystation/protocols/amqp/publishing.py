@@ -18,17 +18,17 @@ from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.message import size_of
 from waystation.protocols.amqp.channel import Batch
 from waystation.protocols.amqp.consuming import REPLY_TO
-from waystation.protocols.amqp.errors import (
+from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
+from waystation.queues.putting import alike
+from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
+from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     AmqpError,
 )
-from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
-from waystation.protocols.amqp.properties import encode
-from waystation.queues.putting import alike
-from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
+from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
     from waystation.message import Message

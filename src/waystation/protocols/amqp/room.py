@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
+from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 SETTING = "waystation.amqp.uncommitted.max.bytes"
 PART = 4

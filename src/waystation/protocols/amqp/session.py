@@ -24,15 +24,6 @@ from waystation.protocols.amqp import handshake, publishing, settling
 from waystation.protocols.amqp.channel import Channel
 from waystation.protocols.amqp.declaring import Declaring
 from waystation.protocols.amqp.engine import Engine
-from waystation.protocols.amqp.errors import (
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    NAMES,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    AmqpError,
-    of_error,
-)
 from waystation.protocols.amqp.events import (
     Acked,
     Broken,
@@ -47,12 +38,21 @@ from waystation.protocols.amqp.events import (
 )
 from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.protocols.amqp.methods import HANDLERS
-from waystation.protocols.amqp.names import DEFAULT, Names
 from waystation.protocols.amqp.room import Room, Share
-from waystation.protocols.amqp.routes import Routes
-from waystation.protocols.amqp.sources import Sources
 from waystation.protocols.budget import FREE_BYTES
+from waystation.routing.namespace_names import DEFAULT, Names
 from waystation.security.principals import ANONYMOUS, Principal
+from waystation.vhosts.routes import Routes
+from waystation.vhosts.sources import Sources
+from waystation.wire.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NAMES,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    AmqpError,
+    of_error,
+)
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.protocols.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.runs import Run, add_run
+from waystation.wire.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel, Holder

@@ -16,12 +16,12 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from waystation.errors import Full, NotFound
-from waystation.protocols.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.protocols.amqp.settling import grouped
 from waystation.queues.feed import Verdict
 from waystation.queues.putting import alike
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.transactions.transacting import OWN_PREFIX, Tx
+from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
     from waystation.message import Message

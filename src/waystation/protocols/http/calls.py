@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_origin
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -22,9 +22,7 @@ from waystation.protocols.http.engine import Request
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.wire import Session
 
-if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
-
+S = TypeVar("S")
 Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B")
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
@@ -87,12 +85,13 @@ class Call(Generic[Q, B]):
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Generic[Q, B]):
-    """One row of the API. A handler's `Call` says the same types as `query` and `body`."""
+class Route(Generic[S, Q, B]):
+    """One row of an API. A handler is given what serves the API (the desk, or a mounted API) and a `Call`, which says
+    the same types as `query` and `body`."""
 
     method: Method
     path: str
-    handler: Callable[[Desk, Call[Q, B]], Awaitable[Outcome]]
+    handler: Callable[[S, Call[Q, B]], Awaitable[Outcome]]
     summary: str
     _: KW_ONLY
     tag: str
@@ -128,7 +127,7 @@ class Route(Generic[Q, B]):
         return "messages" in fields or "payload" in fields or self.path.endswith("/get")
 
 
-AnyRoute = Route[Any, Any]
+AnyRoute = Route[Any, Any, Any]
 
 NEEDS_VOUCHER = (
     "A GET that changes something: needs the header `X-Requested-With`, with any value, unless it is a WebSocket or a"

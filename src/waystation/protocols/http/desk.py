@@ -31,6 +31,7 @@ from waystation.protocols.http.guard import Guard
 from waystation.protocols.http.holds import Holds
 from waystation.protocols.http.json_pieces import chars_of, json_pieces
 from waystation.protocols.http.live_view import LiveView
+from waystation.protocols.http.mounted import Mounted, Mounts
 from waystation.protocols.http.problems import problem_of_status
 from waystation.protocols.http.replies import Reply, error_reply, json_reply, problem_reply
 from waystation.protocols.http.router import Router
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.message import Delivered
     from waystation.protocols.http.connection import Connection
-    from waystation.protocols.http.rabbit_routes import Rabbit
     from waystation.world.long_work import LongWork
 
 logger = logging.getLogger("waystation.http")
@@ -53,7 +53,7 @@ logger = logging.getLogger("waystation.http")
 class Desk:
     """What handlers are given."""
 
-    def __init__(self, broker: Broker, host: str, long_work: LongWork) -> None:
+    def __init__(self, broker: Broker, host: str, long_work: LongWork, mounts: Mounts) -> None:
         self.broker = broker
         self.long_work = long_work
         self.meter = broker.meters.http
@@ -65,17 +65,8 @@ class Desk:
         self.files = DashboardFiles()
         self._guard = Guard(host)
         self._router = Router(ROUTES)
-        self._rabbit: Rabbit | None = None
+        self._mounted = Mounted(broker, mounts)
         self._under_way: set[asyncio.Task[Any]] = set()
-
-    @property
-    def rabbit(self) -> Rabbit:
-        """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
-        if self._rabbit is None:
-            from waystation.protocols.http.rabbit_routes import Rabbit
-
-            self._rabbit = Rabbit(self.broker)
-        return self._rabbit
 
     async def answer(self, request: Request, connection: Connection) -> Reply | Stream:
         """What a request gets, whatever happens."""
@@ -86,7 +77,8 @@ class Desk:
             return await self._answer(request, connection)
         except WaystationError as error:
             self.meter.failed(type(error).__name__)
-            return self.rabbit.error_reply(error) if _is_rabbits(request.target) else error_reply(error)
+            api = self._mounted.at(request.target)
+            return error_reply(error) if api is None else api.error_reply(error)
         except Exception:
             self.meter.failed("internal")
             logger.exception("a request could not be answered: method=%s", request.method)
@@ -97,8 +89,9 @@ class Desk:
 
     async def _answer(self, request: Request, connection: Connection) -> Reply | Stream:
         parts, query = split_target(request.target)
-        if _is_rabbits(request.target):
-            route, names = self.rabbit.find(request.method, parts)
+        api = self._mounted.at(request.target)
+        if api is not None:
+            route, names = api.find(request.method, parts)
         else:
             check_token(self.broker.settings.text("waystation.http.token"), request.headers, parts)
             route, names = self._router.find(request.method, parts)
@@ -120,7 +113,7 @@ class Desk:
         now_s = self.broker.world.clock.monotonic
         began = now_s()
         try:
-            outcome = await route.handler(self, call)
+            outcome = await route.handler(self if api is None else api, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         if outcome is None:
@@ -177,7 +170,3 @@ async def _made_in_turns(outcome: Any, status: int, connection: Connection) -> R
         pieces.append(piece)
         made += len(piece)
     return Reply(status, b"".join(pieces)) if made <= STEP_BYTES else Reply(status, pieces=pieces)
-
-
-def _is_rabbits(target: bytes) -> bool:
-    return target.startswith(b"/api/")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
     from waystation.protocols.http.connection import Connection
     from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.mounted import Mounts
 
 TICK_S = 5.0
 STOP_S = 5.0
@@ -24,13 +25,14 @@ STOP_S = 5.0
 
 
 class HttpDoor:
-    """Opens when started; `stop` closes it and every connection."""
+    """Opens when started; `stop` closes it and every connection. `mounts`: what else is served here (`mounted.py`)."""
 
-    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
+    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int, mounts: Mounts) -> None:
         self.broker = broker
         self.budgets = budgets
         self._host = host
         self._port = port
+        self._mounts = mounts
         self._desk: Desk | None = None
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
@@ -63,7 +65,7 @@ class HttpDoor:
         if self._desk is None:
             from waystation.protocols.http.desk import Desk
 
-            self._desk = Desk(self.broker, self._host, self.budgets.long_work)
+            self._desk = Desk(self.broker, self._host, self.budgets.long_work, self._mounts)
         return self._desk
 
     def _connect(self, leave: Leave) -> Connection:

@@ -1,0 +1,71 @@
+"""RabbitMQ's management API as a whole: its routes, and what its calls remember from one to the next.
+
+The routes are not in the OpenAPI document: RabbitMQ's own describes them. The HTTP listener constructs it for the first
+request to it, and is told of it where the listener itself is constructed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.errors import NotFound, WaystationError
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.router import Router
+from waystation.protocols.management import (
+    bindings,
+    connections,
+    definitions,
+    exchanges,
+    health,
+    overview,
+    policies,
+    queues,
+    users,
+    vhosts,
+)
+from waystation.protocols.management.calls import Refused, error_reply, parts_of
+from waystation.protocols.management.rates import Rates
+from waystation.protocols.management.totals import Totals
+from waystation.routing.namespace_names import DEFAULT
+from waystation.security.principals import ANONYMOUS
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+ROUTES: tuple[AnyRoute, ...] = (
+    *overview.ROUTES,
+    *health.ROUTES,
+    *users.ROUTES,
+    *vhosts.ROUTES,
+    *connections.ROUTES,
+    *queues.ROUTES,
+    *exchanges.ROUTES,
+    *bindings.ROUTES,
+    *policies.ROUTES,
+    *definitions.ROUTES,
+)
+
+
+class Management:
+    """One per HTTP listener, mounted at `/api/`. Handlers are given it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.meter = broker.meters.http
+        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
+        self.rates = Rates(broker.world.clock.monotonic)
+        self.totals = Totals(broker)
+        self._router = Router(ROUTES)
+
+    def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
+        """The route and the names in its path; raises Refused or MethodNotAllowed."""
+        try:
+            return self._router.find(method, parts_of(parts))
+        except NotFound:
+            reason = "Not Found: this part of RabbitMQ's API is not offered, see docs/reference/management-api.md"
+            raise Refused(404, "Object Not Found", reason) from None
+
+    @staticmethod
+    def error_reply(error: WaystationError) -> Reply:
+        return error_reply(error)

@@ -1,0 +1,173 @@
+"""RabbitMQ's management API: bindings. Between the same two, a binding's key and arguments tell it from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from waystation.errors import NotFound
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.management import declaring
+from waystation.protocols.management.calls import (
+    ApiCall,
+    body_of,
+    exchange_name,
+    names_of,
+    names_to_change,
+    not_found,
+    route,
+    table,
+    text,
+)
+from waystation.protocols.management.exchanges import found_exchange, full_name
+from waystation.protocols.management.paging import reply_list
+from waystation.protocols.management.shapes import (
+    Shown,
+    exchange_names,
+    is_properties_key,
+    properties_key,
+    queue_names,
+    show_binding,
+    show_default_binding,
+)
+from waystation.routing.binding import Binding
+from waystation.routing.namespace_names import Names
+
+if TYPE_CHECKING:
+    from waystation.protocols.management.api import Management
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a binding binds."""
+
+    source: str
+    destination: str
+    to_exchange: bool
+
+
+def ends_of(call: ApiCall) -> Ends:
+    if call.path["kind"] not in ("q", "e"):
+        raise not_found()
+    return Ends(exchange_name(call.path["source"]), exchange_name(call.path["destination"]), call.path["kind"] == "e")
+
+
+def binding_of(call: ApiCall) -> tuple[str, dict[str, Any]]:
+    """Key and arguments in the body."""
+    said = body_of(call)
+    return text(said.get("routing_key", ""), "routing_key"), table(said.get("arguments"), "arguments")
+
+
+async def bind_ends(api: Management, names: Names, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
+    if ends.to_exchange:
+        await declaring.exchanges(api, names).bind(ends.source, ends.destination, key, arguments)
+    else:
+        await declaring.queues(api, names).bind(ends.destination, ends.source, key, arguments)
+
+
+def _of_source(api: Management, names: Names, full: str) -> Iterator[Shown]:
+    """The bindings of an exchange."""
+    if not full:
+        yield from (show_default_binding(names, queue) for queue in queue_names(api.broker, names))
+        return
+    try:
+        bindings = list(api.broker.routing.exchange(full).bindings.values())
+    except NotFound:  # it was deleted meanwhile
+        return
+    yield from (show_binding(names, binding) for binding in bindings)
+
+
+async def _bindings(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
+    found = (
+        shown
+        for names in map(Names, vhosts)
+        for full in exchange_names(api.broker, names)
+        for shown in _of_source(api, names, full)
+    )
+    return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
+
+
+async def list_bindings(api: Management, call: ApiCall) -> Reply:
+    return await _bindings(api, call, api.broker.namespaces.names())
+
+
+async def list_bindings_of_vhost(api: Management, call: ApiCall) -> Reply:
+    return await _bindings(api, call, [names_of(api, call).vhost])
+
+
+async def list_from_exchange(api: Management, call: ApiCall) -> Reply:
+    names, name = found_exchange(api, call)
+    found = _of_source(api, names, full_name(names, name))
+    return await reply_list(call.query, found, lambda shown: str(shown["destination"]), lambda shown: shown)
+
+
+async def list_to_exchange(api: Management, call: ApiCall) -> Reply:
+    names, name = found_exchange(api, call)
+    found = [show_binding(names, one) for one in api.broker.routing.bindings_to(f"exchange:{full_name(names, name)}")]
+    return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
+
+
+def _between(api: Management, names: Names, ends: Ends) -> list[Binding]:
+    """The bindings of one exchange to one queue, stream or exchange."""
+    holds = api.broker.namespaces.holds
+    if not holds(names, ends.source) or not holds(names, ends.destination):
+        return []
+    source = names.full(ends.source)
+    targets = [f"exchange:{names.full(ends.destination)}"]
+    if not ends.to_exchange:
+        targets = [f"queue:{names.full(ends.destination)}", f"topic:{names.topic(ends.destination)}"]
+    bindings_to = api.broker.routing.bindings_to
+    return [binding for target in targets for binding in bindings_to(target) if binding.exchange == source]
+
+
+async def list_between(api: Management, call: ApiCall) -> list[Shown]:
+    names, ends = names_of(api, call), ends_of(call)
+    queue = names.full(ends.destination)
+    if not ends.source and not ends.to_exchange and queue in api.broker.queues:
+        return [show_default_binding(names, queue)] if api.broker.namespaces.holds(names, ends.destination) else []
+    return [show_binding(names, binding) for binding in _between(api, names, ends)]
+
+
+async def bind(api: Management, call: ApiCall) -> Reply:
+    names, ends = names_to_change(api, call), ends_of(call)
+    key, arguments = binding_of(call)
+    await bind_ends(api, names, ends, key, arguments)
+    made = [one for one in _between(api, names, ends) if one.key == key and one.arguments == arguments]
+    where = quote(properties_key(made[0]), safe="") if made else ""
+    path = f"/api/bindings/{quote(names.vhost, safe='')}/e/{quote(ends.source, safe='')}"
+    location = f"{path}/{call.path['kind']}/{quote(ends.destination, safe='')}/{where}"
+    return Reply(201, headers={"location": location})
+
+
+def _one(api: Management, names: Names, call: ApiCall) -> Binding:
+    for binding in _between(api, names, ends_of(call)):
+        if is_properties_key(binding, call.path["properties"]):
+            return binding
+    raise not_found()
+
+
+async def describe_binding(api: Management, call: ApiCall) -> Shown:
+    names = names_of(api, call)
+    return show_binding(names, _one(api, names, call))
+
+
+async def unbind(api: Management, call: ApiCall) -> None:
+    binding = _one(api, names_of(api, call), call)
+    await api.broker.routing.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
+
+
+_BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/exchanges/{vhost}/{exchange}/bindings/source", list_from_exchange, "Bindings from an exchange"),
+    route("GET", "/exchanges/{vhost}/{exchange}/bindings/destination", list_to_exchange, "Bindings to an exchange"),
+    route("GET", "/bindings", list_bindings, "List bindings"),
+    route("GET", "/bindings/{vhost}", list_bindings_of_vhost, "List a virtual host's bindings"),
+    route("GET", _BETWEEN, list_between, "Bindings between two"),
+    route("POST", _BETWEEN, bind, "Bind"),
+    route("GET", f"{_BETWEEN}/{{properties}}", describe_binding, "Describe a binding"),
+    route("DELETE", f"{_BETWEEN}/{{properties}}", unbind, "Unbind"),
+)

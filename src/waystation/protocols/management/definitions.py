@@ -1,0 +1,220 @@
+"""RabbitMQ's management API: definitions, exported and imported. Virtual hosts, policies, queues, exchanges, bindings.
+
+An import makes what is missing. A queue or exchange that is there already stays as it is, whatever the import says of
+it, as in RabbitMQ; policies are replaced. Users, permissions and parameters are passed over: there are none here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from waystation.errors import NotFound
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.replies import Reply, encode_json
+from waystation.protocols.management import declaring
+from waystation.protocols.management.bindings import Ends, bind_ends
+from waystation.protocols.management.calls import (
+    ApiCall,
+    bad_request,
+    body_of,
+    names_of,
+    names_to_change,
+    route,
+    table,
+    text,
+)
+from waystation.protocols.management.policies import read_policy, show_policy
+from waystation.protocols.management.shapes import (
+    Shown,
+    exchange_names,
+    queue_names,
+    show_binding,
+    show_exchange,
+    show_queue,
+)
+from waystation.routing.namespace_names import Names
+from waystation.version import RABBITMQ_VERSION, __version__
+from waystation.vhosts.sources import Sources
+
+if TYPE_CHECKING:
+    from waystation.protocols.management.api import Management
+
+MAX_EXPORTED = 100_000
+"""Of queues, and of bindings. More than that is a database, not a document."""
+AT_ONCE = 200
+_QUEUE = ("name", "vhost", "durable", "auto_delete", "arguments")
+_EXCHANGE = ("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments")
+_BINDING = ("source", "vhost", "destination", "destination_type", "routing_key", "arguments")
+
+T = TypeVar("T")
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+async def export(api: Management, call: ApiCall) -> Reply:
+    vhosts = api.broker.namespaces.names()
+    head = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "Waystation",
+        "product_version": __version__,
+        "users": [],
+        "vhosts": [{"name": vhost} for vhost in vhosts],
+        "permissions": [],
+        "topic_permissions": [],
+        "parameters": [],
+        "global_parameters": [],
+        "policies": [show_policy(policy) for policy in api.broker.policies.listing()],
+    }
+    return await _exported(api, head, vhosts, with_vhost=True)
+
+
+async def export_vhost(api: Management, call: ApiCall) -> Reply:
+    vhost = names_of(api, call).vhost
+    policies = [show_policy(policy) for policy in api.broker.policies.listing(vhost)]
+    head = {"rabbit_version": RABBITMQ_VERSION, "parameters": [], "policies": policies}
+    return await _exported(api, head, [vhost], with_vhost=False)
+
+
+async def _exported(api: Management, head: dict[str, Any], vhosts: list[str], *, with_vhost: bool) -> Reply:
+    parts = [encode_json(head)[:-1]]
+    lists: tuple[tuple[str, tuple[str, ...], Iterator[Shown | None]], ...] = (
+        ("queues", _QUEUE, _queues(api, vhosts)),
+        ("exchanges", _EXCHANGE, _exchanges(api, vhosts)),
+        ("bindings", _BINDING, _bindings(api, vhosts)),
+    )
+    for name, fields, things in lists:
+        wanted = [field for field in fields if with_vhost or field != "vhost"]
+        pieces: list[bytes] = []
+        count = 0
+        while some := list(islice(things, AT_ONCE)):
+            shown = [{field: one[field] for field in wanted} for one in some if one is not None]
+            count += len(shown)
+            if count > MAX_EXPORTED:
+                raise bad_request(f"there are more than {MAX_EXPORTED} {name}; export virtual hosts one by one")
+            if shown:
+                pieces.append(encode_json(shown)[1:-1])
+            await asyncio.sleep(0)
+        parts.append(f',"{name}":['.encode() + b",".join(pieces) + b"]")
+    return Reply(200, b"".join(parts) + b"}")
+
+
+def _queues(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
+    """Exclusive ones go with their connections: they are not defined, they happen."""
+    for names in map(Names, vhosts):
+        for full in queue_names(api.broker, names):
+            shown = show_queue(api, names, full, basic=True)
+            yield None if shown is None or shown["exclusive"] else shown
+
+
+def _exchanges(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
+    for names in map(Names, vhosts):
+        for full in exchange_names(api.broker, names):
+            if full and not names.local(full).startswith("amq."):
+                yield show_exchange(api, names, full)
+
+
+def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
+    for names in map(Names, vhosts):
+        for full in exchange_names(api.broker, names)[1:]:
+            try:
+                bindings = list(api.broker.routing.exchange(full).bindings.values())
+            except NotFound:  # it was deleted meanwhile
+                continue
+            yield from (show_binding(names, binding) for binding in bindings)
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+
+
+async def import_all(api: Management, call: ApiCall) -> None:
+    said = body_of(call)
+    for vhost in _objects(said, "vhosts"):
+        name = text(vhost.get("name"), "vhosts.name")
+        if name not in api.broker.namespaces:
+            await api.broker.namespaces.create(name)
+    await _import(api, said, None)
+
+
+async def import_vhost(api: Management, call: ApiCall) -> None:
+    await _import(api, body_of(call), names_to_change(api, call).vhost)
+
+
+async def _import(api: Management, said: dict[str, Any], vhost: str | None) -> None:
+    """Everything is looked at before anything is made, as far as one can see it."""
+
+    def names_in(thing: dict[str, Any]) -> Names:
+        name = vhost if vhost is not None else text(thing.get("vhost"), "vhost")
+        if name not in api.broker.namespaces:
+            raise bad_request(["no_such_vhost", name])
+        return Names(name)
+
+    policies = []
+    for one in _objects(said, "policies"):
+        if "pattern" not in one or "definition" not in one:
+            raise bad_request("policies: each has a pattern and a definition")
+        policies.append(read_policy(names_in(one).vhost, text(one.get("name"), "policies.name"), one))
+    queues = [(names_in(one), one) for one in _objects(said, "queues")]
+    exchanges = [(names_in(one), one) for one in _objects(said, "exchanges")]
+    bindings = [(names_in(one), one) for one in _objects(said, "bindings")]
+    await api.broker.policies.set_all(policies)
+    await _each(queues, lambda names, one: _make_queue(api, names, one))
+    await _each(exchanges, lambda names, one: _make_exchange(api, names, one))
+    await _each(bindings, lambda names, one: _make_binding(api, names, one))
+
+
+async def _each(things: list[tuple[Names, dict[str, Any]]], make: Callable[[Names, dict[str, Any]], Any]) -> None:
+    """Many at once share a write to the disk; the first refusal ends it."""
+    for some in _slices(things):
+        for outcome in await asyncio.gather(*(make(*thing) for thing in some), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+def _slices(things: list[T]) -> Iterator[list[T]]:
+    for begin in range(0, len(things), AT_ONCE):
+        yield things[begin : begin + AT_ONCE]
+
+
+async def _make_queue(api: Management, names: Names, one: dict[str, Any]) -> None:
+    name = text(one.get("name"), "queues.name")
+    there = names.full(name) in api.broker.queues or Sources(api.broker, names).find(name) is not None
+    if not there or not api.broker.namespaces.holds(names, name):
+        await declaring.declare_queue(api, names, name, one)
+
+
+async def _make_exchange(api: Management, names: Names, one: dict[str, Any]) -> None:
+    name = text(one.get("name"), "exchanges.name")
+    if not name or name.startswith("amq."):
+        return  # they are always there
+    there = show_exchange(api, names, names.full(name)) is not None
+    if not there or not api.broker.namespaces.holds(names, name):
+        await declaring.declare_exchange(api, names, name, one)
+
+
+async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> None:
+    source = text(one.get("source"), "bindings.source")
+    if not source:
+        return  # every queue is bound to the default exchange
+    ends = Ends(source, text(one.get("destination"), "destination"), one.get("destination_type") == "exchange")
+    key = text(one.get("routing_key", ""), "routing_key")
+    await bind_ends(api, names, ends, key, table(one.get("arguments"), "arguments"))
+
+
+def _objects(said: dict[str, Any], name: str) -> Iterable[dict[str, Any]]:
+    found = said.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise bad_request(f"{name}: it has to be a list of JSON objects")
+    return found
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/definitions", export, "Export definitions"),
+    route("POST", "/definitions", import_all, "Import definitions"),
+    route("GET", "/definitions/{vhost}", export_vhost, "Export a virtual host's definitions"),
+    route("POST", "/definitions/{vhost}", import_vhost, "Import a virtual host's definitions"),
+)

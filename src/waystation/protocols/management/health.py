@@ -1,0 +1,94 @@
+"""RabbitMQ's management API: whether the broker works, as load balancers and monitoring ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import StorageFailed
+from waystation.message import Message
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.replies import Reply, json_reply
+from waystation.protocols.management import declaring
+from waystation.protocols.management.calls import ApiCall, Refused, names_of, route
+from waystation.protocols.management.shapes import Shown, node_name
+from waystation.queues.feed import Verdict
+from waystation.routing.namespace_names import Names
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.protocols.management.api import Management
+
+ALIVENESS_QUEUE = "aliveness-test"
+HOLD_MS = 60_000
+
+
+def alarms_of(broker: Broker) -> dict[str, str]:
+    """Namespaces whose publishers have to wait, and why."""
+    return {
+        name: reason
+        for name in broker.namespaces.names()
+        if (reason := broker.resource_alarms.reason(name)) is not None
+    }
+
+
+def _failed(reason: str, **more: Any) -> Reply:
+    return json_reply({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def node_health(api: Management, call: ApiCall) -> Reply | Shown:
+    for _, log in api.broker.topics.logs():
+        if log.failure is not None:
+            return _failed("a log of this broker takes no more writes; its own log file says why")
+    return await alarms(api, call)
+
+
+async def alarms(api: Management, call: ApiCall) -> Reply | Shown:
+    found = alarms_of(api.broker)
+    if found:
+        listed = [{"node": node_name(api.broker), "vhost": name, "resource": why} for name, why in found.items()]
+        return _failed("resource alarm(s) in effect", alarms=listed)
+    return {"status": "ok"}
+
+
+async def healthy(api: Management, call: ApiCall) -> Shown:
+    return {"status": "ok"}
+
+
+async def aliveness(api: Management, call: ApiCall) -> Shown:
+    """Declares a queue, puts a message into it and takes it out again."""
+    names = names_of(api, call)
+    try:
+        await _put_and_take(api, names)
+    except StorageFailed as error:
+        raise Refused(503, "failed", str(error)) from error
+    return {"status": "ok"}
+
+
+async def _put_and_take(api: Management, names: Names) -> None:
+    full = names.full(ALIVENESS_QUEUE)
+    await declaring.declare_queue(api, names, ALIVENESS_QUEUE, {})
+    message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
+    await api.access.durable(api.access.put_each(full, [message]).receipt)
+    getter = api.broker.queues.getter(full, declaring.OWNER, HOLD_MS, silent=True)
+    try:
+        if taken := getter.take(1):
+            await api.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
+    finally:
+        getter.close()
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/healthchecks/node", node_health, "Whether the node works"),
+    route(
+        "GET",
+        "/aliveness-test/{vhost}",
+        aliveness,
+        "Put a message into a queue and take it out",
+        changes=True,
+    ),
+    route("GET", "/health/checks/alarms", alarms, "Whether publishers are held back"),
+    route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are held back"),
+    route("GET", "/health/checks/virtual-hosts", healthy, "Whether all virtual hosts run"),
+    route("GET", "/health/checks/node-is-quorum-critical", healthy, "Whether the node may go: it is the only one"),
+    route("GET", "/health/checks/node-is-mirror-sync-critical", healthy, "The same"),
+)

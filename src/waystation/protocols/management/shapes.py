@@ -1,0 +1,224 @@
+"""Queues, exchanges and bindings as RabbitMQ's management API shows them.
+
+Field names, types and nesting are RabbitMQ's; what the broker does not know is left out. Pure but for the broker that
+is looked at. Used by the handlers of this folder.
+"""
+
+from __future__ import annotations
+
+import base64
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus, unquote_plus
+
+from crc32c import crc32c
+
+from waystation.errors import NotFound
+from waystation.queues.names import INTERNAL_PREFIX
+from waystation.queues.settings import declared
+from waystation.queues.shard.queue import Queue
+from waystation.routing.binding import EXCHANGE, QUEUE, Binding
+from waystation.routing.namespace_names import Names
+from waystation.vhosts.arguments import arguments_of
+from waystation.vhosts.sources import Source, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from waystation.broker.broker import Broker
+    from waystation.protocols.management.api import Management
+    from waystation.routing.exchange import Exchange
+
+Shown = dict[str, Any]
+PAGE = 1_000
+
+
+def node_name(broker: Broker) -> str:
+    return f"waystation@{broker.node_id}"
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def queue_names(broker: Broker, names: Names) -> Iterator[str]:
+    """Full names of what AMQP clients of a virtual host see as queues, in order: ordinary ones, then those on topics,
+    then streams. It may be gone through in slices; what is deleted meanwhile is left out by `show_queue`."""
+    of = broker.namespaces.of
+    after = ""
+    while page := list(islice(broker.queues.names(names.prefix, after), PAGE)):
+        yield from (name for name in page if not name.startswith(INTERNAL_PREFIX) and of(name) == names.vhost)
+        after = page[-1]
+    yield from (name for name in broker.topic_queues.names(names.prefix) if of(name) == names.vhost)
+    for topic in sorted(topic.name for topic in broker.topics if topic.settings.stream):
+        if broker.namespaces.of_topic(topic) == names.vhost:
+            yield names.full(names.local_topic(topic))
+
+
+def show_queue(api: Management, names: Names, full: str, *, basic: bool = False) -> Shown | None:
+    """None if there is none. `basic`: without what is counted."""
+    broker = api.broker
+    if full in broker.queues:
+        return _ordinary(api, names, broker.queues.get(full)[1], basic)
+    source = Sources(broker, names).find(names.local(full))
+    return None if source is None or not source.declared else _source(api, names, source, basic)
+
+
+def _ordinary(api: Management, names: Names, queue: Queue, basic: bool) -> Shown:
+    settings = queue.settings
+    shown: Shown = {
+        "arguments": plain(arguments_of(declared(settings), names)),
+        "auto_delete": settings.auto_delete,
+        "durable": settings.durable,
+        "exclusive": settings.exclusive,
+        "name": names.local(queue.name),
+        "node": node_name(api.broker),
+        "policy": settings.policy,
+        "state": "running",
+        "type": settings.queue_type or "classic",
+        "vhost": names.vhost,
+    }
+    if basic:
+        return shown
+    policy = api.broker.policies.find(names.vhost, settings.policy) if settings.policy is not None else None
+    shown["effective_policy_definition"] = policy.definition if policy is not None else {}
+    shown["operator_policy"] = None
+    shown["consumers"] = sum(not feed.silent for feed in queue.feeds or ())
+    shown["message_bytes"] = queue.bytes
+    ledger = queue.ledger
+    ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.held)
+    if parked:
+        shown["messages_delayed"] = parked
+    counts = {"messages": ready + parked + held, "messages_ready": ready, "messages_unacknowledged": held}
+    shown |= api.rates.details(("queue", queue.name), counts)
+    if queue.put or queue.delivered:
+        counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}
+        shown["message_stats"] = api.rates.details(("queue-stats", queue.name), counts)
+    if settings.exclusive and queue.owner is not None:
+        owner = api.broker.connections.get(queue.owner)
+        if owner is not None:
+            info = owner.info()
+            shown["owner_pid_details"] = {"name": info.name, "peer_host": info.peer[0], "peer_port": info.peer[1]}
+    return shown
+
+
+def _source(api: Management, names: Names, source: Source, basic: bool) -> Shown:
+    durable, auto_delete = True, False
+    if source.kind == "topic":
+        found = api.broker.topic_queues.get(names.full(source.name))
+        durable, auto_delete = found.settings.durable, found.settings.auto_delete
+    shown: Shown = {
+        "arguments": plain(source.arguments),
+        "auto_delete": auto_delete,
+        "durable": durable,
+        "exclusive": False,
+        "name": source.name,
+        "node": node_name(api.broker),
+        "policy": None,
+        "state": "running",
+        "type": "stream" if source.kind == "stream" else "classic",
+        "vhost": names.vhost,
+    }
+    if basic:
+        return shown
+    ready, consumers = source.counts()
+    shown |= {"effective_policy_definition": {}, "operator_policy": None, "consumers": consumers}
+    counts = {"messages": ready, "messages_ready": ready}
+    if source.kind == "topic":
+        held = api.broker.topic_queues.counts(names.full(source.name)).held
+        counts = {"messages": ready + held, "messages_ready": ready, "messages_unacknowledged": held}
+    return shown | api.rates.details(("queue", names.full(source.name)), counts)
+
+
+def plain(value: Any) -> Any:
+    """What a field table may hold and JSON has no word for, as RabbitMQ writes it."""
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="replace")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    timestamp = getattr(value, "timestamp", None)
+    return int(timestamp()) if timestamp is not None else str(value)
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------------
+
+
+def exchange_names(broker: Broker, names: Names) -> list[str]:
+    """Full names, in order, the default exchange first."""
+    found = [
+        name
+        for name in broker.routing.exchange_names()
+        if name and name.startswith(names.prefix) and broker.namespaces.of(name) == names.vhost
+    ]
+    return ["", *sorted(found)]
+
+
+def show_exchange(api: Management, names: Names, full: str) -> Shown | None:
+    """None if there is none."""
+    try:
+        exchange: Exchange = api.broker.routing.exchange(full)
+    except NotFound:
+        return None
+    settings = exchange.settings
+    arguments = plain(settings.arguments)
+    if settings.alternate is not None:
+        arguments.setdefault("alternate-exchange", names.local(settings.alternate))
+    shown = {
+        "arguments": arguments,
+        "auto_delete": settings.auto_delete,
+        "durable": settings.durable,
+        "internal": settings.internal,
+        "name": names.local(full) if full else "",
+        "type": settings.kind,
+        "vhost": names.vhost,
+    }
+    if exchange.policy is not None:
+        shown["policy"] = exchange.policy
+    return shown
+
+
+# -- bindings ----------------------------------------------------------------------------------------------------------
+
+
+def show_binding(names: Names, binding: Binding) -> Shown:
+    kind, name = binding.kind, binding.name
+    return {
+        "source": names.local(binding.exchange),
+        "vhost": names.vhost,
+        "destination": names.local(name) if kind in (QUEUE, EXCHANGE) else names.local_topic(name),
+        "destination_type": EXCHANGE if kind == EXCHANGE else QUEUE,
+        "routing_key": binding.key,
+        "arguments": plain(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def show_default_binding(names: Names, queue: str) -> Shown:
+    """Every queue is bound to the default exchange by its name."""
+    local = names.local(queue)
+    return {
+        "source": "",
+        "vhost": names.vhost,
+        "destination": local,
+        "destination_type": QUEUE,
+        "routing_key": local,
+        "arguments": {},
+        "properties_key": quote_plus(local),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """What tells a binding from others between the same two: its key, and a trace of its arguments."""
+    if not binding.arguments:
+        return quote_plus(binding.key) or "~"
+    trace = base64.urlsafe_b64encode(crc32c(binding.canonical).to_bytes(4, "big")).decode().rstrip("=")
+    return f"{quote_plus(binding.key)}~{trace}"
+
+
+def is_properties_key(binding: Binding, said: str) -> bool:
+    """In a path it comes decoded once or twice, as clients like it."""
+    known = properties_key(binding)
+    return said in (known, unquote_plus(known)) or unquote_plus(said) == known

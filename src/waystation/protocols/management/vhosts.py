@@ -1,0 +1,111 @@
+"""RabbitMQ's management API: virtual hosts, which are namespaces, and their limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.replies import Reply
+from waystation.protocols.management.calls import ApiCall, bad_request, body_of, names_of, number, route, text
+from waystation.protocols.management.paging import columns_of, only, reply_list
+from waystation.protocols.management.shapes import Shown, node_name
+
+if TYPE_CHECKING:
+    from waystation.protocols.management.api import Management
+
+
+async def _show_vhost(api: Management, vhost: str) -> Shown:
+    known = api.broker.namespaces.get(vhost)
+    total = (await api.totals.by_vhost()).get(vhost)
+    shown: Shown = {
+        "name": vhost,
+        "description": known.description,
+        "tags": known.tags,
+        "default_queue_type": known.default_queue_type or "undefined",
+        "metadata": {"description": known.description, "tags": known.tags},
+        "tracing": False,
+        "cluster_state": {node_name(api.broker): "running"},
+    }
+    if total is not None:
+        shown |= api.rates.details(("vhost", vhost), total.messages)
+        if total.put or total.delivered:
+            shown["message_stats"] = api.rates.details(("vhost-stats", vhost), total.stats)
+    return shown
+
+
+async def vhosts(api: Management, call: ApiCall) -> Reply:
+    found = [await _show_vhost(api, vhost) for vhost in api.broker.namespaces.names()]
+    return await reply_list(call.query, found, lambda shown: str(shown["name"]), lambda shown: shown)
+
+
+async def vhost(api: Management, call: ApiCall) -> Shown:
+    return only(await _show_vhost(api, names_of(api, call).vhost), columns_of(call.query))
+
+
+async def put_vhost(api: Management, call: ApiCall) -> Reply:
+    said = body_of(call)
+    known: dict[str, Any] = {}
+    if "description" in said:
+        known["description"] = text(said["description"], "description")
+    if "tags" in said:
+        tags = said["tags"].split(",") if isinstance(said["tags"], str) else said["tags"]
+        if not isinstance(tags, list):
+            raise bad_request("tags: they have to be a list of texts")
+        known["tags"] = [text(tag, "tags") for tag in tags]
+    if said.get("default_queue_type") not in (None, "undefined"):
+        known["default_queue_type"] = text(said["default_queue_type"], "default_queue_type")
+    made = await api.broker.namespaces.create(call.path["vhost"], **known)
+    return Reply(201 if made else 204)
+
+
+async def delete_vhost(api: Management, call: ApiCall) -> None:
+    await api.broker.namespaces.delete(names_of(api, call).vhost)
+
+
+_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues", "max-bytes": "max_bytes"}
+"""The last is not RabbitMQ's."""
+
+
+def _limits(api: Management, vhost: str) -> Shown | None:
+    limits = api.broker.namespaces.limits(vhost)
+    value = {name: known for name, field in _LIMITS.items() if (known := getattr(limits, field)) is not None}
+    return {"vhost": vhost, "value": value} if value else None
+
+
+async def vhost_limits(api: Management, call: ApiCall) -> list[Shown]:
+    return [shown for vhost in api.broker.namespaces.names() if (shown := _limits(api, vhost)) is not None]
+
+
+async def limits_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
+    shown = _limits(api, names_of(api, call).vhost)
+    return [] if shown is None else [shown]
+
+
+async def put_limit(api: Management, call: ApiCall) -> None:
+    value = number(body_of(call, "value")["value"], "value")
+    await _set_limit(api, call, value if value >= 0 else None)
+
+
+async def delete_limit(api: Management, call: ApiCall) -> None:
+    await _set_limit(api, call, None)
+
+
+async def _set_limit(api: Management, call: ApiCall, value: int | None) -> None:
+    vhost, field = names_of(api, call).vhost, _LIMITS.get(call.path["limit"])
+    if field is None:
+        raise bad_request(f"Unrecognised limit '{call.path['limit'][:60]}'; there are {', '.join(_LIMITS)}")
+    await api.broker.namespaces.set_limits(vhost, replace(api.broker.namespaces.limits(vhost), **{field: value}))
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    route("GET", "/vhosts", vhosts, "List virtual hosts"),
+    route("GET", "/vhosts/{vhost}", vhost, "Describe a virtual host"),
+    route("PUT", "/vhosts/{vhost}", put_vhost, "Make a virtual host"),
+    route("DELETE", "/vhosts/{vhost}", delete_vhost, "Delete a virtual host"),
+    route("GET", "/vhost-limits", vhost_limits, "List limits of virtual hosts"),
+    route("GET", "/vhost-limits/{vhost}", limits_of_vhost, "List a virtual host's limits"),
+    route("PUT", "/vhost-limits/{vhost}/{limit}", put_limit, "Set a virtual host's limit"),
+    route("DELETE", "/vhost-limits/{vhost}/{limit}", delete_limit, "Remove a virtual host's limit"),
+)

@@ -1,0 +1,79 @@
+"""Where a publish goes, as one virtual host sees it: by the routing table, and by names of queues and topics.
+
+A virtual host reaches what is in it and nothing else; the routing table's own default exchange is that of `/`. AMQP has
+one per connection, made when it has said which virtual host it wants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from waystation.errors import NotFound
+
+if TYPE_CHECKING:
+    from waystation.message import Message
+    from waystation.routing.namespace_names import Names
+    from waystation.vhosts.hosting import HostingBroker
+    from waystation.vhosts.sources import Sources
+
+
+class Addressed(Protocol):
+    """What a publish says of where it goes."""
+
+    @property
+    def exchange(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+
+class Routes:
+    """One virtual host's."""
+
+    __slots__ = ("_broker", "_names", "_sources")
+
+    def __init__(self, broker: HostingBroker, names: Names, sources: Sources) -> None:
+        self._broker = broker
+        self._names = names
+        self._sources = sources
+
+    def holds(self, name: str) -> bool:
+        """Whether a queue or exchange of this name is in this virtual host, if there is one."""
+        return self._broker.namespaces.holds(self._names, name)
+
+    def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """Queues and topics that a publish goes to, and whether that depends on the message."""
+        names = self._names
+        if not self.holds(exchange):
+            raise NotFound(f"exchange {exchange!r} is not in this virtual host")
+        if not exchange and not self.holds(key):
+            return (), (), False
+        if not exchange and names.prefix:
+            # The default exchange of a namespace reaches that namespace's queues alone.
+            if names.full(key) in self._broker.queues:
+                return (names.full(key),), (), False
+            source = self._sources.find(key)
+            return ((), (source.topic,), False) if source is not None else ((), (), False)
+        route = self._broker.routing.resolve(names.full(exchange) if exchange else "", key)
+        if not exchange and any(map(self._sources.hides, route.topics)):
+            return (), (), False
+        if not exchange and not route.queues:
+            source = self._sources.find(key)
+            if source is not None:
+                return (), (source.topic,), False
+        return route.queues, route.topics, route.reads_messages
+
+    def route_all(
+        self, target: Addressed, more: tuple[str, ...], message: Message
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where one message goes: by what is in it, and by the other keys that it says."""
+        queues: dict[str, None] = {}
+        topics: dict[str, None] = {}
+        if not target.exchange:
+            for key in (target.key, *more):
+                found = self.resolve("", key)
+                queues.update(dict.fromkeys(found[0]))
+                topics.update(dict.fromkeys(found[1]))
+            return tuple(queues), tuple(topics)
+        routed = self._broker.routing.route_all(self._names.full(target.exchange), (target.key, *more), message)
+        return tuple(routed[0]), tuple(routed[1])

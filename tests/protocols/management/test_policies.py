@@ -1,0 +1,181 @@
+"""RabbitMQ's management API: policies and definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.protocols.http.kit import JSON, name
+from tests.protocols.management.kit import Api, basic, ours_only
+from tests.support.names import unique
+from tests.support.waiting import wait_for
+
+
+def put_policy(api: Api, pattern: str, definition: dict[str, Any], **more: Any) -> str:
+    policy = unique("p")
+    more.setdefault("apply-to", "all")
+    api("PUT", f"/policies/%2F/{policy}", {"pattern": pattern, "definition": definition, **more})
+    return policy
+
+
+def test_a_policy_is_made_shown_and_deleted(api: Api) -> None:
+    policy, queue = unique("p"), api.queue(arguments={"x-message-ttl": 60_000})
+    said = {"pattern": f"^{queue}$", "definition": {"max-length": 50, "message-ttl": 5}, "priority": 1}
+    said |= {"apply-to": "queues"}
+    assert api("PUT", f"/policies/%2F/{policy}", said).status == 201
+    assert api("PUT", f"/policies/%2F/{policy}", said).status == 204
+    wanted = {"vhost": "/", "name": policy, **said}
+    assert api.get(f"/policies/%2F/{policy}") == wanted
+    assert wanted in api.get("/policies")
+    assert wanted in api.get("/policies/%2F")
+    shown = api.shown(queue, policy=policy, effective_policy_definition=said["definition"])
+    assert shown["arguments"] == {"x-message-ttl": 60_000}, "what was declared"
+    again = {"durable": True, "arguments": {"x-message-ttl": 60_000}}
+    assert api("PUT", f"/queues/%2F/{queue}", again).status == 204, "what was declared is compared"
+    assert api("DELETE", f"/policies/%2F/{policy}").status == 204
+    api.shown(queue, policy=None)
+    assert api.refused("GET", f"/policies/%2F/{policy}")[0] == 404
+    assert api.refused("DELETE", f"/policies/%2F/{policy}")[0] == 404
+
+
+def test_a_policys_limit_is_kept(api: Api) -> None:
+    queue = api.queue()
+    policy = put_policy(api, f"^{queue}$", {"max-length": 2})
+    for text in "abc":
+        api.publish("amq.default", queue, text)
+    assert [message["payload"] for message in api.take(queue, count=5)] == ["b", "c"]
+    api("DELETE", f"/policies/%2F/{policy}")
+
+
+def test_dead_letters_go_where_the_policy_says(api: Api) -> None:
+    queue, dead, exchange = api.queue(), api.queue(), api.exchange("fanout")
+    api("POST", f"/bindings/%2F/e/{exchange}/q/{dead}", {})
+    policy = put_policy(api, f"^{queue}$", {"dead-letter-exchange": exchange, "dead-letter-routing-key": "died"})
+    api.publish("amq.default", queue)
+    api.take(queue, mode="reject_requeue_false")
+    message = wait_for(lambda: api.take(dead), "the dead letter comes")[0]
+    assert (message["exchange"], message["routing_key"]) == (exchange, "died")
+    api("DELETE", f"/policies/%2F/{policy}")
+
+
+def test_an_alternate_exchange_comes_from_a_policy(api: Api) -> None:
+    queue, exchange, alternate = api.queue(), api.exchange("direct"), api.exchange("fanout")
+    api("POST", f"/bindings/%2F/e/{alternate}/q/{queue}", {})
+    policy = put_policy(api, f"^{exchange}$", {"alternate-exchange": alternate}, **{"apply-to": "exchanges"})
+    assert api.publish(exchange, "nowhere")
+    assert api.get(f"/exchanges/%2F/{exchange}")["policy"] == policy
+    api("DELETE", f"/policies/%2F/{policy}")
+    assert not api.publish(exchange, "nowhere")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"pattern": "(", "definition": {"max-length": 50}},
+        {"pattern": "a", "definition": {"max-length": "x"}},
+        {"pattern": "a", "definition": {"max-length": -1}},
+        {"pattern": "a", "definition": {"nonsense": 1}},
+        {"pattern": "a", "definition": {"max-priority": 1}},
+        {"pattern": "a", "definition": {}},
+        {"pattern": "a"},
+        {"definition": {"max-length": 1}},
+        {"pattern": "a", "definition": {"max-length": 1}, "apply-to": "everything"},
+        {"pattern": "a", "definition": {"max-length": 1}, "priority": "x"},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(api: Api, said: dict[str, Any]) -> None:
+    policy = unique("p")
+    assert api.refused("PUT", f"/policies/%2F/{policy}", said)[0] == 400
+    assert api.refused("GET", f"/policies/%2F/{policy}")[0] == 404
+
+
+# -- definitions -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_exported_can_be_imported(api: Api) -> None:
+    vhost = unique("v")
+    api("PUT", f"/vhosts/{vhost}")
+    queue = api.queue(vhost, arguments={"x-max-length": 5, "x-dead-letter-exchange": "dlx"})
+    source, target = api.exchange("topic", vhost), api.exchange("fanout", vhost, arguments={"alternate-exchange": "x"})
+    api("POST", f"/bindings/{vhost}/e/{source}/q/{queue}", {"routing_key": "k.#", "arguments": {"x": 1}})
+    api("POST", f"/bindings/{vhost}/e/{source}/e/{target}", {"routing_key": "onward"})
+    policy = {"pattern": "^q", "definition": {"max-length": 3}, "priority": 2, "apply-to": "queues"}
+    api("PUT", f"/policies/{vhost}/p", policy)
+    whole, exported = api.get("/definitions"), api.get(f"/definitions/{vhost}")
+    assert {"name": vhost} in whole["vhosts"]
+    for kind in ("queues", "exchanges", "bindings", "policies"):
+        of_vhost = [one for one in whole[kind] if one["vhost"] == vhost]
+        without = [{field: value for field, value in one.items() if field != "vhost"} for one in of_vhost]
+        assert sorted(map(str, without if kind != "policies" else of_vhost)) == sorted(map(str, exported[kind]))
+    api("DELETE", f"/vhosts/{vhost}")
+    mine = {kind: [one for one in whole[kind] if one["vhost"] == vhost] for kind in ("queues", "exchanges", "bindings")}
+    mine["policies"] = [one for one in whole["policies"] if one["vhost"] == vhost]
+    assert api("POST", "/definitions", {**whole, **mine, "vhosts": [{"name": vhost}], "users": []}).status == 204
+    again = api.get(f"/definitions/{vhost}")
+    assert {kind: sorted(map(str, again[kind])) for kind in mine} == {
+        kind: sorted(map(str, exported[kind])) for kind in mine
+    }
+    api("DELETE", f"/vhosts/{vhost}")
+    api("PUT", f"/vhosts/{vhost}")
+    assert api("POST", f"/definitions/{vhost}", exported).status == 204
+    assert sorted(map(str, api.get(f"/definitions/{vhost}")["bindings"])) == sorted(map(str, exported["bindings"]))
+    api("DELETE", f"/vhosts/{vhost}")
+
+
+def test_what_is_there_already_stays_as_it_is(api: Api) -> None:
+    queue = api.queue(arguments={"x-max-length": 5})
+    other = {"name": queue, "vhost": "/", "durable": False, "auto_delete": False, "arguments": {}}
+    assert api("POST", "/definitions", {"queues": [other]}).status == 204
+    assert api.get(f"/queues/%2F/{queue}")["arguments"] == {"x-max-length": 5}
+
+
+def test_an_import_that_makes_no_sense_is_refused(api: Api) -> None:
+    lost = {"name": "q", "vhost": unique("nowhere"), "durable": True, "auto_delete": False, "arguments": {}}
+    assert api.refused("POST", "/definitions", {"queues": [lost]})[0] == 400
+    assert api.http("POST", "/api/definitions", b"{", headers=JSON | basic(), ok=False).status == 400
+
+
+@ours_only
+def test_definitions_of_a_rabbitmq_can_be_imported(api: Api) -> None:
+    """As one of version 3.10 writes them, with all that means nothing here."""
+    vhost, queue = unique("v"), unique("q")
+    said = {
+        "rabbit_version": "3.10.8",
+        "users": [{"name": "admin", "password_hash": "x", "hashing_algorithm": "y", "tags": ["administrator"]}],
+        "vhosts": [{"name": vhost}, {"name": "/"}],
+        "permissions": [{"user": "admin", "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}],
+        "topic_permissions": [],
+        "parameters": [],
+        "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-x"}],
+        "policies": [
+            {
+                "vhost": vhost,
+                "name": "ha",
+                "pattern": ".*",
+                "apply-to": "all",
+                "definition": {"ha-mode": "all", "ha-sync-mode": "automatic"},
+                "priority": 0,
+            }
+        ],
+        "queues": [
+            {
+                "name": queue,
+                "vhost": vhost,
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-queue-mode": "lazy", "x-queue-type": "classic"},
+            }
+        ],
+        "exchanges": [],
+        "bindings": [],
+    }
+    assert api("POST", "/definitions", said).status == 204
+    assert api.get(f"/queues/{vhost}/{queue}")["policy"] == "ha"
+    policy = {"name": "p", "vhost": "/"}
+    senseless: tuple[dict[str, Any], ...] = ({"queues": {}}, {"queues": [3]}, {"policies": [policy]}, {"vhosts": [{}]})
+    for wrong in senseless:
+        assert api.refused("POST", "/definitions", wrong)[0] == 400
+    bad = {"bindings": [{"source": "none", "vhost": vhost, "destination": queue, "destination_type": "queue"}]}
+    assert api.refused("POST", "/definitions", bad)[0] == 404
+    api("DELETE", f"/vhosts/{name(vhost)}")
