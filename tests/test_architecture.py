@@ -134,6 +134,35 @@ def test_protocols_publish_through_access_alone() -> None:
     assert found == [], "resource alarms, limits and permissions are asked in broker/access.py"
 
 
+def takes_the_log(source: str) -> Iterator[tuple[int, str]]:
+    """Line and reason of everything that goes around `Partition` to its log."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module="waystation.topics.partition", names=names):
+                if any(name.name == "log_of" for name in names):
+                    yield node.lineno, "imports log_of"
+            case ast.Attribute(value=value, attr="_log") if not (isinstance(value, ast.Name) and value.id == "self"):
+                yield node.lineno, f"uses {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize(
+    "source", ["from waystation.topics.partition import Partition, log_of", "partition._log.append(batch, header)"]
+)
+def test_the_check_of_partitions_sees_a_breach(source: str) -> None:
+    assert list(takes_the_log(source))
+
+
+def test_a_partition_is_the_only_handle_of_its_log() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {what}"
+        for path in python_files(PACKAGE)
+        if path.relative_to(PACKAGE).parts[0] not in ("topics", "log")
+        and str(path.relative_to(PACKAGE)) not in LOG_KEEPERS
+        for line, what in takes_the_log(path.read_text())
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     "source",
     [

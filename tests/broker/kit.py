@@ -15,6 +15,7 @@ from waystation.config import BrokerSettings
 from waystation.log import batch as batches
 from waystation.log.batch import Record
 from waystation.log.log import Appended
+from waystation.topics.partition import log_of
 from waystation.world import OsDisk, SystemRandom, ThreadOffload, World
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ def send(broker: Broker, topic: str, *values: bytes | None, key: bytes | None = 
 
 
 def read(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
-    log = broker.topics.get(topic).partition(partition).log
+    log = log_of(broker.topics.get(topic).partition(partition))
     found = []
     for data, header in log.batches_from(log.start_offset):
         if not header.control:

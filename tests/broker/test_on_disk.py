@@ -12,6 +12,7 @@ from tests.broker.kit import NOW_MS, HandClock, broker_on, publish, run, send, s
 from tests.support.server import ROOT
 from waystation.broker.broker import Broker
 from waystation.log import batch as batches
+from waystation.topics.partition import log_of
 
 PAGE = ROOT / "docs" / "reference" / "on-disk.md"
 TRANSACTIONAL = {"producer_epoch": 0, "attributes": 0x10}
@@ -65,7 +66,7 @@ def seen_by_us(folder: Path) -> dict[str, list[stranger.Seen]]:
             found = {}
             for topic in broker.topics:
                 for partition in topic.partitions:
-                    log = partition.log
+                    log = log_of(partition)
                     aborting = [
                         (e.producer_id, e.first_offset, e.last_offset) for e in log.aborted.overlapping(0, 2**62)
                     ]

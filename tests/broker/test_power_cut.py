@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
 
 
 def test_names_settings_and_messages_that_were_answered_survive_a_power_cut(tmp_path: Path, disk: LoopDisk) -> None:
-    server = Server(tmp_path / "server", settings=FEW)
+    server = Server(tmp_path / "server", settings={**FEW, "waystation.disk.free.min.bytes": 0})
     server.data = disk.path / "data"
     with server:
         first = QuickCli(server.bootstrap)

@@ -17,7 +17,7 @@ def bases(home: Home) -> list[int]:
 def test_offsets_are_given_in_order_and_never_twice(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert [home.put(*[b"v"] * n).base_offset for n in (1, 3, 2)] == [0, 1, 4]
-    assert (home.log.start_offset, home.log.end_offset, home.log.high_watermark) == (0, 6, 6)
+    assert (home.log.start_offset, home.log.end_offset, home.log.written_offset) == (0, 6, 6)
     assert [record.offset for record in home.records()] == [0, 1, 2, 3, 4, 5]
     home.restart()
     assert home.put(b"v").base_offset == 6
@@ -170,7 +170,7 @@ def test_offsets_that_would_not_fit_the_index_begin_a_new_segment(tmp_path: Path
 def test_growth_can_be_seen_without_reading(tmp_path: Path) -> None:
     home = Home(tmp_path)
     told = []
-    home.log.on_readable = lambda: told.append(home.log.high_watermark)
+    home.log.on_readable = lambda: told.append(home.log.written_offset)
     home.put(b"a")
     home.put(b"b", b"c")
     assert told == [1, 3]

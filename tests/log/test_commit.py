@@ -132,7 +132,7 @@ def test_upper_tiers_are_written_only_after_what_was_appended_before_them_is_syn
         put(desk.data)
         assert desk.on_disk(desk.data) == 1
         assert desk.on_disk(desk.offsets) == desk.on_disk(desk.states) == 0
-        assert desk.offsets.high_watermark == 0  # its readers see what is written
+        assert desk.offsets.written_offset == 0  # its readers see what is written
         before = len(desk.disk.history)
         await desk.commit.durable(desk.states, 1)
         order = [

@@ -13,6 +13,7 @@ from waystation.message import Delivered, Message
 from waystation.queues.delayed import QUEUE as WAITING
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
+from waystation.topics.partition import log_of
 
 HUGE = 1 << 70
 CENTURIES_MS = 1 << 60
@@ -170,10 +171,10 @@ async def test_a_rejected_batch_is_one_command_and_each_waits_as_it_should(machi
     await broker.durable(inbox.feed.settle(Verdict.RELEASE, [(10, 5)]).receipt)
     inbox.feed.credit(5)
     await asyncio.sleep(0.01)
-    (before,) = {shard.log.log.end_offset for shard in broker.shards if shard.queues}
+    (before,) = {log_of(shard.log.partition).end_offset for shard in broker.shards if shard.queues}
     settled = inbox.feed.settle(Verdict.REJECT, [(50, 50), (0, 50)], error="no")
     await broker.durable(settled.receipt)
-    (after,) = {shard.log.log.end_offset for shard in broker.shards if shard.queues}
+    (after,) = {log_of(shard.log.partition).end_offset for shard in broker.shards if shard.queues}
     assert (settled.unknown, after - before <= 6) == ([], True)
     inbox.feed.credit(100)
     await asyncio.sleep(1.5)

@@ -14,6 +14,7 @@ from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.stragglers import Stragglers
+from waystation.topics.partition import log_of
 
 LIFE_BYTES = 3 * 1024 * 1024
 """Less than what makes a checkpoint worth its while within one life, more in three."""
@@ -31,7 +32,7 @@ def test_what_was_replayed_counts_towards_the_next_checkpoint(tmp_path: Path) ->
                 await broker.queues.purge("jobs")
             await broker.shards.checkpoint()
             snapshot(folder, after.name)
-            return shard.log.replayed_bytes, shard.log.log.size_bytes
+            return shard.log.replayed_bytes, log_of(shard.log.partition).size_bytes
 
     async def lives() -> list[tuple[int, int]]:
         return [await life(tmp_path / f"life-{n}", tmp_path / f"life-{n + 1}") for n in range(8)]
@@ -69,7 +70,7 @@ def test_no_segment_is_freed_before_the_end_of_its_messages_is_durable(monkeypat
 
             async def acked_meanwhile(self: Stragglers, limit: int) -> int:
                 inbox.feed.settle(Verdict.ACK, [(one.tag, 1) for one in inbox.got])
-                ended.append(shard.log.log.end_offset)
+                ended.append(log_of(shard.log.partition).end_offset)
                 return await oldest_living(self, limit)
 
             monkeypatch.setattr(Stragglers, "oldest_living", acked_meanwhile)

@@ -14,6 +14,7 @@ from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
+from waystation.topics.partition import log_of
 
 SMALL = {"shards": "1", "cache_bytes": "0"}
 
@@ -184,11 +185,11 @@ async def test_an_end_that_was_not_noted_and_an_older_snapshot_leave_no_message_
     (checkpointer,) = broker.shards.checkpointers
     await checkpointer.run(force=True)
     (shard,) = broker.shards
-    assert shard.log.log.start_offset > 0, "the victim's segment is gone"
+    assert log_of(shard.log.partition).start_offset > 0, "the victim's segment is gone"
     await put(broker, "jobs", b"last")
     snapshots = sorted(path for path in machine.disk.content() if path.endswith(".queues"))
     machine.disk.flip_bit(snapshots[-1], 30)
-    shard.log.log.failure = StorageFailed("no snapshot at the end")
+    log_of(shard.log.partition).failure = StorageFailed("no snapshot at the end")
     await broker.stop()
     broker = await machine.start()
     inbox = Inbox(broker, "jobs")
@@ -246,7 +247,7 @@ async def test_a_snapshot_that_a_power_cut_brought_back_is_not_believed(machine:
         kept |= {path: data for path, data in machine.disk.content().items() if path.endswith(".queues")}
     await put(broker, "jobs", b"last")
     await broker.stop()
-    assert broker.shards[0].log.log.start_offset > 0
+    assert log_of(broker.shards[0].log.partition).start_offset > 0
     for path in machine.disk.content():
         if path.endswith(".queues"):
             machine.disk.flip_bit(path, 10)

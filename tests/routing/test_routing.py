@@ -30,9 +30,9 @@ from waystation.errors import (
 )
 from waystation.message import Message
 from waystation.protocol import QueueInfo
-from waystation.queues.feed import Receipt
 from waystation.queues.settings import QueueSettings
 from waystation.routing.routing import Routing
+from waystation.topics.partition import Receipt
 from waystation.world import InlineOffload, OsDisk, SystemRandom, World
 
 HELLO = Message(b"hello")
@@ -121,7 +121,7 @@ class Stage:
 
     async def kept(self, *receipts: Receipt | None) -> None:
         await asyncio.sleep(0)
-        self.waited += [str(each.log) for each in receipts if each is not None]
+        self.waited += [str(each.partition) for each in receipts if each is not None]
 
     async def delete_queue(self, name: str) -> None:
         del self.queues.settings[name]

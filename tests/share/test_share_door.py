@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
+from waystation.topics.partition import log_of
 
 MEMORY = Path("/dev/shm")
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "1", "waystation.queue.shards": "1"}
@@ -214,7 +215,7 @@ def test_record_limit_is_exact_and_batches_are_whole_without_it(desk: Desk) -> N
 
 def test_max_bytes_bounds_an_answer_but_for_its_first_batch(desk: Desk) -> None:
     topic, member = stage(desk)
-    size = desk.broker.topics.get("t").partition(0).log.size_bytes // 10
+    size = log_of(desk.broker.topics.get("t").partition(0)).size_bytes // 10
     assert acquired(member.fetch(topic, max_bytes=1)) == [(0, 0, 1)]
     assert acquired(member.fetch(topic, max_bytes=3 * size)) == [(1, 3, 1)]
 

@@ -24,6 +24,7 @@ from waystation.share.calls import ShareBeat
 from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
 from waystation.share.marks import DONE
+from waystation.topics.partition import log_of
 
 MEMORY = Path("/dev/shm")
 
@@ -335,7 +336,7 @@ def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path) -> Non
             await desk.until(2)
             assert desk.values == [b"1", b"plain"]
             desk.settle(Verdict.ACK, *desk.got)
-            end = broker.topics.get("t").partition(0).log.end_offset
+            end = log_of(broker.topics.get("t").partition(0)).end_offset
             assert broker.shared_admin.offsets("g")[0].start == end
 
     run(story())

@@ -22,6 +22,7 @@ from tests.share.test_share_feed import MEMORY, Desk, quiet, small_broker, until
 from waystation.broker.broker import Broker
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
+from waystation.topics.partition import log_of
 
 LIMIT = 4
 STEPS = 40
@@ -77,7 +78,7 @@ class Story:
         kind = self.dice.choice(["plain", "commit", "abort"])
         if kind == "plain":
             appended = send(broker, "t", *values)
-            await broker.commit.durable(broker.topics.get("t").partition(0).log, appended.last_offset + 1)
+            await broker.commit.durable(log_of(broker.topics.get("t").partition(0)), appended.last_offset + 1)
         else:
             tx = await broker.transacting.begin("tx")
             await tx.publish("t", [Message(value) for value in values])
@@ -132,10 +133,10 @@ class Story:
 
     async def finish(self, broker: Broker) -> None:
         """Everything that is left is acknowledged; then all that was due was seen."""
-        log = broker.topics.get("t").partition(0).log
+        log = log_of(broker.topics.get("t").partition(0))
 
         def done() -> bool:
-            return broker.shared_admin.offsets("g")[0].start == log.high_watermark
+            return broker.shared_admin.offsets("g")[0].start == log.written_offset
 
         async def work() -> None:
             while not done():

@@ -102,8 +102,8 @@ def test_an_acknowledgement_that_nobody_waits_for_reaches_the_disk(tmp_path: Pat
             await worker.gets("a")
             receipt = worker.feed.settle(Verdict.ACK, [(worker.got[0].tag, 1)]).receipt
             assert receipt is not None
-            assert receipt.log.durable_offset < receipt.offset
-            await until(lambda: receipt.log.durable_offset >= receipt.offset, "it is durable")
+            assert receipt.partition.durable_offset < receipt.offset
+            await until(lambda: receipt.partition.durable_offset >= receipt.offset, "it is durable")
 
     run(story())
 

@@ -30,7 +30,7 @@ from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
 from waystation.log.commit import FlushMode
 from waystation.log.log import Appended
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, log_of
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.machine import Producer
@@ -196,21 +196,21 @@ class BrokerMachine:
 
     def check(self) -> None:
         for place, promises in self.clients.streams.items():
-            promises.check(self.partition(*place).log)
-        self.clients.table.check(self.partition(TABLE, 0).log)
+            promises.check(log_of(self.partition(*place)))
+        self.clients.table.check(log_of(self.partition(TABLE, 0)))
         for (group, index), told in self.clients.committed.items():
             found = self.committed_offset(group, index)
-            end = self.partition(STREAM, index).log.end_offset
+            end = log_of(self.partition(STREAM, index)).end_offset
             expect(told <= found <= end, f"{group}: committed {found} of {STREAM}-{index}, told {told}, end {end}")
         visible = [
-            {header.base_offset: data for data, header in committed_batches(self.partition(STREAM, index).log)}
+            {header.base_offset: data for data, header in committed_batches(log_of(self.partition(STREAM, index)))}
             for index in range(2)
         ]
         self.names.check()
-        if self.faults and any(self.partition(STREAM, index).log.failure for index in range(2)):
+        if self.faults and any(log_of(self.partition(STREAM, index)).failure for index in range(2)):
             return  # it takes no markers until the next start, which is audited too: what they say is not seen yet
         for index in range(2):
-            log = self.partition(STREAM, index).log
+            log = log_of(self.partition(STREAM, index))
             expect(
                 log.stable_offset == log.end_offset, f"{STREAM}-{index}: a transaction is open at {log.stable_offset}"
             )
@@ -331,7 +331,7 @@ class BrokerMachine:
     async def durable(self, place: tuple[str, int], end: int) -> bool:
         """Waits as acks=all does; False if the power went first, so that nobody was told."""
         if self.broker.commit.waits:
-            await self.broker.commit.durable(self.partition(*place).log, end)
+            await self.broker.commit.durable(log_of(self.partition(*place)), end)
         self.clients.acknowledged += self.disk.powered
         return self.disk.powered
 
@@ -365,14 +365,14 @@ class BrokerMachine:
             await asyncio.sleep(self.rng.choice((0, 0, 0.002)))
         if await self.durable(client.place, end):
             for base, content in zip(bases, client.in_flight, strict=True):
-                self.clients.streams[client.place].promised_at(self.partition(*client.place).log, base, content)
+                self.clients.streams[client.place].promised_at(log_of(self.partition(*client.place)), base, content)
             client.in_flight.clear()
 
     async def commit_offset(self, group: str | None = None) -> None:
         """A consumer commits what it has read, also what is not durable yet."""
         index = self.rng.randrange(2)
         group = group or f"group-{self.rng.randrange(2)}"
-        offset = self.partition(STREAM, index).log.high_watermark
+        offset = log_of(self.partition(STREAM, index)).written_offset
         [result] = await self.broker.groups.commit_offsets(group, [OffsetToCommit(STREAM, index, offset)])
         expect(result.error is None, f"{group}: {result}")
         if self.disk.powered:
@@ -382,8 +382,8 @@ class BrokerMachine:
 
     async def delete_records(self) -> None:
         partition, promises = self.partition(TRIMMED, 0), self.clients.streams[TRIMMED, 0]
-        log = partition.log
-        offset = self.rng.randint(log.start_offset, log.high_watermark)
+        log = log_of(partition)
+        offset = self.rng.randint(log.start_offset, log.written_offset)
         start = await or_hangs_up(self.rng, partition.delete_records(offset))
         if start is not None and self.disk.powered:
             promises.start_promised = max(promises.start_promised, start)
@@ -461,7 +461,7 @@ class BrokerMachine:
             appended = self.append((STREAM, index), batch)
             part.batches.append((index, bytes(batch)))
             await asyncio.sleep(self.rng.choice((0, 0.001)))
-            await self.broker.commit.durable(self.partition(STREAM, index).log, appended.last_offset + 1)
+            await self.broker.commit.durable(log_of(self.partition(STREAM, index)), appended.last_offset + 1)
         job.staged.append(Staged(name, *producer))
 
     async def _ask(self, job: Job) -> None:

@@ -315,7 +315,7 @@ class LogMachine:
         """A consumer commits what it has read, also what is not durable yet."""
         name = self.rng.choice(STREAMS)
         key = f"group-{self.rng.randrange(3)}/{name}".encode()
-        await self.durable(OFFSETS, self.put(OFFSETS, key, str(self.logs[name].high_watermark).encode()))
+        await self.durable(OFFSETS, self.put(OFFSETS, key, str(self.logs[name].written_offset).encode()))
 
     async def _change_table(self) -> None:
         value = None if self.rng.random() < 0.2 else self.clients.payload()
@@ -324,13 +324,13 @@ class LogMachine:
     async def _read(self) -> None:
         name = self.rng.choice((*STREAMS, TRIMMED))
         log = self.logs[name]
-        offset = self.rng.randint(log.start_offset, log.high_watermark)
+        offset = self.rng.randint(log.start_offset, log.written_offset)
         data = log.read(offset, self.rng.choice((1, 1_000, 100_000)))
         placed = self.clients.streams[name].placed
         for position, header in batches.scan(data):
             known = data[position : position + header.size] in placed.get(header.base_offset, ())
             expect(known, f"{name}: read a batch at {header.base_offset} that was never sent")
-        if offset < log.high_watermark:
+        if offset < log.written_offset:
             first = batches.read_header(data)
             expect(first.base_offset <= offset <= first.last_offset, f"{name}: asked for {offset}, got {first}")
 
@@ -341,7 +341,7 @@ class LogMachine:
             promises.start_asked = max(promises.start_asked, retention.expired_until(log, now_ms))
             await retention.enforce(log, now_ms)
         else:
-            offset = self.rng.randint(log.start_offset, log.high_watermark)
+            offset = self.rng.randint(log.start_offset, log.written_offset)
             promises.start_asked = max(promises.start_asked, offset)
             try:
                 if await or_hangs_up(self.rng, retention.remove_before(log, offset)) is None:

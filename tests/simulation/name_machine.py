@@ -13,6 +13,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Promises, expect
 from waystation.broker.broker import Broker
 from waystation.log import batch as batches
+from waystation.topics.partition import log_of
 
 TOPICS = tuple(f"passing-{number}" for number in range(3))
 SETTING = "num.partitions"
@@ -78,7 +79,7 @@ class NameMachine:
         expect(partitions in known.partitions, f"{name}: {partitions} partitions, told {known.partitions}")
         expect(override in known.overrides, f"{name}: {OVERRIDE} is {override}, told {known.overrides}")
         known.partitions, known.overrides = {partitions}, {override}
-        known.promises.check(topic.partition(0).log)
+        known.promises.check(log_of(topic.partition(0)))
 
     def _check_folders(self) -> None:
         """Nothing is left of deleted topics, and a crash makes no folder that the catalog does not know."""
@@ -141,7 +142,7 @@ class NameMachine:
             appended = self.broker.publishing.append(partition, batch, header)
         finally:
             known.promises.place(bytes(batch))
-        await self.broker.commit.durable(partition.log, appended.last_offset + 1)
+        await self.broker.commit.durable(log_of(partition), appended.last_offset + 1)
         if self.disk.powered:
             known.promises.promise(bytes(batch))
 

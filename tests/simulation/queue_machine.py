@@ -37,9 +37,10 @@ from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
-from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.topics.partition import Receipt
 from waystation.world import World
 
 ROOT = "/data"
@@ -335,10 +336,10 @@ class QueueMachine:
         await asyncio.sleep(0.01)
         feed.close()
         sent = [self.clients.of(one.message) for one in got]
-        log = feed.shard.log.log
+        partition = feed.shard.log.partition
         for one in sent:
             one.may_go = True
-        await self.broker.durable(Receipt(log, log.end_offset))
+        await self.broker.durable(Receipt(partition, partition.end_offset))
         if self.told():
             for one in sent:
                 one.gone = one.gone or one.pair is None

@@ -20,6 +20,7 @@ from tests.simulation.loop import VirtualTime
 from tests.simulation.world import Simulation
 from waystation.errors import CorruptBatch, StorageFailed, Unavailable
 from waystation.log import batch as batches
+from waystation.topics.partition import log_of
 
 SEEDS = range(12)
 GROUPS = ("group-0", "group-1")
@@ -81,7 +82,7 @@ def test_a_full_disk_refuses_records_and_takes_them_again_when_there_is_room(see
         await machine.work(0.1)
         story.disk.leave_room(story.clients.rng.choice((0, 3_000, 70_000)))
         await _until_refused(machine.produce)
-        log = machine.partition(STREAM, 0).log
+        log = log_of(machine.partition(STREAM, 0))
         assert log.read(log.start_offset, 100_000), "readers go on"
         story.disk.leave_room(None)
         for _ in range(3):
@@ -120,7 +121,7 @@ def test_nothing_is_acknowledged_whose_flush_failed(seed: int) -> None:
 
     async def fail(machine: BrokerMachine) -> None:
         await machine.work(0.1)
-        log = machine.partition(STREAM, 0).log
+        log = log_of(machine.partition(STREAM, 0))
         story.disk.inject(Fault("sync", log.folder, after=story.clients.rng.randrange(3), times=1_000))
         await _until_refused(lambda: publish(machine, 0))
         await publish(machine, 1)  # another log feels nothing
@@ -135,7 +136,7 @@ def test_what_a_restarted_broker_acknowledges_after_a_failed_flush_survives_a_po
 
     async def fail(machine: BrokerMachine) -> None:
         await machine.work(0.1)
-        log = machine.partition(STREAM, 0).log
+        log = log_of(machine.partition(STREAM, 0))
         story.disk.inject(Fault("sync", log.folder, times=1_000))
         for _ in range(50):
             with contextlib.suppress(StorageFailed):
@@ -164,7 +165,7 @@ def test_a_rotten_batch_is_an_error_at_its_offset_and_nowhere_else(seed: int) ->
             story.disk.flip_bit(path, at + rng.randrange(batches.HEADER_SIZE, len(rotten)), rng.randrange(8))
 
     async def read_everything(machine: BrokerMachine) -> None:
-        log = machine.partition(STREAM, 0).log
+        log = log_of(machine.partition(STREAM, 0))
         for base, stored in sorted(promises.promised.items()):
             if base == victim:
                 with pytest.raises(CorruptBatch):

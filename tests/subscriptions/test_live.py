@@ -14,6 +14,7 @@ from waystation.errors import CorruptBatch, Invalid, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Settled, Verdict
 from waystation.subscriptions.live import LiveFeed
+from waystation.topics.partition import log_of
 
 
 def put(broker: Broker, topic: str, *texts: str, partition: int | None = None) -> None:
@@ -262,7 +263,7 @@ def test_a_corrupt_place_ends_the_subscription_with_its_name(tmp_path: Path) -> 
             await broker.topics.create("t", 1)
             consumer = await subscribe(broker, "t", credit=0)
             put(broker, "t", "a" * 100)
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             segment = log.active
             segment.file.write([b"garbage"], 80)
             segment.verified = (0, 0)

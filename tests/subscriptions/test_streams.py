@@ -410,7 +410,7 @@ def test_auto_ack_delivers_what_is_durably_committed(tmp_path: Path) -> None:
             put(broker, "t", *"abc")
             consumer = await stream(broker, "t", auto_ack=True, credit=2)
             durable: list[bool] = []
-            log = broker.streams.receipt("g").log
+            log = broker.streams.receipt("g").partition
             keep = consumer.deliver
 
             def deliver(messages: list[Delivered]) -> None:

@@ -23,6 +23,7 @@ from waystation.groups.calls import OffsetToCommit
 from waystation.health.health import health_of
 from waystation.message import Message
 from waystation.topics.folders import folder_name
+from waystation.topics.partition import log_of
 
 ROOT = "/data"
 CATALOG = "catalog.sqlite"
@@ -440,7 +441,7 @@ def test_a_deletion_that_failed_costs_no_message_that_is_acknowledged_after_it(f
 
     async def look(broker: Broker) -> None:
         if failures == 1:
-            assert broker.topics.get("t").partition(0).log.end_offset == 1
+            assert log_of(broker.topics.get("t").partition(0)).end_offset == 1
 
     lives.live(fail, crash=failures == 1)
     lives.live(look)

@@ -23,8 +23,8 @@ from waystation.errors import (
 from waystation.log import batch as batches
 from waystation.log.partitioning import murmur2, partition_of
 from waystation.message import Delivered, Message
-from waystation.queues.feed import Receipt
 from waystation.topics.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
+from waystation.topics.partition import Receipt, log_of
 
 
 def texts(messages: list[Delivered]) -> list[str]:
@@ -37,7 +37,7 @@ def test_a_batch_is_one_batch_on_the_disk_and_durable_with_its_receipt(tmp_path:
             await broker.messages.ensure("t")
             published = broker.messages.publish("t", [Message(b"m%d" % i) for i in range(1000)])
             assert published.places == [("t", 0, 0)]
-            log = broker.topics.get("t").partition(0).log
+            log = broker.topics.get("t").partition(0)
             assert [header.record_count for _, header in log.batches_from(0)] == [1000]
             await broker.durable(*published.receipts)
             assert log.durable_offset == 1000
@@ -94,7 +94,7 @@ def test_more_than_a_batch_may_hold_becomes_several_in_a_row(tmp_path: Path) -> 
             published = broker.messages.publish("t", [Message(b"%04d" % i + bytes(900)) for i in range(100)])
             assert published.places == [("t", 0, 0)]
             assert [record.offset for record in read(broker, "t")] == list(range(100))
-            log = broker.topics.get("t").partition(0).log
+            log = broker.topics.get("t").partition(0)
             assert all(header.size <= 10_000 for _, header in log.batches_from(0))
             assert published.receipts == [Receipt(log, 100)]
             with pytest.raises(TooLarge, match=r"max\.message\.bytes"):
@@ -126,7 +126,7 @@ def test_one_message_that_cannot_be_taken_refuses_all_of_them(
             good = [Message(b"", key=b"%d" % i) for i in range(50)]
             with pytest.raises(error):
                 broker.messages.publish("t", [*good, bad])
-            assert all(partition.log.end_offset == 0 for partition in broker.topics.get("t").partitions)
+            assert all(log_of(partition).end_offset == 0 for partition in broker.topics.get("t").partitions)
 
     run(main())
 
@@ -137,7 +137,7 @@ def test_a_compacted_topic_takes_messages_with_keys_only(tmp_path: Path) -> None
             await broker.topics.create("t", 4, {"cleanup.policy": "compact"})
             with pytest.raises(Invalid, match=r"^key: "):
                 broker.messages.publish("t", [*(Message(b"", key=b"%d" % i) for i in range(20)), Message(b"")])
-            assert sum(partition.log.end_offset for partition in broker.topics.get("t").partitions) == 0
+            assert sum(log_of(partition).end_offset for partition in broker.topics.get("t").partitions) == 0
             broker.messages.publish("t", [Message(b"", key=b"k", type="tombstone")])
 
     run(main())
@@ -183,7 +183,7 @@ def test_a_delay_needs_somebody_who_keeps_the_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1)
-            log = broker.topics.get("t").partition(0).log
+            log = broker.topics.get("t").partition(0)
             broker.messages.delay_to_topic = None
             late = [Message(b"a", delay_ms=5), Message(b"b"), Message(b"c", deliver_at_ms=NOW_MS + 9)]
             with pytest.raises(Invalid, match=r"^delay_ms: "):
@@ -211,7 +211,7 @@ def test_a_producer_with_sequences_is_counted(tmp_path: Path) -> None:
             stamp = Stamp(900, 0, transactional=False)
             broker.messages.publish("t", [Message(bytes(100)) for _ in range(5)], stamp=stamp)
             broker.messages.publish("t", [Message(bytes(100))], stamp=stamp)
-            log = broker.topics.get("t").partition(0).log
+            log = broker.topics.get("t").partition(0)
             assert [header.base_sequence for _, header in log.batches_from(0)] == [0, 2, 4, 5]
             stamp.sequences["t", 0] = 9
             with pytest.raises(OutOfOrderSequence):
@@ -224,7 +224,7 @@ def test_what_the_disk_refuses_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1)
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             log.failure = StorageFailed("for a moment")
             with pytest.raises(StorageFailed):
                 broker.messages.publish("t", [Message(b"")])

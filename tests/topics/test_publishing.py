@@ -21,6 +21,7 @@ from waystation.errors import (
 from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.compression import CODEC_NAMES
+from waystation.topics.partition import log_of
 
 HOUR_MS = 3_600_000
 
@@ -71,7 +72,7 @@ def test_a_batch_that_cannot_be_taken_is_refused_and_nothing_is_stored(
             await broker.topics.create("t", 1)
             with pytest.raises(error):
                 publish(broker, "t", batch)
-            assert broker.topics.get("t").partition(0).log.end_offset == 0
+            assert log_of(broker.topics.get("t").partition(0)).end_offset == 0
             publish(broker, "t", good())
 
     run(main())
@@ -115,7 +116,7 @@ def test_batches_are_stored_in_the_topics_codec(tmp_path: Path, name: str) -> No
             await broker.topics.create("t", 1, {"compression.type": name})
             for codec in range(5):
                 send(broker, "t", b"v%d" % codec * 50, b"w", key=b"k", codec=codec, headers=(("h", b"x"),))
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             codecs = [header.codec for _, header in log.batches_from(0)]
             assert codecs == (list(range(5)) if name == "producer" else [CODEC_NAMES[name]] * 5)
             records = read(broker, "t")
@@ -142,7 +143,7 @@ def test_a_small_batch_that_would_be_stored_large_is_refused(tmp_path: Path) -> 
             assert len(big) < 1_000_000
             with pytest.raises(TooLarge):
                 publish(broker, "bomb", big)
-            assert broker.topics.get("t").partition(0).log.end_offset == 0
+            assert log_of(broker.topics.get("t").partition(0)).end_offset == 0
 
     run(main())
 
@@ -185,7 +186,7 @@ def test_a_batch_of_nothing_but_duplicates_is_stored_empty(tmp_path: Path) -> No
             await broker.topics.create("t", 1, {"waystation.dedup.window.ms": "1000"})
             publish(broker, "t", with_id(b"a"))
             assert publish(broker, "t", with_id(b"a")).base_offset == 1
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             assert [(h.base_offset, h.record_count) for _, h in log.batches_from(0)] == [(0, 1), (1, 0)]
             assert publish(broker, "t", with_id(b"b")).base_offset == 2
 
@@ -232,7 +233,7 @@ def test_what_was_not_stored_may_be_sent_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1, {"waystation.dedup.window.ms": "10000"})
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             log.failure = StorageFailed("for a moment")
             with pytest.raises(StorageFailed):
                 publish(broker, "t", with_id(b"a"))
@@ -253,7 +254,7 @@ def test_batches_from_before_the_window_was_opened_do_not_get_in_the_way(tmp_pat
             await broker.topics.alter("t", {"waystation.dedup.window.ms": "10000"})
             publish(broker, "t", with_id(b"a"))
             publish(broker, "t", with_id(b"b"))
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             assert [header.record_count for _, header in log.batches_from(0)] == [1, 1, 0, 1]
 
     run(main())

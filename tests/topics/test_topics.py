@@ -18,6 +18,7 @@ from waystation.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
+from waystation.topics.partition import log_of
 
 
 def is_gone(folder: str) -> bool:
@@ -67,7 +68,7 @@ def test_settings_change_at_once_and_stay(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1, {"segment.bytes": "2048"})
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             assert log.settings.segment_bytes == 2048
             await broker.topics.alter("t", {"segment.bytes": "4096"})
             assert log.settings.segment_bytes == 4096
@@ -90,7 +91,7 @@ def test_a_topic_that_is_deleted_and_made_again_shows_nothing_of_its_past(tmp_pa
         async with broker_on(tmp_path / "a") as broker:
             first = await broker.topics.create("t", 1)
             send(broker, "t", b"old")
-            waiting = asyncio.ensure_future(broker.commit.durable(first.partition(0).log, 2))
+            waiting = asyncio.ensure_future(broker.commit.durable(log_of(first.partition(0)), 2))
             await broker.topics.delete("t")
             with pytest.raises(UnknownTopic):
                 await waiting
@@ -215,7 +216,7 @@ def test_records_are_deleted_up_to_an_offset_and_stay_deleted(tmp_path: Path) ->
             assert await partition.delete_records(2) == 4
             assert await partition.delete_records(-1) == 10
         async with broker_on(tmp_path / "a") as broker:
-            log = broker.topics.get("t").partition(0).log
+            log = log_of(broker.topics.get("t").partition(0))
             assert (log.start_offset, log.end_offset) == (10, 10)
 
     run(main())
@@ -239,7 +240,7 @@ def test_housekeeping_retires_compacts_and_notes(tmp_path: Path) -> None:
             clock.ms += 2_000
             await broker.housekeeping.retain()
             assert values(broker, "old") == []
-            assert broker.topics.get("old").partition(0).log.start_offset == 40
+            assert log_of(broker.topics.get("old").partition(0)).start_offset == 40
         async with broker_on(tmp_path / "a", clock) as broker:
             assert len(values(broker, "keyed")) < 10
             assert send(broker, "old", b"next").base_offset == 40

@@ -19,6 +19,7 @@ from waystation.log.log import Log
 from waystation.protocols.kafka import transactions
 from waystation.protocols.kafka.codec import decode_request, encode_response
 from waystation.protocols.kafka.registry import Call
+from waystation.topics.partition import log_of
 from waystation.transactions.machine import Producer
 
 MINUTE = timedelta(minutes=1)
@@ -78,8 +79,8 @@ def end(desk: Desk, producer: Producer, commit: bool, version: int = 3) -> Any:
     )
 
 
-def log_of(desk: Desk, topic: str, partition: int) -> Log:
-    return desk.broker.topics.get(topic).partition(partition).log
+def stored_log(desk: Desk, topic: str, partition: int) -> Log:
+    return log_of(desk.broker.topics.get(topic).partition(partition))
 
 
 def write(desk: Desk, producer: Producer, topic: str = "a", partition: int = 0, sequence: int = 0) -> None:
@@ -163,7 +164,7 @@ def test_a_transaction_ends_in_every_version(desk: Desk, version: int, commit: b
     producer = start(desk)
     add(desk, producer, {"a": [0, 1]})
     write(desk, producer)
-    log = log_of(desk, "a", 0)
+    log = stored_log(desk, "a", 0)
     assert log.stable_offset == 0
     answer = end(desk, producer, commit, version)
     assert answer.error_code is ErrorCode.none
@@ -196,7 +197,7 @@ def test_a_disk_that_refuses_asks_the_client_to_come_back(
     def refuse(*_: object) -> None:
         raise StorageFailed("no space left")
 
-    monkeypatch.setattr(log_of(desk, "__transaction_state", 0), "append", refuse)
+    monkeypatch.setattr(desk.broker.topics.get("__transaction_state").partition(0), "append", refuse)
     assert end(desk, producer, True, version).error_code is ErrorCode.coordinator_not_available
 
 
@@ -319,7 +320,7 @@ def test_an_operator_finds_and_ends_a_hanging_transaction(desk: Desk, version: i
     answer = desk.ask("write_txn_markers", version, markers=[marker])
     codes = [partition.error_code for partition in answer.markers[0].topics[0].partitions]
     assert codes == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
-    log = log_of(desk, "a", 0)
+    log = stored_log(desk, "a", 0)
     assert log.stable_offset == log.end_offset == log.durable_offset == 2
     answer = desk.ask("describe_producers", 0, topics=topics)
     assert answer.topics[0].partitions[0].active_producers[0].current_txn_start_offset == -1

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk
-from tests.transactions.test_door import commit_offsets, committed, end, log_of, start
+from tests.transactions.test_door import commit_offsets, committed, end, start, stored_log
 from waystation.broker.broker import Broker
 from waystation.log import batch as batches
 from waystation.protocols.kafka import produce
@@ -76,7 +76,7 @@ def test_data_joins_by_arriving_and_every_end_brings_an_epoch(desk: Desk) -> Non
         assert answer.error_code is ErrorCode.none
         assert answer.producer_epoch == producer.epoch + 1
         producer = Producer(answer.producer_id, answer.producer_epoch)
-    log = log_of(desk, "a", 0)
+    log = stored_log(desk, "a", 0)
     assert log.stable_offset == log.end_offset == 3 * 3
 
 
@@ -122,5 +122,5 @@ def test_what_was_sent_is_kept_through_a_restart_of_the_broker(tmp_path: Path) -
     again.run(again.broker.start())
     assert send(again, producer, 1) is ErrorCode.none
     assert end(again, producer, True, version=5).error_code is ErrorCode.none
-    assert log_of(again, "a", 0).stable_offset == 3
+    assert stored_log(again, "a", 0).stable_offset == 3
     again.close()

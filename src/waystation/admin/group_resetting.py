@@ -142,7 +142,7 @@ def _exists(broker: ManagedBroker, place: Place) -> bool:
 async def _resolved(broker: ManagedBroker, start: Start, places: list[Place]) -> dict[Place, int]:
     found: dict[Place, int] = {}
     for count, (topic, index) in enumerate(places, 1):
-        found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index).log)
+        found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index))
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
     return found

@@ -34,10 +34,9 @@ def topic_list(broker: ManagedBroker, pattern: str = "#") -> list[TopicInfo]:
 
 
 def _info(broker: ManagedBroker, topic: Topic) -> TopicInfo:
-    logs = [partition.log for partition in topic.partitions]
     return TopicInfo(
         topic.name,
-        [(log.start_offset, log.end_offset, log.size_bytes) for log in logs],
+        [(one.start_offset, one.end_offset, one.size_bytes) for one in topic.partitions],
         dict(topic.overrides),
         broker.subscriptions.count(topic.name),
     )

@@ -119,7 +119,7 @@ class PipelinesSeen:
             self._topic = topic
         if topic is not None:
             for partition in topic.partitions[len(self._places) :]:
-                place = Place(self._broker.readers.of(partition), partition.log.start_offset)
+                place = Place(self._broker.readers.of(partition), partition.start_offset)
                 place.reader.listen(self._soon)
                 self._places.append(place)
         self._soon()

@@ -23,10 +23,10 @@ from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import Full, NotFound, StorageFailed, WaystationError
-from waystation.queues.feed import Receipt
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import DEFAULT, prefix_of
+from waystation.topics.partition import Receipt
 from waystation.world import World
 
 logger = logging.getLogger("waystation.policies")

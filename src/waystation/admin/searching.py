@@ -31,7 +31,7 @@ from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 from waystation.paging import Pace
 from waystation.topics.partition import Partition
-from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in, step_back
+from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -147,10 +147,10 @@ class _Search:
             self._lanes = [await self._lane(index) for index in range(first, self._following)]
 
     async def _lane(self, index: int) -> _Lane:
-        log = self._topic.partitions[index].log
-        low, high = log.start_offset, log.stable_offset
+        partition = self._topic.partitions[index]
+        low, high = partition.start_offset, partition.stable_offset
         if self._query.from_ms is not None:
-            found = log.find_time(self._query.from_ms)
+            found = partition.find_time(self._query.from_ms)
             low = high if found is None else found[0]
             await self._pace.breathe()
         position, bound = (high, low) if self._newest else (low, high)
@@ -230,14 +230,14 @@ class _Search:
 
     async def _advance(self, lane: _Lane) -> None:
         """Looks at the next part of a partition."""
-        log = lane.partition.log
+        partition = lane.partition
         if self._newest:
-            first = max(lane.bound, step_back(log, min(lane.position, log.stable_offset), lane.span))
+            first = max(lane.bound, partition.step_back(min(lane.position, partition.stable_offset), lane.span))
             part = await self._look(lane.partition, first, lane.position, lane.span, to_end=True)
             lane.resume = first if first < lane.position else lane.bound  # what was before it has been deleted
             lane.found, edge_ms = part.found, part.earliest_ms
         else:
-            first = max(lane.position, log.start_offset)
+            first = max(lane.position, partition.start_offset)
             part = await self._look(lane.partition, first, lane.bound, lane.span, to_end=False)
             lane.resume = part.following if part.following > first else lane.bound
             lane.found, edge_ms = part.found[::-1], part.latest_ms
@@ -248,14 +248,13 @@ class _Search:
 
     async def _look(self, partition: Partition, first: int, end: int, span: int, *, to_end: bool) -> _Part:
         """Opens what may match from `first` on, before `end`: one read, or as many as it takes."""
-        log = partition.log
         whole = _Part([], first, 0, 0, 2**63 - 1, -1)
         while whole.following < end:
-            offset = max(whole.following, log.start_offset)
-            if offset >= min(end, log.stable_offset):
+            offset = max(whole.following, partition.start_offset)
+            if offset >= min(end, partition.stable_offset):
                 break
-            data = log.read(offset, span, log.stable_offset)
-            given = (partition, data, offset, end, log.aborted_in(offset, data), self._wanted)
+            data = partition.read(offset, span, partition.stable_offset)
+            given = (partition, data, offset, end, partition.aborted_in(offset, data), self._wanted)
             part = await self._broker.world.offload(_open, *given) if _is_heavy(data) else _open(*given)
             if part.following <= offset:
                 break

@@ -21,7 +21,7 @@ from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, 
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
-    from waystation.log.log import Log
+    from waystation.topics.partition import Partition
 
 
 class GroupsQuery(msgspec.Struct):
@@ -143,8 +143,8 @@ class _Ends:
     def lag(self, topic: str, partition: int, committed: int) -> int:
         place = (topic, partition)
         if place not in self._known:
-            log = _log(self._broker, topic, partition)
-            self._known[place] = None if log is None else (log.start_offset, log.stable_offset)
+            known = _partition(self._broker, topic, partition)
+            self._known[place] = None if known is None else (known.start_offset, known.stable_offset)
         ends = self._known[place]
         return 0 if ends is None else max(0, ends[1] - max(committed, ends[0]))
 
@@ -168,9 +168,9 @@ async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> Gr
     return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics))
 
 
-def _log(broker: ManagedBroker, topic: str, partition: int) -> Log | None:
+def _partition(broker: ManagedBroker, topic: str, partition: int) -> Partition | None:
     found = broker.topics.find(topic)
-    return found.partitions[partition].log if found is not None and partition < len(found.partitions) else None
+    return found.partitions[partition] if found is not None and partition < len(found.partitions) else None
 
 
 # -- one group ---------------------------------------------------------------------------------------------------------
@@ -245,22 +245,22 @@ def _partitions(broker: ManagedBroker, name: str, members: list[GroupMember]) ->
     committed = {(one.topic, one.partition): one.offset for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
     found = []
     for topic, index in sorted(owners.keys() | committed.keys()):
-        log = _log(broker, topic, index)
-        if log is None:
+        known = _partition(broker, topic, index)
+        if known is None:
             continue  # deleted a moment ago
         offset = committed.get((topic, index))
-        lag = None if offset is None else max(0, log.stable_offset - max(offset, log.start_offset))
+        lag = None if offset is None else max(0, known.stable_offset - max(offset, known.start_offset))
         owner = owners.get((topic, index))
-        found.append(GroupPartition(topic, index, offset, log.start_offset, log.stable_offset, lag, owner))
+        found.append(GroupPartition(topic, index, offset, known.start_offset, known.stable_offset, lag, owner))
     return found
 
 
 def _shared_partitions(broker: ManagedBroker, name: str) -> list[GroupPartition]:
     found = []
     for one in sorted(broker.shared_admin.offsets(name), key=lambda offset: (offset.topic, offset.partition)):
-        log = _log(broker, one.topic, one.partition)
-        if log is not None:
+        known = _partition(broker, one.topic, one.partition)
+        if known is not None:
             lag = None if one.lag < 0 else one.lag
-            end = log.stable_offset
-            found.append(GroupPartition(one.topic, one.partition, one.start, log.start_offset, end, lag, None))
+            end = known.stable_offset
+            found.append(GroupPartition(one.topic, one.partition, one.start, known.start_offset, end, lag, None))
     return found

@@ -125,8 +125,7 @@ def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
     partitions = []
     messages = size = 0
     for partition in topic.partitions:
-        log = partition.log
-        one = PartitionOut(partition.index, log.start_offset, log.end_offset, log.size_bytes)
+        one = PartitionOut(partition.index, partition.start_offset, partition.end_offset, partition.size_bytes)
         messages += one.end_offset - one.start_offset
         size += one.bytes
         partitions.append(one)

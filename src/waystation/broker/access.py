@@ -26,11 +26,11 @@ from waystation.log.batch import Header
 from waystation.log.log import Appended
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, PutAnswer
-from waystation.queues.feed import Receipt
 from waystation.queues.shard.shard import PutEach, PutResult
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Published
+from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx
 
 if TYPE_CHECKING:

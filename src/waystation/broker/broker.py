@@ -195,11 +195,10 @@ class Broker:
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
         )
         self.shards = Shards(
-            [partition.log for partition in queue_logs.partitions],
+            queue_logs.partitions,
             self.world,
             cache_bytes=self.settings.integer("waystation.queue.cache.bytes"),
             on_dead=self.dead_letters.on_dead,
-            durable=self.commit.durable,
             deaths=self.meters.deaths,
         )
         self.shards.limit_messages(self.max_queue_message_bytes())

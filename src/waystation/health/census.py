@@ -177,15 +177,14 @@ class _Seen:
         end = start = appended = 0
         troubled = False
         for partition in topic.partitions:
-            log = partition.log
-            end += log.end_offset
-            start += log.start_offset
-            appended += log.appended_bytes
-            if log.failure is not None or log.stalled is not None:
+            end += partition.end_offset
+            start += partition.start_offset
+            appended += partition.appended_bytes
+            if partition.failure is not None or partition.stalled is not None:
                 troubled = True
         grown = [max(0, end - self.end), max(0, appended - self.appended), topic.delivered - self.delivered]
         if appended != self.appended or not self.looks % SIZE_LOOKS:
-            self.size = sum([partition.log.size_bytes for partition in topic.partitions])
+            self.size = sum([partition.size_bytes for partition in topic.partitions])
         self.looks += 1
         self.end, self.appended, self.delivered, self.messages = end, appended, topic.delivered, end - start
         self.troubled = troubled

@@ -58,10 +58,10 @@ def failed_logs(broker: ManagedBroker) -> Iterator[Reason]:
     failed, stalled = [], []
     for topic in broker.topics:
         for partition in topic.partitions:
-            if partition.log.failure is not None:
-                failed.append((f"{topic.name}-{partition.index}", str(partition.log.failure)))
-            elif partition.log.stalled is not None:
-                stalled.append((f"{topic.name}-{partition.index}", str(partition.log.stalled)))
+            if partition.failure is not None:
+                failed.append((f"{topic.name}-{partition.index}", str(partition.failure)))
+            elif partition.stalled is not None:
+                stalled.append((f"{topic.name}-{partition.index}", str(partition.stalled)))
     if failed:
         yield Reason(
             "failing",

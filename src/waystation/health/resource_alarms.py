@@ -188,7 +188,7 @@ class ResourceAlarms:
         for number, topic in enumerate(self._broker.topics):
             name = of_topic(topic.name)
             if name in sums and not topic.internal:
-                sums[name] += sum(partition.log.size_bytes for partition in topic.partitions)
+                sums[name] += sum(partition.size_bytes for partition in topic.partitions)
             if number % 100 == 99:
                 await asyncio.sleep(0)
         return sums

@@ -103,11 +103,6 @@ class Log(SegmentReader):
         return self.segments[-1]
 
     @property
-    def high_watermark(self) -> int:
-        """Readers see records before this offset."""
-        return self.written_offset
-
-    @property
     def stable_offset(self) -> int:
         """read_committed readers see records before this offset: no transaction before it is open."""
         first_open = self.producers.first_open_offset

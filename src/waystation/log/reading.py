@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from waystation.config import TopicSettings
@@ -226,3 +226,30 @@ class SegmentReader:
         except (InvalidRecord, TooLarge):
             return max(header.base_offset, self.start_offset), header.max_timestamp
         return best
+
+    def tail_offset(self, max_bytes: int) -> int:
+        """An offset from which to the end there are at most about `max_bytes`; at least the last batch."""
+        left = max_bytes
+        for segment in reversed(self.segments):
+            if segment.size >= left:
+                index = segment.index
+                entry = bisect_left(index.positions, segment.size - left)
+                if entry == len(index.positions):
+                    entry -= 1
+                found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
+                return max(self.start_offset, found)
+            left -= segment.size
+        return self.start_offset
+
+    def step_back(self, before: int, max_bytes: int) -> int:
+        """An offset from which to `before` there are about `max_bytes`: below `before`, unless the log begins there."""
+        if before <= self.start_offset:
+            return self.start_offset
+        at = max(0, bisect_right(self._bases, before - 1) - 1)
+        segment = self.segments[at]
+        index = segment.index
+        entry = bisect_left(index.offsets, before - segment.base_offset)
+        end = index.positions[entry] if entry < len(index) else segment.size
+        entry = bisect_right(index.positions, max(0, end - max_bytes)) - 1
+        found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
+        return max(self.start_offset, min(found, before - 1))

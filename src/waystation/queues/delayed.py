@@ -17,8 +17,9 @@ import msgspec
 
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
-from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from waystation.log.log import Log
 from waystation.message import Delivered
+from waystation.topics.partition import Receipt
 
 Deliver = Callable[[list[Delivered]], None]
 Run = tuple[int, int]
@@ -25,13 +25,6 @@ class Verdict(Enum):
     REJECT = "reject"  # failed: tried again as the retry policy says, until it is dead
     RELEASE = "release"  # given back, to be delivered again at once or after a delay; counts towards no limit
     KILL = "kill"  # dead now: no retry
-
-
-class Receipt(NamedTuple):
-    """Where a change was written: it is kept when that log is durable up to there (`GroupCommit.durable`)."""
-
-    log: Log
-    offset: int
 
 
 class Settled(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from waystation.errors import Full, WaystationError
 from waystation.message import Message
-from waystation.queues.feed import Receipt
 from waystation.queues.names import INTERNAL_PREFIX, Place, QueueNames
 from waystation.queues.shard.shard import PutResult
+from waystation.topics.partition import Receipt
 
 STEP_QUEUES = 256
 """Queues that take in the same messages in one step: a few milliseconds."""

@@ -17,7 +17,7 @@ from waystation.message import Message
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.checks import check_declaration, difference
 from waystation.queues.dead_letters import DeadLetters
-from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.feed import Deliver
 from waystation.queues.ledger.runs import Run, add_run
 from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
@@ -31,6 +31,7 @@ from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult, Shard
 from waystation.topics.durability import Durability
+from waystation.topics.partition import Receipt
 
 logger = logging.getLogger("waystation.queues")
 
@@ -138,7 +139,7 @@ class Queues:
         shard, queue = self.get(name)
         self._check_owner(queue, owner)
         shard.touch(queue)
-        receipt = Receipt(shard.log.log, queue.id + 1)  # it may have come into being a moment ago
+        receipt = Receipt(shard.log.partition, queue.id + 1)  # it may have come into being a moment ago
         if settings not in (None, queue.settings) and undecided(settings) != declared(queue.settings):
             if not alter:
                 raise Conflict(difference(queue, undecided(settings)))

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from waystation.errors import NotFound, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, QueueInfo
-from waystation.queues.feed import Receipt
 from waystation.queues.putting import alike
 from waystation.routing.binding import QUEUE, TOPIC
 from waystation.routing.resolving import Resolver
+from waystation.topics.partition import Receipt
 
 
 class Put(Protocol):

@@ -19,7 +19,6 @@ from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, RoutingInfo
-from waystation.queues.feed import Receipt
 from waystation.routing.binding import (
     EXCHANGE,
     QUEUE,
@@ -43,6 +42,7 @@ from waystation.routing.table import (
     check_exchange_name,
     make_exchange,
 )
+from waystation.topics.partition import Receipt
 from waystation.world import World
 
 logger = logging.getLogger("waystation.routing")

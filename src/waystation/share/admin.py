@@ -69,16 +69,15 @@ class SharedAdmin:
         key = (partition.topic.id, index)
         if not group.has(key):
             return ShareOffset(topic=topic, partition=index)
-        log = partition.log
         saved = group.remembered.get(key)
         if saved is not None and not saved.marks:  # nobody has used it since the start: a look is no use
-            first, done = min(saved.start, log.end_offset), 0
+            first, done = min(saved.start, partition.end_offset), 0
         else:
             core = group.partition(partition).core
             first, done = core.start, core.marks.done
-        start = max(first, log.start_offset)
-        lag = max(0, log.high_watermark - start - done)
-        return ShareOffset(topic=topic, partition=index, start=start, leader_epoch=log.epoch, lag=lag)
+        start = max(first, partition.start_offset)
+        lag = max(0, partition.visible_offset - start - done)
+        return ShareOffset(topic=topic, partition=index, start=start, leader_epoch=partition.epoch, lag=lag)
 
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:
         """(topic, partition, offset): the group goes on there, as if it had not taken anything. It has no members."""
@@ -92,7 +91,7 @@ class SharedAdmin:
                 results.append(OffsetResult(topic, index, error))
                 continue
             one = group.partition(partition)
-            start = min(max(offset, partition.log.start_offset), partition.log.end_offset)
+            start = min(max(offset, partition.start_offset), partition.end_offset)
             receipt = one.reset(start)
             results.append(OffsetResult(topic, index, None))
         await self._groups.durability.wait(receipt)

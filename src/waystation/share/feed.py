@@ -15,12 +15,13 @@ from waystation.groups.calls import TopicView
 from waystation.message import Delivered
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
-from waystation.queues.feed import Deliver, Receipt, Settled, Verdict
+from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.routing.filters import Filter
 from waystation.share.members import Subscription
 from waystation.share.partition import SharedPartition
 from waystation.topics.expiry import early_ms, expired, is_timed
+from waystation.topics.partition import Receipt
 
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup

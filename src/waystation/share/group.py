@@ -133,7 +133,7 @@ class SharedGroup:
             if saved is None:
                 saved = saved_at((start or self.reset)(partition))
             core = SharePartition(
-                _fitted(saved, partition.log.end_offset),
+                _fitted(saved, partition.end_offset),
                 max_deliveries=self.settings.max_deliveries,
                 keeps_dead=self.settings.dead_letter is not None,
             )
@@ -268,13 +268,13 @@ def _fitted(saved: Saved, end: int) -> Saved:
 
 
 def earliest(partition: Partition) -> int:
-    return partition.log.start_offset
+    return partition.start_offset
 
 
 def latest(partition: Partition) -> int:
-    return partition.log.end_offset
+    return partition.end_offset
 
 
 def at_time(partition: Partition, when_ms: int) -> int:
-    found = partition.log.find_time(max(0, when_ms))
-    return partition.log.end_offset if found is None else found[0]
+    found = partition.find_time(max(0, when_ms))
+    return partition.end_offset if found is None else found[0]

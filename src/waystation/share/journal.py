@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from waystation.errors import StorageFailed
 from waystation.groups.records import partition_for
 from waystation.log.commit import GroupCommit
-from waystation.queues.feed import Receipt
 from waystation.share.records import ShareKey
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, Receipt
 from waystation.topics.state_log import PartitionStateLog
 from waystation.world.clock import Clock
 
@@ -54,7 +53,7 @@ class _Shard:
     def put(self, key: ShareKey, encode: Encode) -> int:
         """Queues a thing, unless it waits already; returns the end of the log that it is kept below."""
         found = self.waiting.get(key)
-        end = self.partition.log.end_offset + len(self.waiting) + 1 if found is None else found[1]
+        end = self.partition.end_offset + len(self.waiting) + 1 if found is None else found[1]
         self.waiting[key] = encode, end
         return end
 
@@ -84,7 +83,7 @@ class SharedJournal:
         self._write_later()
         if self._durability is None and not self._closed:
             self._durability = asyncio.get_running_loop().call_later(KEEP_S, self._keep)
-        return Receipt(shard.partition.log, end)
+        return Receipt(shard.partition, end)
 
     def note_soon(self, key: ShareKey, encode: Encode) -> None:
         """The thing has changed, but nobody waits for it."""
@@ -123,8 +122,8 @@ class SharedJournal:
     def _keep(self) -> None:
         """Logs of this kind are written when they are synced, and synced when somebody asks for it."""
         self._durability = None
-        logs = [shard.partition.log for shard in self._shards]
-        if any(log.failure is None and log.durable_offset < log.end_offset for log in logs):
+        partitions = [shard.partition for shard in self._shards]
+        if any(one.failure is None and one.durable_offset < one.end_offset for one in partitions):
             self._commit.join()
 
     def _write_soon(self) -> None:

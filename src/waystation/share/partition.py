@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
-from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.share.delivery import Death, Run, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, Receipt
 
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup
@@ -251,11 +251,11 @@ class SharedPartition:
 
     def fill(self, wanted: int, budget: int) -> None:
         """Admits records until `wanted` are ready, the window is full, or the log has no more."""
-        core, log = self.core, self.partition.log
-        changed = core.log_begins_at(log.start_offset)
+        core, partition = self.core, self.partition
+        changed = core.log_begins_at(partition.start_offset)
         limit = self._limit()
         while core.ready < wanted and core.end < limit and self._room() > 0 and budget > 0:
-            data = log.read(core.end, min(budget, READ_BYTES), limit)
+            data = partition.read(core.end, min(budget, READ_BYTES), limit)
             if not data:
                 break
             budget -= len(data)
@@ -291,15 +291,15 @@ class SharedPartition:
             return False
         return any(
             one.producer_id == header.producer_id and one.first_offset <= header.base_offset
-            for one in self.partition.log.aborted.overlapping(header.base_offset, header.last_offset + 1)
+            for one in self.partition.aborted.overlapping(header.base_offset, header.last_offset + 1)
         )
 
     def _room(self) -> int:
         return self.group.settings.max_locks - self.core.in_flight
 
     def _limit(self) -> int:
-        log = self.partition.log
-        return log.stable_offset if self.group.committed_only else log.high_watermark
+        partition = self.partition
+        return partition.stable_offset if self.group.committed_only else partition.visible_offset
 
     def reset(self, start: int) -> Receipt | None:
         """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""

@@ -27,7 +27,7 @@ from waystation.groups.errors import (
 from waystation.groups.history import GroupHistory
 from waystation.log.commit import GroupCommit
 from waystation.observe.tracing import Tracing
-from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.share.calls import ShareBeat, ShareBeatAnswer
@@ -61,7 +61,7 @@ from waystation.share.sessions import ShareSession, ShareSessions
 from waystation.share.settings import ShareSettings
 from waystation.share.window import OpenedBatches
 from waystation.topics.durability import Durability
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm

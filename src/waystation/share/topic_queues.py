@@ -23,7 +23,7 @@ import msgspec
 from waystation.catalog import Catalog
 from waystation.catalog.changes import Changes
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
-from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
 from waystation.queues.settings import check_queue_name
 from waystation.share.checks import MAX_HOLD_MS
@@ -31,6 +31,7 @@ from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.group import SharedGroup, earliest, latest
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queue_settings import TopicQueueSettings, check_same, group_settings
+from waystation.topics.partition import Receipt
 from waystation.topics.topics import Topic, Topics
 from waystation.world import World
 
@@ -141,14 +142,13 @@ class TopicQueues:
         group = self._shared.get(name) if name in self._shared else None
         ready = held = 0
         for partition in topic.partitions if topic is not None else ():
-            log = partition.log
-            begin = log.start_offset
+            begin = partition.start_offset
             if group is not None and group.has((partition.topic.id, partition.index)):
                 core = group.partition(partition).core
                 out = len(core.ledger) - core.ready
                 held += out
                 begin = max(core.start, begin) + core.marks.done + out
-            ready += max(0, log.stable_offset - begin)
+            ready += max(0, partition.stable_offset - begin)
         members = 0 if group is None else len(group.machine.members)
         idle = len(queue.getters) + sum(feed.retired for feed in queue.feeds)
         return Counts(ready, held, max(0, members - idle))
@@ -230,7 +230,7 @@ class TopicQueues:
         receipt = None
         topic = self._topics.find(self.get(name).settings.topic)
         for partition in topic.partitions if topic is not None else ():
-            receipt = group.partition(partition, latest).reset(partition.log.stable_offset) or receipt
+            receipt = group.partition(partition, latest).reset(partition.stable_offset) or receipt
         await self._shared.durability.wait(receipt)
         return purged
 

@@ -132,9 +132,9 @@ class SharedWindow:
     def records(self, first: int, count: int) -> list[Record]:
         """Single records as they are stored; fewer where some are no longer there."""
         found: list[Record] = []
-        log = self._partition.log
-        begin = max(first, log.start_offset)
-        for data, header in log.batches_from(begin) if begin < first + count else ():
+        partition = self._partition
+        begin = max(first, partition.start_offset)
+        for data, header in partition.batches_from(begin) if begin < first + count else ():
             if header.base_offset >= first + count:
                 break
             if header.control:
@@ -168,7 +168,7 @@ class SharedWindow:
     def _read(self, first: int, end: int, size: int) -> list[bytes]:
         parts: list[bytes] = []
         while first < end:
-            data = self._partition.log.read(first, size)
+            data = self._partition.read(first, size)
             used = 0
             for position, header in batches.scan(data):
                 if header.base_offset >= end:
@@ -187,7 +187,7 @@ class SharedWindow:
         messages = self._cache.get(key)
         if messages is None:
             topic = self._partition.topic
-            data = self._partition.log.read(batch.base, batch.size)
+            data = self._partition.read(batch.base, batch.size)
             header = batches.read_header(data)
             records = memoryview(data)[HEADER_SIZE : header.size]
             body = decompress(header.codec, records, opened_limit(topic.settings.max_message_bytes))

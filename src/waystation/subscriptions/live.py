@@ -85,8 +85,9 @@ class LiveFeed(StatelessFollower["_LivePlace"]):
         """Reads the topic's partitions that it does not read yet."""
         places = self._places.setdefault(topic.id, [])
         for partition in topic.partitions[len(places) :]:
-            log = partition.log
-            place = _LivePlace(readers.of(partition), log.start_offset if from_start else log.stable_offset, self)
+            place = _LivePlace(
+                readers.of(partition), partition.start_offset if from_start else partition.stable_offset, self
+            )
             place.reader.listen(place.woken)
             places.append(place)
             if place.behind:
@@ -114,7 +115,7 @@ class LiveFeed(StatelessFollower["_LivePlace"]):
         """What came while it could take nothing is not for it."""
         for places in self._places.values():
             for place in places:
-                end = place.partition.log.stable_offset
+                end = place.partition.stable_offset
                 if place.position < end:
                     self.dropped += end - place.position
                     place.move(end)
@@ -193,7 +194,7 @@ class LiveFeeds:
             return not expired(one, now_ms) and (filter is None or filter.matches(one.message, topic=one.source))
 
         # It follows before its history is read: what is appended meanwhile comes behind that, and once.
-        ends = [(partition, partition.log.stable_offset) for topic in chosen for partition in topic.partitions]
+        ends = [(partition, partition.stable_offset) for topic in chosen for partition in topic.partitions]
         for topic in chosen:
             feed.follow(topic, self._readers, from_start=False)
         for name in selection.names:

@@ -22,7 +22,7 @@ from waystation.errors import Conflict, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered
-from waystation.queues.feed import Deliver, Receipt, Run, Settled, Verdict
+from waystation.queues.feed import Deliver, Run, Settled, Verdict
 from waystation.subscriptions.following import Follower
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
@@ -30,6 +30,7 @@ from waystation.subscriptions.stream_retries import Retries, message_at
 from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.expiry import expired
+from waystation.topics.partition import Receipt
 from waystation.world.alarm import PatientTimer
 
 logger = logging.getLogger("waystation.streams")
@@ -219,14 +220,14 @@ class StreamFeed(Follower[Share]):
         """Finds out from where to read; while a transaction holds the offset back, that has to wait."""
         if share.dropped or share.begun or share.leaving:
             return
-        partition, log = share.partition, share.partition.log
+        partition = share.partition
         name = partition.topic.name
         [found] = self._hub.groups.fetch_offsets(self.group, [(name, partition.index)], require_stable=True)
         if found.error is not None:
             asyncio.get_running_loop().call_later(UNSTABLE_RETRY_S, self._begin, share)
             return
         if found.offset >= 0:
-            position = min(max(found.offset, log.start_offset), log.written_offset)
+            position = min(max(found.offset, partition.start_offset), partition.visible_offset)
             share.begin(position, found.offset if found.offset <= position else -1)
         else:
             share.begin(self._first_offset(share), -1)
@@ -235,12 +236,12 @@ class StreamFeed(Follower[Share]):
 
     def _first_offset(self, share: Share) -> int:
         """Where a group begins that was never here."""
-        log, terms = share.partition.log, self._terms
+        partition, terms = share.partition, self._terms
         if terms.start_ms is not None:
-            found = log.find_time(terms.start_ms)
-            return log.stable_offset if found is None else found[0]
+            found = partition.find_time(terms.start_ms)
+            return partition.stable_offset if found is None else found[0]
         is_new = share.partition.index >= self._known_topics.get(share.partition.topic.id, 0)
-        return log.start_offset if terms.start == "earliest" or is_new else log.stable_offset
+        return partition.start_offset if terms.start == "earliest" or is_new else partition.stable_offset
 
     def _follow(self, share: Share) -> None:
         share.reader.listen(share.woken)

@@ -15,13 +15,14 @@ import msgspec
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, with_death
-from waystation.queues.feed import Deliver, Receipt
+from waystation.queues.feed import Deliver
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
 from waystation.subscriptions.stream_terms import Terms
 from waystation.topics.durability import Durability, Told
 from waystation.topics.messages import Messages
+from waystation.topics.partition import Receipt
 from waystation.topics.reading import Readers
 from waystation.topics.topics import OFFSETS_TOPIC, Topics
 from waystation.world import World
@@ -113,8 +114,8 @@ class Streams:
 
     def receipt(self, group: str) -> Receipt:
         """Of the last thing written about a group."""
-        log = self._offsets[self.groups.partition_for(group)].log
-        return Receipt(log, log.end_offset)
+        partition = self._offsets[self.groups.partition_for(group)]
+        return Receipt(partition, partition.end_offset)
 
     def when_durable(self, receipt: Receipt, told: Told) -> None:
         self._durability.when_durable([receipt], told)

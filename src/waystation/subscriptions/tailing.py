@@ -50,8 +50,7 @@ NEXT = Start("next")  # nothing of what there is
 
 def first_offset(partition: Partition, start: Start) -> int:
     """The offset that `start` means; always between the log's beginning and what readers may see of it."""
-    log = partition.log
-    begin, end = log.start_offset, max(log.start_offset, log.stable_offset)
+    begin, end = partition.start_offset, max(partition.start_offset, partition.stable_offset)
     if start.kind == "first":
         return begin
     if start.kind == "next":
@@ -60,7 +59,7 @@ def first_offset(partition: Partition, start: Start) -> int:
         return _last_batch(partition, end)
     if start.kind == "offset":
         return min(max(start.value, begin), end)
-    found = log.find_time(max(0, start.value))
+    found = partition.find_time(max(0, start.value))
     return end if found is None else min(max(found[0], begin), end)
 
 
@@ -69,9 +68,8 @@ def _last_batch(partition: Partition, end: int) -> int:
     found = newest(partition, 1)
     if not found:
         return end
-    log = partition.log
-    for _, header in batches.scan(log.read(found[0].offset, 0, end)):
-        return max(log.start_offset, header.base_offset)
+    for _, header in batches.scan(partition.read(found[0].offset, 0, end)):
+        return max(partition.start_offset, header.base_offset)
     return found[0].offset
 
 

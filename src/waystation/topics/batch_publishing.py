@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from waystation.errors import InvalidRecord
 from waystation.log import batch as batches
 from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL, Header
-from waystation.queues.feed import Receipt
 from waystation.topics.messages import Published, Stamp
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.topics import Topic
 
@@ -59,5 +58,5 @@ def append_batches(publishing: Publishing, checked: Sequence[Checked], stamp: St
         if stamp is not None:
             stamp.sequences[topic, partition.index] = (header.last_sequence + 1) & 0x7FFFFFFF
         places.setdefault(partition.index, (topic, partition.index, appended.base_offset))
-        receipts[partition.index] = Receipt(partition.log, appended.last_offset + 1)
+        receipts[partition.index] = Receipt(partition, appended.last_offset + 1)
     return Published(list(places.values()), list(receipts.values()))

@@ -15,7 +15,7 @@ from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import Header, Record
 from waystation.log.compression import compress
-from waystation.log.log import Log
+from waystation.topics.partition import Partition
 
 ID_HEADER = "x-message-id"
 
@@ -23,12 +23,12 @@ ID_HEADER = "x-message-id"
 class DedupWindow:
     """The ids of one partition, oldest first."""
 
-    def __init__(self, log: Log, window_ms: int, now_ms: int) -> None:
+    def __init__(self, partition: Partition, window_ms: int, now_ms: int) -> None:
         self.window_ms = window_ms
         self._seen: OrderedDict[bytes, int] = OrderedDict()
-        found = log.find_time(now_ms - window_ms)
+        found = partition.find_time(now_ms - window_ms)
         if found is not None:
-            for data, header in log.batches_from(found[0]):
+            for data, header in partition.batches_from(found[0]):
                 if not header.control:
                     self._read(data, header)
 

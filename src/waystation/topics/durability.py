@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from waystation.errors import WaystationError
 from waystation.log.commit import GroupCommit
-from waystation.queues.feed import Receipt
+from waystation.topics.partition import Receipt
 
 Told = Callable[[WaystationError | None], None]
 Failures = dict[int, WaystationError]
@@ -29,23 +29,20 @@ class Durability:
     async def wait(self, *receipts: Receipt | None) -> None:
         """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
         for receipt in receipts:
-            if receipt is not None and receipt.log.durable_offset < receipt.offset and self._waits_for(receipt):
-                await self._commit.durable(receipt.log, receipt.offset)
+            if receipt is not None and receipt.partition.durable_offset < receipt.offset and receipt.partition.waits:
+                await receipt.partition.until_durable(receipt.offset)
 
     def when_durable(self, receipts: Sequence[Receipt | None], told: Told) -> None:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
-        wanted = [receipt for receipt in receipts if receipt is not None and self._waits_for(receipt)]
-        _Wait(self._commit, wanted, told).check()
+        wanted = [receipt for receipt in receipts if receipt is not None and receipt.partition.waits]
+        _Wait(wanted, told).check()
 
     def when_each_durable(self, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
         """Calls `told` once, when every receipt is durable or never will be: with the failures of those."""
         if self._commit.waits:
-            _EachWait(self._commit, dict(enumerate(receipts)), told).check()
+            _EachWait(dict(enumerate(receipts)), told).check()
         else:
             told({})
-
-    def _waits_for(self, receipt: Receipt) -> bool:
-        return self._commit.waits_for(receipt.log)
 
     def soon(self) -> None:
         """Something was written that has no answer, such as an AMQP client's ack: it is durable in a moment all the
@@ -59,33 +56,31 @@ class Durability:
 
 
 class _Wait:
-    __slots__ = ("_commit", "_receipts", "_told")
+    __slots__ = ("_receipts", "_told")
 
-    def __init__(self, commit: GroupCommit, receipts: list[Receipt], told: Told) -> None:
-        self._commit = commit
+    def __init__(self, receipts: list[Receipt], told: Told) -> None:
         self._receipts = receipts
         self._told = told
 
     def check(self, round_over: asyncio.Future[None] | None = None) -> None:
-        waiting = [receipt for receipt in self._receipts if receipt.log.durable_offset < receipt.offset]
+        waiting = [receipt for receipt in self._receipts if receipt.partition.durable_offset < receipt.offset]
         if not waiting:
             self._told(None)
             return
         for receipt in waiting:
-            log = receipt.log
-            failure = log.failure or (log.stalled if round_over is not None else None)
+            partition = receipt.partition
+            failure = partition.failure or (partition.stalled if round_over is not None else None)
             if failure is not None:
                 self._told(failure)
                 return
         self._receipts = waiting
-        self._commit.join(waiting[0].log).add_done_callback(self.check)
+        waiting[0].partition.next_attempt().add_done_callback(self.check)
 
 
 class _EachWait:
-    __slots__ = ("_commit", "_failures", "_told", "_waiting")
+    __slots__ = ("_failures", "_told", "_waiting")
 
-    def __init__(self, commit: GroupCommit, receipts: dict[int, Receipt], told: Callable[[Failures], None]) -> None:
-        self._commit = commit
+    def __init__(self, receipts: dict[int, Receipt], told: Callable[[Failures], None]) -> None:
         self._waiting = receipts
         self._told = told
         self._failures: Failures = {}
@@ -93,16 +88,16 @@ class _EachWait:
     def check(self, round_over: asyncio.Future[None] | None = None) -> None:
         waiting: dict[int, Receipt] = {}
         for number, receipt in self._waiting.items():
-            log = receipt.log
-            if log.durable_offset >= receipt.offset:
+            partition = receipt.partition
+            if partition.durable_offset >= receipt.offset:
                 continue
-            failure = log.failure or (log.stalled if round_over is not None else None)
+            failure = partition.failure or (partition.stalled if round_over is not None else None)
             if failure is not None:
                 self._failures[number] = failure
             else:
                 waiting[number] = receipt
         self._waiting = waiting
         if waiting:
-            self._commit.join(next(iter(waiting.values())).log).add_done_callback(self.check)
+            next(iter(waiting.values())).partition.next_attempt().add_done_callback(self.check)
         else:
             self._told(self._failures)

@@ -28,7 +28,7 @@ class Markers:
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
     ) -> None:
         target = self._topics.get(topic).partition(partition)
-        state = target.log.producers.by_id.get(producer_id)
+        state = target.producers.by_id.get(producer_id)
         if state is not None and producer_epoch < state.epoch:
             raise ProducerEpochStale(
                 f"{topic}-{partition}: a marker of producer {producer_id} with epoch {producer_epoch}, but epoch"

@@ -20,11 +20,10 @@ from waystation.log.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, TRANSACTIONAL,
 from waystation.log.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
-from waystation.queues.feed import Receipt
 from waystation.topics import crossing
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
-from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away, tail_offset
+from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away
 from waystation.topics.record_writing import record_parts
 from waystation.topics.topics import Topic, Topics, check_name
 from waystation.world import World
@@ -139,7 +138,7 @@ class Messages:
                 if stamp is not None:
                     stamp.sequences[topic, target.index] = (header.last_sequence + 1) & 0x7FFFFFFF
             places.append((topic, target.index, first))
-            receipts.append(Receipt(target.log, appended.last_offset + 1))
+            receipts.append(Receipt(target, appended.last_offset + 1))
         return Published(places, receipts, size)
 
     def spread(
@@ -214,7 +213,7 @@ class Messages:
 
     async def history_away(self, topic: str, count: int) -> list[Delivered]:
         """As `history`; what may take long to decode is decoded on a thread."""
-        ends = [(partition, partition.log.stable_offset) for partition in self._find(topic).partitions]
+        ends = [(partition, partition.stable_offset) for partition in self._find(topic).partitions]
         return await self.latest_away(ends, count)
 
     async def latest_away(
@@ -252,7 +251,7 @@ class Messages:
         if known is None or known.internal or partition >= len(known.partitions):
             return None
         target = known.partitions[partition]
-        if not target.log.start_offset <= offset < target.log.stable_offset:
+        if not target.start_offset <= offset < target.stable_offset:
             return None
         for delivered in (await read_away(self._world.offload, target, offset, 0, 1)).messages:
             if delivered.offset == offset:
@@ -261,16 +260,15 @@ class Messages:
 
     async def _search(self, partition: Partition, message_id: str) -> Delivered | None:
         """The newest message of the partition with this id."""
-        log = partition.log
         wanted = message_id.encode(errors="replace")
-        offset = tail_offset(log, FIND_BYTES)
+        offset = partition.tail_offset(FIND_BYTES)
         best: Delivered | None = None
-        while offset < log.stable_offset and log.failure is None:
-            offset = max(offset, log.start_offset)
-            data = log.read(offset, _SLICE_BYTES, log.stable_offset)
+        while offset < partition.stable_offset and partition.failure is None:
+            offset = max(offset, partition.start_offset)
+            data = partition.read(offset, _SLICE_BYTES, partition.stable_offset)
             following, hits = await self._world.offload(_batches_with, data, wanted)
             for hit, end in hits:
-                while log.start_offset <= hit < end:
+                while partition.start_offset <= hit < end:
                     chunk = await read_away(self._world.offload, partition, hit, 0)
                     for delivered in chunk.messages:
                         best = delivered if delivered.message.id == message_id else best

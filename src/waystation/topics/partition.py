@@ -1,14 +1,24 @@
-"""One partition of a topic: its log, and the readers that wait for it to grow."""
+"""One partition of a topic: the only handle of its log, and the readers that wait for it to grow.
+
+Whoever writes, reads or waits does it here, so that what is visible and what is durable can come to mean more than this
+broker's own disk without anybody else knowing. The log itself is for those in this package who open, tend and close it
+(`log_of`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch, WaystationError
 from waystation.log import retention
+from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import Header
+from waystation.log.commit import GroupCommit
+from waystation.log.epochs import Epochs
 from waystation.log.log import Appended, Log
+from waystation.log.producers import Producers
 from waystation.topics.unfinished_batches import UnfinishedBatches
 
 if TYPE_CHECKING:
@@ -18,24 +28,142 @@ Watcher = Callable[[], None]
 
 
 class Partition:
-    """Doors append and read through it; nobody polls, since every append tells the watchers."""
+    """Protocols append and read through it; nobody polls, since every append tells the watchers."""
 
-    __slots__ = ("index", "log", "topic", "unfinished", "watchers")
+    __slots__ = (
+        "__weakref__",
+        "_commit",
+        "_log",
+        "aborted_in",
+        "append",
+        "batches_from",
+        "check_usable",
+        "find_max_timestamp",
+        "find_time",
+        "index",
+        "read",
+        "read_within",
+        "step_back",
+        "tail_offset",
+        "topic",
+        "unfinished",
+        "watchers",
+        "whole_of_read",
+    )  # fmt: skip
 
-    def __init__(self, topic: Topic, index: int, log: Log, unfinished: UnfinishedBatches) -> None:
+    def __init__(self, topic: Topic, index: int, log: Log, unfinished: UnfinishedBatches, commit: GroupCommit) -> None:
         self.topic = topic
         self.index = index
-        self.log = log
+        self._log = log
+        self._commit = commit
         self.unfinished = unfinished
         self.watchers: set[Watcher] = set()
+        # What hot paths call is the log's own: one call less for each batch.
+        self.append: Callable[[bytearray | memoryview, Header], Appended] = log.append
+        self.read = log.read
+        self.read_within = log.read_within
+        self.whole_of_read = log.whole_of_read
+        self.aborted_in = log.aborted_in
+        self.batches_from: Callable[[int], Iterator[tuple[bytes, Header]]] = log.batches_from
+        self.find_time = log.find_time
+        self.find_max_timestamp = log.find_max_timestamp
+        self.tail_offset = log.tail_offset
+        self.step_back = log.step_back
+        self.check_usable = log.check_usable
         log.on_readable = self.wake
 
-    def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
-        return self.log.append(batch, header)
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """Of the first record that there is."""
+        return self._log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """What the next record gets."""
+        return self._log.end_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Readers see records before this offset."""
+        return self._log.written_offset
+
+    @property
+    def stable_offset(self) -> int:
+        """read_committed readers see records before this offset: no transaction before it is open."""
+        return self._log.stable_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Records before this offset may be acknowledged."""
+        return self._log.durable_offset
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether what is appended is acknowledged only when it is durable."""
+        return self._commit.waits_for(self._log)
+
+    async def until_durable(self, offset: int) -> None:
+        """Returns when everything before `offset` is durable; raises StorageFailed if it is not to be, or not soon."""
+        await self._commit.durable(self._log, offset)
+
+    def next_attempt(self) -> asyncio.Future[None]:
+        """Is done when what was appended until now has become durable, has failed, or was put off."""
+        return self._commit.join(self._log)
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> str:
+        return self._log.folder
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self._log.epoch
+
+    @property
+    def epochs(self) -> Epochs:
+        return self._log.epochs
+
+    @property
+    def producers(self) -> Producers:
+        return self._log.producers
+
+    @property
+    def aborted(self) -> AbortedTransactions:
+        return self._log.aborted
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def appended_bytes(self) -> int:
+        """Since the start: lets a waiting reader see growth without reading."""
+        return self._log.appended_bytes
+
+    @property
+    def segment_bases(self) -> list[int]:
+        """The first offsets of the segments, the oldest first: up to where records can be deleted at once."""
+        return [segment.base_offset for segment in self._log.segments]
+
+    @property
+    def failure(self) -> WaystationError | None:
+        """Why it takes nothing until the broker is restarted."""
+        return self._log.failure
+
+    @property
+    def stalled(self) -> WaystationError | None:
+        """Why what was appended waits."""
+        return self._log.stalled
 
     def check_epoch(self, epoch: int) -> None:
         """Refuses a client that knows another leader epoch than the present one; -1: it does not say."""
-        present = self.log.epoch
+        present = self._log.epoch
         if epoch < 0 or epoch == present:
             return
         if epoch < present:
@@ -48,16 +176,33 @@ class Partition:
             for watcher in tuple(self.watchers):
                 watcher()
 
+    # -- its start --------------------------------------------------------------------------------------------------
+
+    async def remove_before(self, offset: int) -> None:
+        """Moves the start, durably, and removes the segments that are wholly below it."""
+        await retention.remove_before(self._log, offset)
+
     async def delete_records(self, before_offset: int) -> int:
-        """Moves the log's start, durably; -1 means everything. Returns the new start."""
-        log = self.log
-        offset = log.high_watermark if before_offset == -1 else before_offset
-        if offset < 0 or offset > log.high_watermark:
+        """Moves the start, durably; -1 means everything. Returns the new start."""
+        visible = self.visible_offset
+        offset = visible if before_offset == -1 else before_offset
+        if offset < 0 or offset > visible:
             raise OffsetOutOfRange(
-                f"{self.topic.name}-{self.index}: cannot delete records before {offset},"
-                f" the log ends at {log.high_watermark}"
+                f"{self.topic.name}-{self.index}: cannot delete records before {offset}, the log ends at {visible}"
             )
         # Retention may have moved the start already and still be writing it down: what is answered must be durable.
-        if offset > log.start_offset or log.moving_start.locked():
-            await retention.remove_before(log, max(offset, log.start_offset))
-        return log.start_offset
+        if offset > self.start_offset or self._log.moving_start.locked():
+            await self.remove_before(max(offset, self.start_offset))
+        return self.start_offset
+
+
+class Receipt(NamedTuple):
+    """Where a change was written: it is durable when the partition is durable up to there (`topics/durability.py`)."""
+
+    partition: Partition
+    offset: int
+
+
+def log_of(partition: Partition) -> Log:
+    """For those who open, tend and close logs."""
+    return partition._log

@@ -22,7 +22,7 @@ from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLa
 from waystation.log import batch as batches
 from waystation.log.batch import LOG_APPEND_TIME, Header
 from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
-from waystation.log.log import Appended, Log
+from waystation.log.log import Appended
 from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
 from waystation.observe.tracing import Tracing
 from waystation.topics.dedup import DedupWindow
@@ -56,7 +56,7 @@ class Publishing:
         self._clock = world.clock
         self._offload = world.offload
         self.tracing: Tracing | None = None
-        self._windows: WeakKeyDictionary[Log, DedupWindow] = WeakKeyDictionary()
+        self._windows: WeakKeyDictionary[Partition, DedupWindow] = WeakKeyDictionary()
 
     def check(self, partition: Partition, batch: bytearray | memoryview, place: int | None = None) -> Header:
         """Everything that can be known of a batch before it is appended; raises if it will not be taken.
@@ -123,7 +123,7 @@ class Publishing:
         settings = partition.topic.settings
         window: DedupWindow | None = None
         if settings.dedup_window_ms:
-            window = self._window(partition.log, settings.dedup_window_ms)
+            window = self._window(partition, settings.dedup_window_ms)
             batch, header = window.filter(batch, header, self._clock.now_ms())
         traced = None if self.tracing is None else traced_in(batch, header)
         if settings.compression_type != "producer" and header.codec != CODEC_NAMES[settings.compression_type]:
@@ -136,7 +136,7 @@ class Publishing:
         if traced and self.tracing is not None and not appended.duplicate:
             traced = [one._replace(offset=appended.base_offset + one.offset - header.base_offset) for one in traced]
             end = appended.last_offset + 1
-            self.tracing.published(partition.topic.name, partition.index, traced, partition.log, end)
+            self.tracing.published(partition.topic.name, partition.index, traced, partition, end)
         return appended
 
     @staticmethod
@@ -145,10 +145,10 @@ class Publishing:
         attributes = (header.attributes & ~CODEC_MASK) | codec
         return batches.assemble(header._replace(attributes=attributes), compress(codec, body))
 
-    def _window(self, log: Log, window_ms: int) -> DedupWindow:
-        window = self._windows.get(log)
+    def _window(self, partition: Partition, window_ms: int) -> DedupWindow:
+        window = self._windows.get(partition)
         if window is None:
-            window = self._windows[log] = DedupWindow(log, window_ms, self._clock.now_ms())
+            window = self._windows[partition] = DedupWindow(partition, window_ms, self._clock.now_ms())
         window.window_ms = window_ms
         return window
 

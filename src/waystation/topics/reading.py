@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 from weakref import ref
 
@@ -24,7 +23,6 @@ from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
 from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.compression import decompress, opened_limit
-from waystation.log.log import Log
 from waystation.message import Delivered
 from waystation.topics.partition import Partition
 from waystation.topics.record_reading import BEGIN, some_of
@@ -90,14 +88,14 @@ class Decoded(NamedTuple):
 
 def read_stored(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS) -> Stored:
     """What is stored from `offset` on; OffsetOutOfRange outside of the log."""
-    log, topic = partition.log, partition.topic
-    data = log.read(offset, max_bytes, log.stable_offset)
+    topic = partition.topic
+    data = partition.read(offset, max_bytes, partition.stable_offset)
     return Stored(
         topic.name,
         partition.index,
         offset,
         data,
-        log.aborted_in(offset, data),
+        partition.aborted_in(offset, data),
         min(most, CHUNK_RECORDS),
         opened_limit(topic.settings.max_message_bytes),
         partition.unfinished.of(partition.topic.id, partition.index),
@@ -196,35 +194,6 @@ def is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
 # -- the newest --------------------------------------------------------------------------------------------------------
 
 
-def tail_offset(log: Log, max_bytes: int) -> int:
-    """An offset from which to the end there are at most about `max_bytes`; at least the last batch."""
-    left = max_bytes
-    for segment in reversed(log.segments):
-        if segment.size >= left:
-            index = segment.index
-            entry = bisect_left(index.positions, segment.size - left)
-            if entry == len(index.positions):
-                entry -= 1
-            found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
-            return max(log.start_offset, found)
-        left -= segment.size
-    return log.start_offset
-
-
-def step_back(log: Log, before: int, max_bytes: int) -> int:
-    """An offset from which to `before` there are about `max_bytes`: below `before`, unless the log begins there."""
-    if before <= log.start_offset:
-        return log.start_offset
-    at = max(0, bisect_right(log.segments, before - 1, key=attrgetter("base_offset")) - 1)
-    segment = log.segments[at]
-    index = segment.index
-    entry = bisect_left(index.offsets, before - segment.base_offset)
-    end = index.positions[entry] if entry < len(index) else segment.size
-    entry = bisect_right(index.positions, max(0, end - max_bytes)) - 1
-    found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
-    return max(log.start_offset, min(found, before - 1))
-
-
 Accept = Callable[[Delivered], bool]
 Steps = Generator[Stored, Chunk, list[Delivered]]
 """A search that says what is to be decoded next, and leaves it to others where that is done."""
@@ -232,7 +201,7 @@ Steps = Generator[Stored, Chunk, list[Delivered]]
 
 def newest(partition: Partition, count: int, accept: Accept | None = None) -> list[Delivered]:
     """The last `count` visible messages that `accept` takes, in order, within the last `HISTORY_BYTES`."""
-    steps = _newest(partition, count, accept, partition.log.stable_offset)
+    steps = _newest(partition, count, accept, partition.stable_offset)
     try:
         stored = next(steps)
         while True:
@@ -259,8 +228,7 @@ async def newest_away(
 
 
 def _newest(partition: Partition, count: int, accept: Accept | None, end: int) -> Steps:
-    log = partition.log
-    floor = min(tail_offset(log, HISTORY_BYTES), end)
+    floor = min(partition.tail_offset(HISTORY_BYTES), end)
     begin = end
     found: list[Delivered] = []
     span = count
@@ -274,7 +242,7 @@ def _newest(partition: Partition, count: int, accept: Accept | None, end: int) -
 
 def _between(partition: Partition, begin: int, end: int) -> Steps:
     messages: list[Delivered] = []
-    begin = max(begin, partition.log.start_offset)  # retention may have come in between
+    begin = max(begin, partition.start_offset)  # retention may have come in between
     while begin < end:
         chunk = yield read_stored(partition, begin, most=end - begin)
         if chunk.next == begin:
@@ -417,7 +385,7 @@ class Place:
     @property
     def behind(self) -> bool:
         """Whether there is something that it has not read."""
-        return self._chunk is not None or self.position < self.partition.log.stable_offset
+        return self._chunk is not None or self.position < self.partition.stable_offset
 
     @property
     def inside(self) -> bool:
@@ -447,7 +415,7 @@ class Place:
 
     def back_in_range(self) -> int:
         """Goes to where the log now begins or ends, if it left this place behind; returns how many offsets it lost."""
-        log = self.partition.log
+        partition = self.partition
         before = self.position
-        self.move(min(max(before, log.start_offset), max(log.written_offset, log.start_offset)))
+        self.move(min(max(before, partition.start_offset), max(partition.visible_offset, partition.start_offset)))
         return max(0, self.position - before)

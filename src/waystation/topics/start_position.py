@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
-    from waystation.log.log import Log
+    from waystation.topics.partition import Partition
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LONGEST = 40
@@ -56,15 +56,15 @@ def parse_start(text: str, now_ms: int) -> Start:
         ) from None
 
 
-def offset_of(start: Start, log: Log) -> int:
+def offset_of(start: Start, partition: Partition) -> int:
     """The offset in this partition."""
-    first, end = log.start_offset, log.high_watermark
+    first, end = partition.start_offset, partition.visible_offset
     if start.kind == "earliest":
         return first
     if start.kind == "latest":
         return end
     if start.kind == "time":
-        found = log.find_time(max(0, start.value))
+        found = partition.find_time(max(0, start.value))
         return end if found is None else found[0]
     wanted = start.value if start.kind == "offset" else end - start.value
     return min(max(wanted, first), end)

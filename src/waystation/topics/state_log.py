@@ -48,17 +48,17 @@ class PartitionStateLog:
 
     async def committed(self) -> None:
         """In every flush mode: what it says must not outlive what it speaks of (`GroupCommit.waits_for`)."""
-        log = self._partition.log
-        await self._commit.durable(log, log.end_offset)
+        partition = self._partition
+        await partition.until_durable(partition.end_offset)
 
     def replay(self) -> Iterator[StateBatch]:
         """A damaged batch is passed over, with a word in the log: a broker that does not start helps nobody."""
-        log = self._partition.log
-        offset = log.start_offset
+        partition = self._partition
+        offset = partition.start_offset
         told = ""
-        while offset < log.written_offset:
+        while offset < partition.visible_offset:
             try:
-                for data, header in log.batches_from(offset):
+                for data, header in partition.batches_from(offset):
                     offset = header.last_offset + 1
                     batch = _state_batch(data, header)
                     if batch is not None:

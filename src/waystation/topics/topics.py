@@ -35,7 +35,7 @@ from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.recovery import Trust, open_log
 from waystation.topics.folders import TopicFolders
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, log_of
 from waystation.topics.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
@@ -215,7 +215,7 @@ class Topics:
         """Every log with the name that its recovery point has."""
         for topic in self:
             for partition in topic.partitions:
-                yield f"{topic.id}/{partition.index}", partition.log
+                yield f"{topic.id}/{partition.index}", log_of(partition)
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
-        return Partition(topic, index, log, self._unfinished)
+        return Partition(topic, index, log, self._unfinished, self._commit)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -376,12 +376,12 @@ class Topics:
         await self._record_deletion(topic)
         del self._by_name[name]
         del self._by_id[topic.id]
-        logs = [partition.log for partition in topic.partitions]
+        logs = [log_of(partition) for partition in topic.partitions]
         for log in logs:
             log.retire(UnknownTopic(f"topic {name!r} was deleted"))
         await self._commit.quiesce(logs)
         for partition in topic.partitions:
-            partition.log.close(clean=False)
+            log_of(partition).close(clean=False)
             partition.wake()
         await self._world.offload(self.folders.remove, topic.row)
         for callback in self._on_delete:
@@ -395,7 +395,7 @@ class Topics:
             if not await self._save_again(topic):
                 # The next start may delete it: nothing more may be acknowledged into it.
                 for partition in topic.partitions:
-                    partition.log.fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
+                    log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
 
     async def add_partitions(self, name: str, total: int) -> Topic:
@@ -443,7 +443,7 @@ class Topics:
         """Works out the topic's settings anew: its own or the broker's have changed."""
         topic.settings = resolve_topic(topic.overrides, self._settings)
         for partition in topic.partitions:
-            partition.log.settings = topic.settings
+            log_of(partition).settings = topic.settings
 
     def _changed(self) -> None:
         for callback in self._on_change:
@@ -453,4 +453,4 @@ class Topics:
 def _close(partitions: Iterable[Partition]) -> None:
     """Those of a topic that could not be made."""
     for partition in partitions:
-        partition.log.close(clean=False)
+        log_of(partition).close(clean=False)

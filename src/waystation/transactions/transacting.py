@@ -198,11 +198,10 @@ class Tx:
         if not self._inside:
             await self.end(False)
             return None
-        commit = self._broker.commit
         for topic, partition in sorted(self._joined):
             self._check_joined((topic, partition))
-            log = self._broker.topics.get(topic).partition(partition).log
-            await commit.durable(log, log.end_offset)
+            target = self._broker.topics.get(topic).partition(partition)
+            await target.until_durable(target.end_offset)
         self._begun = self._inside = False
         self._joined.clear()
         return Staged(self.transactional_id, *self.producer)

@@ -277,7 +277,7 @@ class StreamSource:
 
     def counts(self) -> tuple[int, int]:
         """What there is to read, and how many read it."""
-        ready = sum(max(0, one.log.stable_offset - one.log.start_offset) for one in self._topic.partitions)
+        ready = sum(max(0, one.stable_offset - one.start_offset) for one in self._topic.partitions)
         return ready, self._broker.tailing.count(self.topic)
 
     async def purge(self) -> int:

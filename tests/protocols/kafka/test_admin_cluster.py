@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.protocols.kafka.api_versions import FEATURES
 from waystation.protocols.kafka.telemetry import MAX_PUSH_BYTES, SUBSCRIPTION_ID
+from waystation.topics.partition import log_of
 
 CLIENT = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")
 
@@ -26,7 +27,7 @@ def test_log_dirs_tell_the_size_of_partitions_and_the_room_left(desk: Desk, vers
     sizes = {(one.name, p.partition_index): p.partition_size for one in folder.topics for p in one.partitions}
     assert len({name for name, _ in sizes}) == len(desk.broker.topics)
     assert sizes["a", 0] == 0
-    assert sizes["a", 1] == topic.partitions[1].log.size_bytes > 0
+    assert sizes["a", 1] == topic.partitions[1].size_bytes > 0
     if version >= 4:
         assert folder.total_bytes == shutil.disk_usage(desk.broker.root).total
         assert 0 < folder.usable_bytes <= folder.total_bytes
@@ -44,7 +45,7 @@ def test_only_partitions_that_were_asked_for_are_told(desk: Desk, version: int) 
 
 @each_version("offset_for_leader_epoch")
 def test_end_of_an_epoch_is_told(desk: Desk, version: int) -> None:
-    log = desk.create("a", 2).partitions[0].log
+    log = log_of(desk.create("a", 2).partitions[0])
     desk.write("a", 0, 5)
     log.epoch = 3  # as after crashes: epochs 1 and 2 wrote nothing
     desk.write("a", 0, 2)

@@ -183,7 +183,7 @@ def test_old_alter_replaces_all_settings_of_a_topic(desk: Desk, version: int) ->
     assert topic.overrides == {"retention.ms": "1000", "segment.bytes": "2000"}
     assert replaced(desk, version, TOPIC, "a", retention_ms="7") == ErrorCode.none
     assert topic.overrides == {"retention.ms": "7"}
-    assert topic.partitions[0].log.settings.retention_ms == 7
+    assert topic.settings.retention_ms == 7
     assert replaced(desk, version, TOPIC, "a") == ErrorCode.none
     assert topic.overrides == {}
 
@@ -255,7 +255,7 @@ def test_topic_settings_change_one_by_one_and_take_effect(desk: Desk, version: i
     assert topic.overrides == {"retention.ms": "1000", "segment.bytes": "2000"}
     assert changed(desk, version, TOPIC, "a", *changes) == ErrorCode.none
     assert topic.overrides == {"segment.bytes": "2000", "max.message.bytes": "500"}
-    assert topic.partitions[0].log.settings.max_message_bytes == 500
+    assert topic.settings.max_message_bytes == 500
 
 
 @each_version("incremental_alter_configs")

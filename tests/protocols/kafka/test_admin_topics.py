@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
 from waystation.config import TOPIC_SETTINGS
+from waystation.topics.partition import log_of
 from waystation.topics.topics import OFFSETS_TOPIC
 
 STRANGER = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")
@@ -227,7 +228,7 @@ def test_records_are_deleted_up_to_an_offset(desk: Desk, version: int) -> None:
         (4, 0, ErrorCode.none),
         (9, -1, ErrorCode.unknown_topic_or_partition),
     ]
-    assert [partition.log.start_offset for partition in desk.broker.topics.get("a").partitions] == [4, 10, 0, 0, 0]
+    assert [log_of(partition).start_offset for partition in desk.broker.topics.get("a").partitions] == [4, 10, 0, 0, 0]
 
 
 def test_records_of_many_partitions_are_deleted_in_the_order_asked(desk: Desk) -> None:

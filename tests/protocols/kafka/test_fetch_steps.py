@@ -21,6 +21,7 @@ from waystation.message import Message
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES, Budgets
 from waystation.protocols.kafka.connection import Connection
 from waystation.protocols.kafka.server import KafkaDoor
+from waystation.topics.partition import log_of
 from waystation.world.disk import OsFile
 
 BATCHES, BATCH_BYTES = 80, 100_000
@@ -106,7 +107,7 @@ class Lab:
         return size
 
     def read_whole(self, topic: str) -> bytes:
-        return self.broker.topics.get(topic).partition(0).log.read(0, 2 * BATCHES * BATCH_BYTES)
+        return log_of(self.broker.topics.get(topic).partition(0)).read(0, 2 * BATCHES * BATCH_BYTES)
 
 
 def with_lab(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.events import Published, Target
     from waystation.protocols.amqp.session import Session
-    from waystation.queues.feed import Receipt
+    from waystation.topics.partition import Receipt
 
 NO_ROUTE = 312
 NACKED = "NACK"

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from waystation.errors import Conflict
 from waystation.message import Delivered
 from waystation.observe.meters import DoorMeter
-from waystation.queues.feed import Feed, Receipt, Run, Verdict
+from waystation.queues.feed import Feed, Run, Verdict
+from waystation.topics.partition import Receipt
 
 FORGET_AFTER_MS = 60_000
 """Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""

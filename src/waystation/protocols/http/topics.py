@@ -171,11 +171,10 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     partition = topic_of(desk.broker, call.path["topic"]).partition(asked.partition)
     if asked.offset is not None and asked.time_ms is not None:
         raise Invalid("offset: give an offset or a time_ms, not both")
-    log = partition.log
-    offset = asked.offset if asked.offset is not None else log.start_offset
+    offset = asked.offset if asked.offset is not None else partition.start_offset
     if asked.time_ms is not None:
-        found = log.find_time(asked.time_ms)
-        offset = log.stable_offset if found is None else found[0]
+        found = partition.find_time(asked.time_ms)
+        offset = partition.stable_offset if found is None else found[0]
     messages, following = await _read(desk.broker, partition, offset, asked.count)
     if not messages and asked.wait_ms:
         await _grown(partition, following, asked.wait_ms)
@@ -183,7 +182,7 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     if desk.broker.tracing is not None:
         desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
     shown = [to_json_object(delivered) for delivered in messages]
-    return {"messages": shown, "next_offset": following, "end_offset": log.stable_offset}
+    return {"messages": shown, "next_offset": following, "end_offset": partition.stable_offset}
 
 
 async def _read(broker: Broker, partition: Partition, offset: int, count: int) -> tuple[list[Delivered], int]:
@@ -209,7 +208,7 @@ async def _grown(partition: Partition, beyond: int, wait_ms: int) -> None:
     partition.watchers.add(grown.set)
     try:
         async with asyncio.timeout(wait_ms / 1000):
-            while partition.log.stable_offset <= beyond and partition.log.failure is None:
+            while partition.stable_offset <= beyond and partition.failure is None:
                 await grown.wait()
                 grown.clear()
     except TimeoutError:

@@ -49,7 +49,7 @@ async def describe_log_dirs(call: Call) -> object:
                 make(
                     "DescribeLogDirsPartition",
                     partition_index=partition.index,
-                    partition_size=partition.log.size_bytes,
+                    partition_size=partition.size_bytes,
                     offset_lag=0,
                     is_future_key=False,
                 )
@@ -113,11 +113,10 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     try:
         partition = call.broker.topics.get(topic).partition(asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
-        log = partition.log
-        if asked.leader_epoch == log.epoch:
-            epoch, end = log.epoch, log.end_offset  # also when nothing was written in it yet
+        if asked.leader_epoch == partition.epoch:
+            epoch, end = partition.epoch, partition.end_offset  # also when nothing was written in it yet
         else:
-            epoch, end = log.epochs.end_offset_for(asked.leader_epoch, log.end_offset)
+            epoch, end = partition.epochs.end_offset_for(asked.leader_epoch, partition.end_offset)
     except WaystationError as caught:
         error = caught
     return call.make(

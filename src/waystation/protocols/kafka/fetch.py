@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.log.log import Log
 from waystation.observe.spans import Place
 from waystation.observe.tracing import Tracing
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES
@@ -23,6 +22,7 @@ from waystation.protocols.kafka import fetch_codec
 from waystation.protocols.kafka.fetch_codec import FetchRequest, PartitionAnswer
 from waystation.protocols.kafka.fetch_reading import STEP_BYTES, Reading, find
 from waystation.protocols.kafka.fetch_sessions import Session, SessionError, Sessions
+from waystation.topics.partition import Partition
 from waystation.topics.record_tracing import traced_from
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class _Fetch:
             self._wanted = request.partitions
         else:
             self._wanted = list(session.partitions.values())
-        self._watched: list[Log] = []
+        self._watched: list[Partition] = []
         self._needed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reading: Reading
@@ -168,8 +168,8 @@ class _Fetch:
             partition = find(self._broker, wanted)
             partition.watchers.add(self._woken)
             self._partitions.append(partition)
-            self._watched.append(partition.log)
-        self._needed = sum(log.appended_bytes for log in self._watched) + request.min_bytes - size
+            self._watched.append(partition)
+        self._needed = sum(one.appended_bytes for one in self._watched) + request.min_bytes - size
         wait = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait, self._finish_waiting)
 
@@ -177,8 +177,8 @@ class _Fetch:
         """A partition grew. Bytes are counted, not read, until there are enough."""
         if self._in_line:
             return
-        if sum(log.appended_bytes for log in self._watched) < self._needed and all(
-            log.failure is None for log in self._watched
+        if sum(one.appended_bytes for one in self._watched) < self._needed and all(
+            one.failure is None for one in self._watched
         ):
             return
         self._read(self._woke)

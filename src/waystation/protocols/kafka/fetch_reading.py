@@ -20,7 +20,6 @@ from waystation.protocols.kafka.fetch_codec import FetchPartition, PartitionAnsw
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.log.log import Log
     from waystation.topics.partition import Partition
 
 STEP_BYTES = 256 * 1024
@@ -35,7 +34,7 @@ class Reading:
         self._wanted = wanted
         self._committed = committed
         self._at = 0  # the partition that is next, or begun
-        self._log: Log | None = None  # of that one, if it is begun
+        self._partition: Partition | None = None  # of that one, if it is begun
         self._offset = 0
         self._end = 0
         self.room = room
@@ -50,12 +49,12 @@ class Reading:
         begin = self.size
         while self._at < len(self._wanted):
             wanted = self._wanted[self._at]
-            if self._log is None:
+            if self._partition is None:
                 self.answers.append(PartitionAnswer(wanted.topic, wanted.index))
                 self.partitions.append(None)
             answer = self.answers[-1]
             try:
-                if self._log is None and not self._begin(wanted, answer):
+                if self._partition is None and not self._begin(wanted, answer):
                     more = False
                 elif self.size - begin >= limit:
                     more = True
@@ -68,26 +67,25 @@ class Reading:
             if more:
                 return False
             self.urgent = self.urgent or bool(answer.error) or answer.diverging is not None
-            self._log = None
+            self._partition = None
             self._at += 1
         return True
 
     def _begin(self, wanted: FetchPartition, answer: PartitionAnswer) -> bool:
         """Whether there may be something to read."""
         partition = self.partitions[-1] = find(self._broker, wanted)
-        log = partition.log
         partition.check_epoch(wanted.leader_epoch)
-        answer.high_watermark = log.high_watermark
-        answer.stable_offset = log.stable_offset
-        answer.start_offset = log.start_offset
+        answer.high_watermark = partition.visible_offset
+        answer.stable_offset = partition.stable_offset
+        answer.start_offset = partition.start_offset
         if wanted.last_fetched_epoch >= 0:
-            epoch, end = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.end_offset)
+            epoch, end = partition.epochs.end_offset_for(wanted.last_fetched_epoch, partition.end_offset)
             if 0 <= epoch < wanted.last_fetched_epoch or 0 <= end < wanted.offset:
                 answer.diverging = (epoch, end)
                 return False
         if self.size and self.room <= self.size:
             return False
-        self._log, self._offset, self._end = log, wanted.offset, log.written_offset
+        self._partition, self._offset, self._end = partition, wanted.offset, partition.visible_offset
         if self._committed:
             answer.aborted = []
             self._end = answer.stable_offset
@@ -95,8 +93,8 @@ class Reading:
 
     def _read(self, wanted: FetchPartition, answer: PartitionAnswer, begin: int, limit: int, *, patient: bool) -> bool:
         """Reads on in a partition; whether there is more, for a later step."""
-        log = self._log
-        if log is None:
+        partition = self._partition
+        if partition is None:
             raise RuntimeError("a partition is read that was not begun")
         left = max(0, min(wanted.max_bytes - answer.size, self.room - self.size))
         portion = min(left, limit - (self.size - begin))
@@ -104,13 +102,13 @@ class Reading:
             first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
         else:
             first = left if self.size == begin else portion
-        end = None if self._end >= log.written_offset else self._end
-        data = log.read_within(self._offset, portion, end, first)
+        end = None if self._end >= partition.visible_offset else self._end
+        data = partition.read_within(self._offset, portion, end, first)
         if not data:
             return data is None and (patient or first < left)
-        whole, offset = log.whole_of_read(data)
+        whole, offset = partition.whole_of_read(data)
         if self._committed and answer.aborted is not None:
-            found = [(entry.producer_id, entry.first_offset) for entry in log.aborted_in(self._offset, data)]
+            found = [(entry.producer_id, entry.first_offset) for entry in partition.aborted_in(self._offset, data)]
             answer.aborted += [entry for entry in found if entry not in answer.aborted]
         more = portion < left and len(data) >= portion
         answer.records.append(memoryview(data)[:whole] if more else data)

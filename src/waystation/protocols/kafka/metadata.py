@@ -114,7 +114,7 @@ def _placed(call: Call, partition: Partition) -> dict[str, object]:
         "error_code": ErrorCode.none,
         "partition_index": partition.index,
         "leader_id": nodes[0],
-        "leader_epoch": partition.log.epoch,
+        "leader_epoch": partition.epoch,
         "replica_nodes": nodes,
         "isr_nodes": nodes,
         "eligible_leader_replicas": (),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
-from waystation.log.log import Log
 from waystation.protocols.kafka.registry import Call
+from waystation.topics.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -38,9 +38,8 @@ def _answer(call: Call, topic: str, wanted: object, committed: bool) -> object:
     try:
         partition = call.broker.topics.get(topic).partition(index)
         partition.check_epoch(leader_epoch)
-        log = partition.log
-        offset, at = _find(log, timestamp, committed)
-        epoch = log.epoch if offset >= 0 else -1
+        offset, at = _find(partition, timestamp, committed)
+        epoch = partition.epoch if offset >= 0 else -1
     except WaystationError as failure:
         error = call.code(failure)
     return call.make(
@@ -53,15 +52,15 @@ def _answer(call: Call, topic: str, wanted: object, committed: bool) -> object:
     )
 
 
-def _find(log: Log, timestamp: int, committed: bool) -> tuple[int, int]:
+def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
     """(offset, timestamp); -1 where there is no such record."""
     if timestamp == LATEST:
-        return (log.stable_offset if committed else log.high_watermark), -1
+        return (partition.stable_offset if committed else partition.visible_offset), -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return log.start_offset, -1
+        return partition.start_offset, -1
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1
-    found = log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_time(timestamp)
-    if found is None or (committed and found[0] >= log.stable_offset):
+    found = partition.find_max_timestamp() if timestamp == MAX_TIMESTAMP else partition.find_time(timestamp)
+    if found is None or (committed and found[0] >= partition.stable_offset):
         return -1, -1
     return found

@@ -19,8 +19,8 @@ from waystation.log.batch import HEADER_SIZE, Header
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
-from waystation.queues.feed import Receipt
 from waystation.topics.durability import Failures
+from waystation.topics.partition import Receipt
 from waystation.topics.publishing import may_be_slow
 from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
 from waystation.transactions.machine import Producer
@@ -189,8 +189,8 @@ def _append(
     appended = access.append(partition, part.records, header, promised=request.acks == ALL)
     result.base_offset = appended.base_offset
     result.append_time_ms = appended.append_time_ms
-    result.start_offset = partition.log.start_offset
-    return Receipt(partition.log, appended.last_offset + 1)
+    result.start_offset = partition.start_offset
+    return Receipt(partition, appended.last_offset + 1)
 
 
 def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> PartitionResult:

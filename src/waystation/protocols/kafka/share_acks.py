@@ -14,11 +14,12 @@ from waystation.broker.broker import Broker
 from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
 from waystation.groups.calls import TopicPartition
 from waystation.observe.meters import DoorMeter
-from waystation.queues.feed import Receipt, Verdict
+from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 from waystation.share.errors import InvalidRecordState, InvalidShareRequest
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition
+from waystation.topics.partition import Receipt
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import Invalid, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
-from waystation.log.log import Log
 from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
+from waystation.topics.partition import Partition
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Filter
 from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
@@ -257,12 +257,12 @@ async def _write_marker(call: Call, marker: Any, topic: str, index: int) -> obje
     broker = call.broker
     error = None
     try:
-        log = broker.topics.get(topic).partition(index).log
+        partition = broker.topics.get(topic).partition(index)
         broker.transactions.write_marker(
             topic, index, _producer(marker), marker.transaction_result, marker.coordinator_epoch
         )
-        if broker.commit.waits_for(log):
-            await broker.commit.durable(log, log.end_offset)
+        if partition.waits:
+            await partition.until_durable(partition.end_offset)
     except WaystationError as failure:
         error = failure
     return call.make("WritableTxnMarkerPartitionResult", partition_index=index, error_code=_code(call, error))
@@ -341,17 +341,17 @@ def describe_producers(call: Call) -> object:
 
 def _producers_of(call: Call, topic: str, index: int) -> object:
     try:
-        log = call.broker.topics.get(topic).partition(index).log
+        partition = call.broker.topics.get(topic).partition(index)
     except WaystationError as error:
         return call.make(
             "PartitionResponse", partition_index=index, error_code=_code(call, error), error_message=str(error)
         )
     return call.make(
-        "PartitionResponse", partition_index=index, error_code=ErrorCode.none, active_producers=_active(call, log)
+        "PartitionResponse", partition_index=index, error_code=ErrorCode.none, active_producers=_active(call, partition)
     )
 
 
-def _active(call: Call, log: Log) -> tuple[object, ...]:
+def _active(call: Call, partition: Partition) -> tuple[object, ...]:
     return tuple(
         call.make(
             "ProducerState",
@@ -362,5 +362,5 @@ def _active(call: Call, log: Log) -> tuple[object, ...]:
             coordinator_epoch=state.coordinator_epoch,
             current_txn_start_offset=-1 if state.transaction_start is None else state.transaction_start,
         )
-        for state in log.producers.by_id.values()
+        for state in partition.producers.by_id.values()
     )

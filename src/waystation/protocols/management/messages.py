@@ -18,9 +18,10 @@ from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
 from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.protocols.management.shapes import plain
-from waystation.queues.feed import Receipt, Settled, Verdict
+from waystation.queues.feed import Settled, Verdict
 from waystation.queues.shard.queue_feed import Getter
 from waystation.routing.namespace_names import Names
+from waystation.topics.partition import Receipt
 from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties

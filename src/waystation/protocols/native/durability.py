@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import WaystationError
-from waystation.queues.feed import Receipt
+from waystation.topics.partition import Receipt
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import Session, Timing

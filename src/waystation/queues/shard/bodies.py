@@ -14,10 +14,10 @@ import msgspec
 
 from waystation.errors import Corrupt
 from waystation.log import batch as batches
-from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Enqueue, FanOut, Forward
+from waystation.topics.partition import Partition
 
 READ_BYTES = 64 * 1024
 NEAR = 500
@@ -54,10 +54,10 @@ class Block(msgspec.Struct, gc=False):
 class Bodies:
     """One shard's."""
 
-    __slots__ = ("_ahead", "_ahead_cost", "_blocks", "_cost", "_ends", "_log", "_order", "_room")
+    __slots__ = ("_ahead", "_ahead_cost", "_blocks", "_cost", "_ends", "_order", "_partition", "_room")
 
-    def __init__(self, log: Log, room_bytes: int) -> None:
-        self._log = log
+    def __init__(self, partition: Partition, room_bytes: int) -> None:
+        self._partition = partition
         self._room = room_bytes
         self._cost = 0
         self._ends: list[int] = []  # of what was read last
@@ -144,7 +144,7 @@ class Bodies:
             self._read(offset)
             block = self._blocks.get(offset)
             if block is None:
-                raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+                raise Corrupt(f"{self._partition.folder}: there is no message at offset {offset}")
         elif block.ahead:
             self._asked_for(offset, block)
         return block
@@ -161,10 +161,12 @@ class Bodies:
                 try:
                     opened = commands.decode_some(command.messages, indexes)
                 except (msgspec.DecodeError, IndexError) as error:
-                    raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
+                    raise Corrupt(
+                        f"{self._partition.folder}: what is at offset {at} cannot be read: {error}"
+                    ) from error
                 times = [when if isinstance(when, int) else when[index] for index in indexes]
                 return list(zip(times, opened, strict=True))
-        raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+        raise Corrupt(f"{self._partition.folder}: there is no message at offset {offset}")
 
     def taken_ms(self, offset: int, index: int) -> int:
         """When a message was taken in, without opening more than need be."""
@@ -174,7 +176,7 @@ class Bodies:
         for at, command in self._commands(offset, 1):
             if at == offset:
                 return command.taken_ms if isinstance(command.taken_ms, int) else command.taken_ms[index]
-        raise Corrupt(f"{self._log.folder}: there is no message at offset {offset}")
+        raise Corrupt(f"{self._partition.folder}: there is no message at offset {offset}")
 
     def _read(self, offset: int) -> None:
         # Who works through a backlog asks for what lies behind the last that was read; who takes messages from here
@@ -192,7 +194,7 @@ class Bodies:
             try:
                 messages = commands.decode_messages(command.messages)
             except msgspec.DecodeError as error:
-                raise Corrupt(f"{self._log.folder}: what is at offset {at} cannot be read: {error}") from error
+                raise Corrupt(f"{self._partition.folder}: what is at offset {at} cannot be read: {error}") from error
             payloads = sum(len(message.payload) for message in messages)
             queues = len(command.queues) if isinstance(command, FanOut) else 1
             if at == offset:
@@ -202,9 +204,9 @@ class Bodies:
 
     def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | FanOut | Forward]]:
         """The blocks from `offset` on, to the end of its batch or so many bytes."""
-        if offset < self._log.start_offset:
-            raise Gone(f"{self._log.folder}: what was at offset {offset} has been freed")
-        data = self._log.read(offset, max_bytes)
+        if offset < self._partition.start_offset:
+            raise Gone(f"{self._partition.folder}: what was at offset {offset} has been freed")
+        data = self._partition.read(offset, max_bytes)
         found: list[tuple[int, Enqueue | FanOut | Forward]] = []
         for position, header in batches.scan(data):
             if header.control:

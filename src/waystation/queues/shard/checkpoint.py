@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed, WaystationError
-from waystation.log import retention
-from waystation.log.log import Log
 from waystation.queues.shard import snapshot
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.snapshot import Damaged, Head, Part, Tail
@@ -36,13 +34,12 @@ KEPT = 2
 
 
 class Checkpointer:
-    """One shard's. `durable(log, offset)` waits until the log is on the disk up to there."""
+    """One shard's."""
 
-    def __init__(self, shard: Shard, world: World, durable: Callable[[Log, int], Awaitable[object]]) -> None:
+    def __init__(self, shard: Shard, world: World) -> None:
         self._shard = shard
-        self._log = shard.log.log
+        self._partition = shard.log.partition
         self._world = world
-        self._durable = durable
         self._last_bytes = 0  # of the last snapshot
         self._seen_bytes = -1  # how much had been appended then
         self._turn = asyncio.Lock()
@@ -53,7 +50,7 @@ class Checkpointer:
 
     def load(self) -> int:
         """Takes the newest intact snapshot; returns where the replay of the log begins. Blocks."""
-        disk, folder = self._world.disk, self._log.folder
+        disk, folder = self._world.disk, self._partition.folder
         names = sorted(name for name in disk.list(folder) if name.endswith(snapshot.SUFFIX))
         for name in reversed(names):
             path = f"{folder}/{name}"
@@ -69,20 +66,20 @@ class Checkpointer:
             for older in names[: names.index(name)]:
                 self._kept.insert(0, (0, f"{folder}/{older}"))
             return begin
-        if self._log.start_offset > 0:
+        if self._partition.start_offset > 0:
             raise Corrupt(
-                f"{folder}: the log of queues begins at {self._log.start_offset}, but no snapshot of what was before"
-                " can be read; restore the folder from a backup"
+                f"{folder}: the log of queues begins at {self._partition.start_offset}, but no snapshot of what was"
+                " before can be read; restore the folder from a backup"
             )
         return 0
 
     def _load_file(self, path: str) -> int:
         data = self._world.disk.read_file(path) or b""
         begin, queues = snapshot.queues_of(data)
-        if not 0 <= begin <= self._log.written_offset:
-            raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._log.written_offset}")
-        if begin < self._log.start_offset:  # it was removed, and a power cut brought it back
-            raise Damaged(f"it goes on at offset {begin}, but the log begins at {self._log.start_offset}")
+        if not 0 <= begin <= self._partition.visible_offset:
+            raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._partition.visible_offset}")
+        if begin < self._partition.start_offset:  # it was removed, and a power cut brought it back
+            raise Damaged(f"it goes on at offset {begin}, but the log begins at {self._partition.start_offset}")
         for queue in queues.values():
             self._shard.adopt(queue)
         self._last_bytes = len(data)
@@ -96,8 +93,8 @@ class Checkpointer:
             await self._run(force=force, forward=not force if forward is None else forward)
 
     async def _run(self, *, force: bool, forward: bool) -> None:
-        appended = self._log.appended_bytes
-        if appended == self._seen_bytes or self._log.failure is not None:
+        appended = self._partition.appended_bytes
+        if appended == self._seen_bytes or self._partition.failure is not None:
             return
         if not force and self._new_bytes(appended) < max(FIRST_BYTES, self._last_bytes):
             return
@@ -113,17 +110,17 @@ class Checkpointer:
         return appended - self._seen_bytes if self._seen_bytes >= 0 else appended + self._shard.log.replayed_bytes
 
     async def _save(self) -> None:
-        shard, log = self._shard, self._log
-        begin = log.end_offset
+        shard, partition = self._shard, self._partition
+        begin = partition.end_offset
         replay_from = shard.open.first_offset(begin)
-        path = f"{log.folder}/{begin:020d}{snapshot.SUFFIX}"
+        path = f"{partition.folder}/{begin:020d}{snapshot.SUFFIX}"
         beside = f"{path}.new"
         try:
             file = self._world.disk.open(beside, create=True)
             try:
                 await self._world.offload(file.truncate, 0)
                 size = await self._write_pieces(file, replay_from)
-                await self._durable(log, log.end_offset)
+                await partition.until_durable(partition.end_offset)
                 await self._world.offload(file.sync)
             finally:
                 file.close()
@@ -140,7 +137,7 @@ class Checkpointer:
 
     def _name(self, beside: str, path: str) -> None:
         self._world.disk.rename(beside, path)
-        self._world.disk.sync_folder(self._log.folder)
+        self._world.disk.sync_folder(self._partition.folder)
 
     async def _write_pieces(self, file: File, replay_from: int) -> int:
         """Writes all queues, some at a time, so that the loop goes on in between; returns how many bytes that is."""
@@ -160,11 +157,11 @@ class Checkpointer:
         for queue in list(self._shard.queues.values()):
             # What is noted of deliveries is in the dump, so it must lie below the stamp.
             if not parts and not self._shard.log.flush():
-                raise StorageFailed(f"{self._log.folder}: the log takes no more")
+                raise StorageFailed(f"{self._partition.folder}: the log takes no more")
             if self._shard.queues.get(queue.id) is not queue:
                 continue
             self._shard.forget_old_ids(queue, FORGET_IDS)
-            parts += snapshot.parts_of(queue, self._log.end_offset)
+            parts += snapshot.parts_of(queue, self._partition.end_offset)
             count += 1
             if len(parts) >= SLICE_QUEUES:
                 yield count, parts
@@ -177,13 +174,13 @@ class Checkpointer:
     async def _free(self) -> None:
         """Lets go of segments that nobody needs."""
         floor = self._shard.open.first_offset(self._kept[0][0])
-        if len(self._kept) < KEPT or floor <= self._log.start_offset or len(self._log.segments) < 2:
+        if len(self._kept) < KEPT or floor <= self._partition.start_offset or len(self._partition.segment_bases) < 2:
             return
         floor = await self._stragglers.oldest_living(floor)
-        if floor > self._log.start_offset and self._shard.log.flush():
+        if floor > self._partition.start_offset and self._shard.log.flush():
             # What ended the messages below must be durable, or a power cut makes them alive again, and unreadable.
-            await self._durable(self._log, self._log.end_offset)
-            await retention.remove_before(self._log, floor)
+            await self._partition.until_durable(self._partition.end_offset)
+            await self._partition.remove_before(floor)
 
 
 def _write(file: File, parts: list[Part], position: int) -> int:

@@ -24,7 +24,7 @@ import msgspec
 from waystation.errors import Full, StorageFailed, WaystationError
 from waystation.message import Message
 from waystation.queues.backoff import retries
-from waystation.queues.feed import Receipt, Settled, Verdict
+from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import joined
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
@@ -45,6 +45,7 @@ from waystation.queues.shard.commands import (
 from waystation.queues.shard.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
+from waystation.topics.partition import Receipt
 from waystation.world.clock import monotonic_ms
 
 logger = logging.getLogger("waystation.queues")
@@ -91,7 +92,7 @@ class Shard(Upkeep):
     # -- queues come and go -------------------------------------------------------------------------------------------
 
     def declare(self, name: str, settings: QueueSettings) -> tuple[Queue, Receipt]:
-        queue_id = self.log.log.end_offset  # given once: offsets only ascend
+        queue_id = self.log.partition.end_offset  # given once: offsets only ascend
         written = self.log.write([Declare(queue_id, name, settings)])
         queue = self.new_queue(queue_id, name, settings)
         self.touch(queue)
@@ -127,7 +128,9 @@ class Shard(Upkeep):
             wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms)
             if not wanted:
                 # They are kept when the first of their ids is, which may not be yet.
-                return PutResult(queue.newest + 1, 0, duplicates, Receipt(self.log.log, self.log.log.end_offset))
+                return PutResult(
+                    queue.newest + 1, 0, duplicates, Receipt(self.log.partition, self.log.partition.end_offset)
+                )
         size = sum(sizes)
         self._check_room(queue, len(wanted), size)
         first = -1 if producer is not None else queue.newest + 1
@@ -466,7 +469,7 @@ class Shard(Upkeep):
     def on_marker(self, producer_id: int, commit: bool) -> None:
         """The end of a transaction has been written to the log."""
         now_ms = self.world.clock.now_ms()
-        for queue in self.apply_transaction(producer_id, commit, self.log.log.end_offset):
+        for queue in self.apply_transaction(producer_id, commit, self.log.partition.end_offset):
             self._admitted(queue, len(queue), now_ms)
             self._settled(queue)
 

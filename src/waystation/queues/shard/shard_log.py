@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
-from waystation.log.log import Log
-from waystation.queues.feed import Receipt
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Command, HandedOut, Run, Stored, changes_of
+from waystation.topics.partition import Partition, Receipt
 from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.queues")
@@ -45,8 +44,8 @@ class Replayed(NamedTuple):
 class ShardLog:
     """The only writer of its log."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
-        self.log = log
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self.partition = partition
         self.replayed_bytes = 0  # at the start: what no snapshot had
         self._clock = clock
         self._refused: list[Stored] = []  # done in memory, but the disk had no room
@@ -76,11 +75,11 @@ class ShardLog:
             attributes=attributes,
         )
         try:
-            appended = self.log.append(batch, batches.read_header(batch))
+            appended = self.partition.append(batch, batches.read_header(batch))
         except StorageFailed:
             self._keep_waiting([*before, *wanted] if done else before)
             raise
-        return Written(appended.base_offset + len(before), Receipt(self.log, appended.last_offset + 1))
+        return Written(appended.base_offset + len(before), Receipt(self.partition, appended.last_offset + 1))
 
     def note(self, queue_id: int, runs: list[Run]) -> None:
         """These were handed out; written before anything else is."""
@@ -131,12 +130,12 @@ class ShardLog:
 
     def replay(self, offset: int) -> Iterator[Replayed]:
         """Everything from `offset` on. A damaged batch is passed over, with a word in the log file."""
-        log = self.log
-        offset = max(offset, log.start_offset)
+        partition = self.partition
+        offset = max(offset, partition.start_offset)
         told = ""
-        while offset < log.written_offset:
+        while offset < partition.visible_offset:
             try:
-                for data, header in log.batches_from(offset):
+                for data, header in partition.batches_from(offset):
                     offset = header.last_offset + 1
                     self.replayed_bytes += len(data)
                     if header.control:

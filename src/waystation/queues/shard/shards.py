@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from waystation.errors import WaystationError
-from waystation.log.log import Log
 from waystation.observe.meters import DeathMeter
 from waystation.queues.shard.checkpoint import Checkpointer
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.shard_log import ShardLog
+from waystation.topics.partition import Partition
 from waystation.world import World
 
 logger = logging.getLogger("waystation.queues")
@@ -26,23 +26,28 @@ class Shards(Sequence[Shard]):
 
     def __init__(
         self,
-        logs: Sequence[Log],
+        partitions: Sequence[Partition],
         world: World,
         *,
         cache_bytes: int,
         on_dead: Callable[[int, Queue], None],
-        durable: Callable[[Log, int], Awaitable[object]],
         deaths: DeathMeter | None = None,
     ) -> None:
         self._world = world
         self._shards = [
-            Shard(index, ShardLog(log, world.clock), world, cache_bytes=cache_bytes // len(logs), on_dead=on_dead)
-            for index, log in enumerate(logs)
+            Shard(
+                index,
+                ShardLog(partition, world.clock),
+                world,
+                cache_bytes=cache_bytes // len(partitions),
+                on_dead=on_dead,
+            )
+            for index, partition in enumerate(partitions)
         ]
         if deaths is not None:
             for shard in self._shards:
                 shard.deaths = deaths
-        self.checkpointers = [Checkpointer(shard, world, durable) for shard in self._shards]
+        self.checkpointers = [Checkpointer(shard, world) for shard in self._shards]
         self._task: asyncio.Task[None] | None = None
         self._under_way: asyncio.Task[None] | None = None
 

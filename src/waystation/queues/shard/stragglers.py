@@ -36,7 +36,7 @@ class Stragglers:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._log = shard.log.log
+        self._partition = shard.log.partition
         self._again_at = 0  # appended by then: time to look again
 
     async def oldest_living(self, limit: int) -> int:
@@ -51,23 +51,24 @@ class Stragglers:
 
     async def write_forward(self) -> None:
         """Moves stragglers out of the oldest segments when most of the log is dead."""
-        log = self._log
-        if len(log.segments) < 3 or log.appended_bytes < self._again_at:
+        partition = self._partition
+        if len(partition.segment_bases) < 3 or partition.appended_bytes < self._again_at:
             return
-        if log.size_bytes < 4 * await self._living_bytes() + 2 * log.settings.segment_bytes:
+        if partition.size_bytes < 4 * await self._living_bytes() + 2 * partition.topic.settings.segment_bytes:
             return
-        boundary = log.segments[len(log.segments) // 2].base_offset
+        bases = partition.segment_bases
+        boundary = bases[len(bases) // 2]
         written = 0
         for place in self._chunks():
             if place is None:
                 await asyncio.sleep(0)
             elif self._floor(*place, boundary) < boundary:
                 written += await self._move_chunk(*place)
-                self._again_at = log.appended_bytes + NEW_BYTES_FOR_EACH * written
+                self._again_at = partition.appended_bytes + NEW_BYTES_FOR_EACH * written
                 if written >= FORWARD_BYTES:
                     break
         if written:
-            logger.info("stragglers written forward: %s bytes=%d", log.folder, written)
+            logger.info("stragglers written forward: %s bytes=%d", partition.folder, written)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class Stragglers:
         if places is None:
             return limit
         floor = places.floor(number)
-        if floor >= self._log.start_offset:
+        if floor >= self._partition.start_offset:
             return floor
         # The index of what is dead may point to what is gone already; look at the living alone.
         return min((block[2] for run in _alive(queue, number) for block in places.blocks(*run)), default=limit)
@@ -126,7 +127,7 @@ class Stragglers:
             try:
                 written += self._move(queue, runs)
             except (Corrupt, StorageFailed) as error:
-                if self._log.failure is not None:
+                if self._partition.failure is not None:
                     raise
                 logger.error("messages cannot be written forward, their segment stays: queue=%r: %s", queue.name, error)
                 break

@@ -44,7 +44,7 @@ class Upkeep:
         self.index = index
         self.log = shard_log
         self.world = world
-        self.bodies = Bodies(shard_log.log, cache_bytes)
+        self.bodies = Bodies(shard_log.partition, cache_bytes)
         self.queues: dict[int, Queue] = {}
         self.open = OpenTransactions()
         # Queues are known to them by number, so that one that is deleted is not kept for the sake of its next moment.
