@@ -50,6 +50,9 @@ MUCH_BYTES = 128 * 1024
 """When a read gives more, the next one is for the next turn of the loop, which would otherwise read on at once; or for
 a turn of the line of long work, if somebody else has read much in this one."""
 
+FEW_BYTES = 4 * 1024
+"""A read that gives no more is from somebody who asks for little and waits for the answer."""
+
 FIRST_ANSWER_BYTES = 1024 * 1024
 """Of messages in one answer to a client that has read nothing large yet: what Kafka's consumers ask of a partition."""
 

@@ -96,6 +96,13 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = False
         self._after()
 
+    @property
+    def others_wait(self) -> bool:
+        return self._door.budgets.long_work.others_wait(self)
+
+    def asked(self) -> None:
+        self._door.budgets.long_work.asked(self)
+
     def eof_received(self) -> bool:
         return False
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
-from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.http.calls import AnyRoute, Stream
 from waystation.protocols.http.engine import Broken, Engine, Expects, Request
 from waystation.protocols.http.events import EventStream
@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._received += len(data)
         if self._engine.between_requests:
             self.last_active_s = self._door.now_s()
+        if len(data) <= FEW_BYTES:
+            self._door.budgets.long_work.asked(self)
         self._unparsed = self._unparsed + data if self._unparsed else data
         if len(data) >= MUCH_BYTES and not self._much:
             self._much = True
