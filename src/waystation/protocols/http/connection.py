@@ -213,11 +213,12 @@ class Connection(asyncio.Protocol):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._granted = granted
-        if not self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None)):
-            await granted
+        at_once = self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None))
+        if not at_once:
+            await granted  # and its turn
         if route.waits:
             self._unsent.drop()
-        elif self._door.budgets.long_work.taken:
+        elif at_once and self._door.budgets.long_work.taken:
             await self._door.budgets.long_work.turn()
 
     async def rest(self, size: int) -> None:
