@@ -221,6 +221,11 @@ class Connection(asyncio.Protocol):
         elif at_once and self._door.budgets.long_work.taken:
             await self._door.budgets.long_work.turn()
 
+    @property
+    def others_wait(self) -> bool:
+        """Whether other clients wait for answers, so that the steps of a long one are to be short."""
+        return self._door.budgets.long_work.others_wait(self)
+
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
         self._making = True
