@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tests.protocols.test_long_work import TURNS, ByHand
 from waystation.protocols.budget import CHECK_S, FREE_BYTES, HOLD_S, SMALL_BYTES, STALL_S, Budget, Share
+from waystation.world.long_work import LongWork
 
 MIB = 1024 * 1024
 TOTAL = 100 * MIB
@@ -46,11 +48,18 @@ class Client:
 
 def run(story: Callable[[Budget, LoopClock], Awaitable[None]]) -> None:
     clock = LoopClock()
-    asyncio.run(_awaited(story(Budget(lambda: TOTAL, clock, "a test"), clock)))
+    line = LongWork(clock.monotonic)
+    asyncio.run(_awaited(story(Budget(lambda: TOTAL, clock, "a test", line), clock)))
 
 
 async def _awaited(story: Awaitable[None]) -> None:
     await story
+
+
+async def turns() -> None:
+    """As many as it takes those who were given room to hear of it."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 def test_what_is_small_enough_is_never_counted() -> None:
@@ -84,7 +93,7 @@ def test_small_ones_do_not_keep_a_large_one_out() -> None:
         for client in small[:10]:
             client.share.drop()
             assert not Client(budget).share.want(SMALL_BYTES)  # more than the reserve is in use by small ones
-        await asyncio.sleep(0)
+        await turns()
         assert large.granted == 1
 
     run(story)
@@ -97,13 +106,30 @@ def test_room_is_given_in_the_order_of_asking_and_one_who_leaves_is_passed_over(
         assert not any(client.share.want(MAIN) for client in waiting)
         waiting[0].share.drop()
         first.share.drop()
-        await asyncio.sleep(0)
+        await turns()
         assert [client.granted for client in waiting] == [0, 1, 0]
         waiting[1].share.drop()
-        await asyncio.sleep(0)
+        await turns()
         assert [client.granted for client in waiting] == [0, 1, 1]
 
     run(story)
+
+
+def test_those_who_were_given_room_at_once_go_on_one_at_a_time() -> None:
+    async def story() -> None:
+        line = ByHand()
+        budget = Budget(lambda: TOTAL, LoopClock(), "a test", line)
+        first, *waiting = [Client(budget) for _ in range(4)]
+        assert first.share.want(MAIN)
+        assert not any(client.share.want(20 * MIB) for client in waiting)
+        first.share.drop()
+        assert budget.used == 60 * MIB, "all of them have their room"
+        await line.turns()
+        for gone_on in range(1, len(waiting) + 1):
+            assert [client.granted for client in waiting] == [1] * gone_on + [0] * (len(waiting) - gone_on)
+            await line.rested()
+
+    asyncio.run(story())
 
 
 def test_what_is_larger_than_all_there_is_gets_its_turn_alone() -> None:
@@ -112,7 +138,7 @@ def test_what_is_larger_than_all_there_is_gets_its_turn_alone() -> None:
         assert before.share.want(2 * MIB)
         assert not huge.share.want(2 * TOTAL)
         before.share.drop()
-        await asyncio.sleep(0)
+        await turns()
         assert huge.granted == 1
 
     run(story)
@@ -124,7 +150,7 @@ def test_one_who_moves_nothing_is_ended_when_somebody_waits_and_not_before() -> 
         assert stuck.share.want(40 * MIB)
         assert busy.share.want(30 * MIB)
         clock.now_s = 1000.0
-        await asyncio.sleep(0)
+        await turns()
         assert not stuck.ended
         stuck.share.renew()
         busy.share.renew()
@@ -134,7 +160,7 @@ def test_one_who_moves_nothing_is_ended_when_somebody_waits_and_not_before() -> 
             budget.check()
             clock.now_s += CHECK_S
         assert (stuck.ended, busy.ended) == (True, False)
-        await asyncio.sleep(0)
+        await turns()
         assert waits.granted == 1
 
     run(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.world.long_work import MOST_REST_S, LongWork
+from waystation.world.long_work import LATELY_S, MOST_REST_S, LongWork
 
 TURNS = 10
 """More than a step and what it leaves for the next turn take."""
@@ -187,6 +187,24 @@ def test_behind_a_short_step_others_who_work_get_as_much_time() -> None:
         assert len(line.rests) == 1
 
     asyncio.run(story())
+
+
+def test_others_wait_if_another_than_oneself_has_asked_lately() -> None:
+    line = ByHand()
+    line.now_s = 100.0
+    busy, one, two = object(), object(), object()
+    assert not line.others_wait(busy), "nobody has ever asked"
+    line.asked(busy)
+    assert not line.others_wait(busy), "only oneself"
+    assert line.others_wait(one)
+    line.now_s += LATELY_S / 2
+    line.asked(one)
+    line.asked(busy)
+    line.asked(busy)
+    assert line.others_wait(busy), "somebody else did before"
+    line.now_s += 2 * LATELY_S
+    assert not line.others_wait(busy), "that was long ago"
+    assert not line.others_wait(two)
 
 
 def test_the_line_goes_on_by_itself() -> None:

@@ -1,4 +1,5 @@
-"""Of many who send large requests at once, one reads on in a turn of the loop: by Kafka's protocol, and natively."""
+"""Of many who send large requests at once, one reads on in a turn of the loop: by Kafka's protocol, and natively. Who
+sends a small one is known to wait for its answer, by those who have much to do."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.protocol import MAGIC
-from waystation.protocols.budget import Budgets
+from waystation.protocols.budget import FEW_BYTES, Budgets
 from waystation.protocols.kafka.connection import Connection as KafkaConnection
 from waystation.protocols.kafka.server import KafkaDoor
 from waystation.protocols.native.binary import BinaryTalk
@@ -69,6 +70,31 @@ def send(connection: Any, data: bytes) -> int:
         connection.buffer_updated(size)
         at += size
     return at
+
+
+@pytest.mark.parametrize("made", [kafka_of, native_of])
+def test_one_who_sends_little_is_waiting_as_others_see_it(tmp_path: Path, made: Any) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            line = ByHand()
+            budgets = Budgets(broker.settings, broker.world.clock)
+            budgets.long_work = line
+            line.now_s = 100.0
+            (large, data), (little, _) = made(broker, budgets), made(broker, budgets)
+            large.connection_made(Wire())
+            little.connection_made(Wire())
+            send(large, data[: FEW_BYTES + 1])
+            assert not line.others_wait(little)
+            send(little, data[:FEW_BYTES])
+            assert line.others_wait(large)
+            assert not line.others_wait(little)
+            large.connection_lost(None)
+            little.connection_lost(None)
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("made", [kafka_of, native_of])

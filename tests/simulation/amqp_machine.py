@@ -33,6 +33,7 @@ class SimConnection:
     host = ("127.0.0.1", 5672)
     congested = False
     full = False
+    others_wait = False
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
@@ -40,6 +41,9 @@ class SimConnection:
         self.session = Session(broker, self, name, [], Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes))
 
     # -- what the session asks ----------------------------------------------------------------------------------------
+
+    def asked(self) -> None:
+        pass
 
     def to_flush(self) -> None:
         if not self._flushing:

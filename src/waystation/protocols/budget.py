@@ -50,6 +50,9 @@ MUCH_BYTES = 128 * 1024
 """When a read gives more, the next one is for the next turn of the loop, which would otherwise read on at once; or for
 a turn of the line of long work, if somebody else has read much in this one."""
 
+FEW_BYTES = 4 * 1024
+"""A read that gives no more is from somebody who asks for little and waits for the answer."""
+
 FIRST_ANSWER_BYTES = 1024 * 1024
 """Of messages in one answer to a client that has read nothing large yet: what Kafka's consumers ask of a partition."""
 
@@ -70,8 +73,9 @@ class Owner(Protocol):
 class Budget:
     """One direction's."""
 
-    def __init__(self, total: Callable[[], int], clock: Clock, what: str) -> None:
+    def __init__(self, total: Callable[[], int], clock: Clock, what: str, long_work: LongWork) -> None:
         self._total = total
+        self._long_work = long_work
         self._now_s = clock.monotonic
         self._what = what
         self._since_s: dict[Share, float] = {}  # who holds something, the oldest first
@@ -155,14 +159,15 @@ class Budget:
             self._grant()
 
     def _grant(self) -> None:
-        """To those who wait, each kind in its order."""
+        """To those who wait, each kind in its order. What they waited for is long, and there may be many of them: they
+        go on one at a time."""
         for line in self._lines:
             while line and self.fits(line[0], line[0].wanted):
                 share = line.popleft()
                 size, share.wanted = share.wanted, 0
                 self.set(share, size)
                 self.renew(share)
-                asyncio.get_running_loop().call_soon(share.granted)
+                self._long_work.then(share.granted)
 
     @property
     def _short(self) -> bool:
@@ -210,7 +215,7 @@ class Share:
         return size <= max(FREE_BYTES, self.size) or self._budget.take(self, size, then)
 
     def granted(self) -> None:
-        """In a turn of its own; it may have been dropped meanwhile."""
+        """In its turn of the line of long work; it may have been dropped meanwhile."""
         then, self.then = self.then, None
         if then is not None:
             then()
@@ -262,10 +267,16 @@ class Budgets:
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.long_work = LongWork(clock.monotonic)
         self.requests = Budget(
-            lambda: settings.integer("queued.max.request.bytes"), clock, "a request that does not come to its end"
+            lambda: settings.integer("queued.max.request.bytes"),
+            clock,
+            "a request that does not come to its end",
+            self.long_work,
         )
         self.unsent = Budget(
-            lambda: settings.integer("waystation.unsent.max.bytes"), clock, "what it was sent and does not read"
+            lambda: settings.integer("waystation.unsent.max.bytes"),
+            clock,
+            "what it was sent and does not read",
+            self.long_work,
         )
 
     def read_much(self, then: Callable[[], None]) -> None:

@@ -9,6 +9,9 @@ A step that was short is followed by the next one at once if nobody else had any
 whoever comes then waits for one short step at most, and those in the line lose no time to nobody. If nobody is in the
 line then, it is free again: one who reads much, alone, in steps that are short, does not meet it.
 
+It also knows whether anybody waits for small answers (`asked`): whoever has much to do looks there how long a step may
+be. A step has a price of its own, so it is long while nobody is hurt by it.
+
 Constructed once per broker, beside the budgets of memory that connections share. All calls are for the loop's thread.
 """
 
@@ -27,6 +30,10 @@ SHORT_STEP_S = 0.0015
 IDLE_TURN_S = 0.00005
 """A turn in which anybody is served takes longer."""
 
+LATELY_S = 0.1
+"""Who asked for something this short a time ago is likely to ask again soon. Whoever asks less often meets a long step
+at times; a longer time would make work dear for others for one who has asked once."""
+
 
 class LongWork:
     """The line. `short_s`: how long a step is at most that needs no rest behind it while nobody else works."""
@@ -37,6 +44,7 @@ class LongWork:
         self._took_s = 0.0
         self._line: deque[Callable[[], None]] = deque()
         self._began_s = 0.0
+        self._asked = ((0, -LATELY_S), (0, -LATELY_S))  # who last did, and when; and the last one who is another
         self.taken = False
         """Whether somebody had a long step just now, or will have one next: another one should get in the line."""
 
@@ -62,6 +70,17 @@ class LongWork:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.then(lambda: None if granted.done() else granted.set_result(None))
         await granted
+
+    def asked(self, who: object) -> None:
+        """A connection has asked for little, and waits for the answer."""
+        last, before = self._asked
+        self._asked = ((id(who), self._now_s()), before if last[0] == id(who) else last)
+
+    def others_wait(self, who: object) -> bool:
+        """Whether another connection has asked for little lately: then the steps of those who have much to do are to
+        be as short as they can be, since it waits for each of them that it meets."""
+        (last, last_s), (_, before_s) = self._asked
+        return self._now_s() - (last_s if last != id(who) else before_s) < LATELY_S
 
     def _next(self) -> None:
         if not self._line:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.protocols.amqp.kit import HEADER, method, publish, raw
-from waystation.protocols.amqp.engine import FRAME_MAX, FRAMES_PER_TURN, OTHERS_PER_TURN, Engine
+from waystation.protocols.amqp.engine import (
+    FRAME_MAX,
+    FRAMES_PER_TURN,
+    OTHERS_PER_TURN,
+    SHORT_FRAMES,
+    SHORT_OTHERS,
+    Engine,
+)
 from waystation.protocols.amqp.events import (
     CHANNEL_MOVES,
     CONNECTION_MOVES,
@@ -247,6 +254,34 @@ def test_what_fits_into_a_turn_is_read_in_one() -> None:
     assert given.more, "there are bytes behind them; whether they are a frame is seen in the next turn"
     assert given.receive(b"") == []
     assert not given.more
+
+
+def test_a_short_turn_reads_few_frames_and_the_next_goes_on_where_it_was() -> None:
+    given = engine()
+    acks = [ack_frame(1, tag, False) for tag in range(3 * SHORT_FRAMES)]
+    tags: list[int] = []
+    for short, count in ((True, SHORT_FRAMES), (True, SHORT_FRAMES), (False, SHORT_FRAMES)):
+        events = given.receive(b"" if tags else b"".join(acks), short=short)
+        assert len(events) == count
+        tags += [event.tag for event in events if isinstance(event, Acked)]
+        assert given.unread == sum(map(len, acks[len(tags) :]))
+    assert tags == list(range(3 * SHORT_FRAMES))
+    assert not given.more
+
+
+def test_bytes_that_come_between_two_short_turns_are_behind_those_that_wait() -> None:
+    given = engine()
+    acks = [ack_frame(1, tag, False) for tag in range(2 * SHORT_FRAMES)]
+    first = given.receive(b"".join(acks[:-1]) + acks[-1][:5], short=True)
+    rest = given.receive(acks[-1][5:])
+    assert [event.tag for event in (*first, *rest) if isinstance(event, Acked)] == list(range(2 * SHORT_FRAMES))
+
+
+def test_a_short_turn_is_shorter_still_for_what_takes_longer() -> None:
+    given = engine()
+    given.receive(publish(1, b"x" * (SHORT_OTHERS + 10), "queue", frame_max=9), short=True)
+    assert given.more
+    assert len(given.receive(b"")) == 1
 
 
 def test_a_fault_behind_many_frames_is_met_in_its_turn() -> None:

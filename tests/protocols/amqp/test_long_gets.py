@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
-from benchmarks.amqp_wire import AmqpWire, method, short
+from benchmarks.amqp_wire import AmqpWire, frame, method, short
 from tests.protocols.test_long_work import ByHand
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.message import Message
 from waystation.protocols.amqp.connection import Connection
+from waystation.protocols.amqp.engine import SHORT_FRAMES
 from waystation.protocols.amqp.server import AmqpDoor
 from waystation.protocols.budget import Budgets
 
@@ -125,5 +127,40 @@ def test_what_fills_the_buffer_is_not_followed_by_more_in_the_same_turn(tmp_path
         async with asyncio.timeout(30):
             while not client.wire.reading:
                 await line.rested()
+
+    with_door(tmp_path, story)
+
+
+def test_a_publish_makes_turns_of_others_short_until_nobody_waits(tmp_path: Path) -> None:
+    async def story(door: AmqpDoor, line: ByHand) -> None:
+        ordinary, busy = Client(door), Client(door)
+        publish = AmqpWire().put(1, "short", [b"x"])
+        line.now_s = 100.0
+        assert not busy.connection.others_wait
+        ordinary.send(publish)
+        assert busy.connection.others_wait
+        assert not ordinary.connection.others_wait
+        busy.send(publish * 2 * SHORT_FRAMES)
+        assert not busy.wire.reading, "the rest is for another turn"
+        line.now_s = 200.0
+        await line.turns()
+        assert busy.wire.reading, "nobody waits: it is read in one"
+
+    with_door(tmp_path, story)
+
+
+def test_large_messages_of_many_are_read_one_after_another(tmp_path: Path) -> None:
+    async def story(door: AmqpDoor, line: ByHand) -> None:
+        head = method(60, 40, b"\x00\x00" + short("") + short("short") + b"\x00")
+        head += frame(2, 1, Struct(">HHQH").pack(60, 0, 8 * 1024 * 1024, 0))
+        much = (head + frame(3, 1, bytes(100_000)) * 3)[: len(door.buffer)]
+        clients = [Client(door) for _ in range(4)]
+        await line.turns()
+        for client in clients:
+            client.send(much)
+        await line.turns()
+        for reading in range(1, len(clients) + 1):
+            assert sum(client.wire.reading for client in clients) == reading
+            await line.rested()
 
     with_door(tmp_path, story)

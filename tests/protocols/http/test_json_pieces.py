@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.protocols.http import desk
-from waystation.protocols.http.calls import STEP_BYTES
+from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES
 from waystation.protocols.http.connection import Connection
 from waystation.protocols.http.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
 from waystation.protocols.http.replies import encode_json, reply_bytes
@@ -58,8 +59,9 @@ def test_an_ordinary_answer_with_messages_is_a_handful_of_pieces() -> None:
 class Rests:
     """A connection that counts how often others got their turn, and what it was told to hold."""
 
-    def __init__(self, goes_after: int = 10_000) -> None:
+    def __init__(self, goes_after: int = 10_000, *, others_wait: bool = False) -> None:
         self.sizes: list[int] = []
+        self.others_wait = others_wait
         self._goes_after = goes_after
 
     @property
@@ -83,6 +85,15 @@ def test_others_get_a_turn_after_each_step_of_a_long_answer_and_what_is_held_is_
     assert len(rests.sizes) >= whole // (STEP_BYTES + 6 * PIECE_CHARS) - 1
     assert rests.sizes[0] >= 9 * 900_000, "the text that is not made yet counts as well"
     assert rests.sizes == sorted(rests.sizes)
+
+
+def test_while_others_wait_for_short_answers_the_steps_of_a_long_one_are_shorter() -> None:
+    answer = {"messages": [{"payload": "x" * 900_000}] * 9}
+    alone, beside = Rests(), Rests(others_wait=True)
+    assert made(answer, alone) == made(answer, beside)
+    steps = [later - before for before, later in pairwise(beside.sizes)]
+    assert max(steps) <= SHORT_STEP_BYTES + PIECE_CHARS
+    assert len(beside.sizes) > 1.5 * len(alone.sizes)
 
 
 def test_an_ordinary_answer_is_made_in_one_turn() -> None:

@@ -65,6 +65,10 @@ MOST_IN_FLIGHT = 8 * 1024 * 1024
 """Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
 MOST_OUT_BYTES = 1024 * 1024
 """Messages that are written at the end of this turn of the loop; with more, they are written at once."""
+FEW_EVENTS = 8
+"""In one read, which is no part of something longer: from a client that sends little and waits for the answer."""
+ASKING = (Published, Method)
+"""What such a client sends first. Not acks, which are not answered, and no handshake, which comes before much too."""
 PUBLISH = "basic.publish"
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
 
@@ -82,6 +86,13 @@ class Outside(Protocol):
     @property
     def full(self) -> bool:
         """Whether the peer has to read before it is sent another message."""
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether other clients wait for answers, so that this one's turns are to be short."""
+
+    def asked(self) -> None:
+        """The peer sends little, and waits for the answer."""
 
     def to_flush(self) -> None:
         """There is something in `out`; it is to be written when this turn is over."""
@@ -151,7 +162,11 @@ class Session:
             if CLOSE_OK in data:
                 self.outside.over()
             return
-        self._events.extend(self.engine.receive(data))
+        begins = not self.engine.unread
+        events = self.engine.receive(data, short=self.outside.others_wait)
+        if begins and 0 < len(events) <= FEW_EVENTS and isinstance(events[0], ASKING):
+            self.outside.asked()
+        self._events.extend(events)
         self.work()
 
     @property

@@ -56,6 +56,8 @@ Outcome = Reply | Stream | msgspec.Struct | dict[str, Any] | None
 """A struct or a dict is answered as JSON with the route's status; None as 204."""
 
 
+SHORT_STEP_BYTES = 64 * 1024
+"""Of a long answer, while other clients wait for short ones: they meet a step in each of the turns that they need."""
 STEP_BYTES = 128 * 1024
 """Of an answer; when it is longer, others get their turn before it goes on."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
-from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.http.calls import AnyRoute, Stream
 from waystation.protocols.http.engine import Broken, Engine, Expects, Request
 from waystation.protocols.http.events import EventStream
@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._received += len(data)
         if self._engine.between_requests:
             self.last_active_s = self._door.now_s()
+        if len(data) <= FEW_BYTES:
+            self._door.budgets.long_work.asked(self)
         self._unparsed = self._unparsed + data if self._unparsed else data
         if len(data) >= MUCH_BYTES and not self._much:
             self._much = True
@@ -211,12 +213,18 @@ class Connection(asyncio.Protocol):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._granted = granted
-        if not self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None)):
-            await granted
+        at_once = self._unsent.want(LARGEST_ANSWER, lambda: granted.set_result(None))
+        if not at_once:
+            await granted  # and its turn
         if route.waits:
             self._unsent.drop()
-        elif self._door.budgets.long_work.taken:
+        elif at_once and self._door.budgets.long_work.taken:
             await self._door.budgets.long_work.turn()
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether other clients wait for answers, so that the steps of a long one are to be short."""
+        return self._door.budgets.long_work.others_wait(self)
 
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes; they count."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import Invalid, WaystationError
 from waystation.protocols.http.bodies import read_messages, with_trace
 from waystation.protocols.http.calls import (
+    SHORT_STEP_BYTES,
     STEP_BYTES,
     AnyRoute,
     Call,
@@ -162,7 +163,7 @@ async def _made_in_turns(outcome: Any, status: int, connection: Connection) -> R
     made = said = 0
     text = -1
     for piece in json_pieces(outcome):
-        if made - said > STEP_BYTES:
+        if made - said > (SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES):
             text, said = chars_of(outcome) if text < 0 else text, made
             await connection.rest(text + made)
             if connection.gone:

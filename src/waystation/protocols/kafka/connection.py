@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.histogram import Histogram
-from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
@@ -122,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._engine.received(nbytes)
+        if nbytes <= FEW_BYTES:
+            self._door.budgets.long_work.asked(self)
         self._work()
         if nbytes >= MUCH_BYTES and self._engine.awaited > SMALL_BYTES and not self._much:
             self._much = True

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.protocols.budget import FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.native.intake import KEPT_BUFFER
 from waystation.protocols.native.session import ANSWER_BYTES
 
@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._talk.intake.received(nbytes)
+        if nbytes <= FEW_BYTES:
+            self._budgets.long_work.asked(self)
         self._work()
         if nbytes >= MUCH_BYTES and self._talk.intake.unread > SMALL_BYTES and not self._much:
             self._much = True
