@@ -157,7 +157,6 @@ def test_a_partition_is_the_only_handle_of_its_log() -> None:
         f"{path.relative_to(PACKAGE)}:{line}: {what}"
         for path in python_files(PACKAGE)
         if path.relative_to(PACKAGE).parts[0] not in ("topics", "log")
-        and str(path.relative_to(PACKAGE)) not in LOG_KEEPERS
         for line, what in takes_the_log(path.read_text())
     ]
     assert found == []
