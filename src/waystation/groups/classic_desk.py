@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
 
 from waystation.errors import WaystationError
@@ -32,6 +32,7 @@ from waystation.groups.errors import (
     InvalidGroupRequest,
     InvalidSessionTimeout,
     MemberIdRequired,
+    NotCoordinator,
     RebalanceInProgress,
     UnknownMember,
 )
@@ -71,8 +72,12 @@ class _Waiting(Generic[A]):
             del self._futures[key]
 
     def close(self) -> None:
-        for key in list(self._futures):
-            self.answer(key, CoordinatorUnavailable("the broker is stopping"), durably=False)
+        self.end(lambda _: True, CoordinatorUnavailable("the broker is stopping"))
+
+    def end(self, concerns: Callable[[str], object], error: WaystationError) -> None:
+        """Answers everybody of these groups with an error."""
+        for key in [key for key in self._futures if concerns(key[0])]:
+            self.answer(key, error, durably=False)
 
 
 class ClassicDesk:
@@ -93,6 +98,12 @@ class ClassicDesk:
     def close(self) -> None:
         self._joins.close()
         self._syncs.close()
+
+    def drop(self, groups: Container[str]) -> None:
+        """Another broker coordinates these groups: whoever waits is told to ask there."""
+        error = NotCoordinator("this broker is not the group's coordinator any more; ask which one is")
+        self._joins.end(groups.__contains__, error)
+        self._syncs.end(groups.__contains__, error)
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """Returns when the next generation is made. Raises MemberIdRequired to have the client ask again."""

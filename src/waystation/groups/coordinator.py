@@ -40,6 +40,7 @@ from waystation.groups.history import GroupHistory
 from waystation.groups.offset_desk import OffsetDesk
 from waystation.groups.records import partition_for
 from waystation.groups.settings import GroupSettings
+from waystation.groups.shard import GroupShard
 from waystation.groups.shards import GroupShards
 from waystation.log.state import StateLog
 from waystation.world import Clock, Random
@@ -75,6 +76,7 @@ class GroupCoordinator:
         self._expiry: asyncio.Task[None] | None = None
         self._look_at_topics: asyncio.Handle | None = None
         self._on_resolved: Callable[[set[str]], None] | None = None
+        self._started = False
         self._closed = False
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -105,20 +107,42 @@ class GroupCoordinator:
         self._shards.taken = taken
 
     def recover(self, logs: Iterable[StateLog]) -> None:
-        """Replays the partitions that exist. Before `start`."""
+        """A broker alone leads all partitions: those that exist are replayed, the others are empty. Before `start`."""
+        for shard in self._shards:
+            shard.led = True
         for state_log in logs:
-            self._shards[state_log.partition].replay(state_log)
+            self.lead(state_log)
+
+    def lead(self, state_log: StateLog) -> None:
+        """This broker coordinates the groups of a partition from now on: they are what its log says. Blocks."""
+        shard = self._shards[state_log.partition]
+        shard.replay(state_log)
+        if self._started:
+            self._start_sessions(shard)
+            self._topics_changed()
+
+    def drop(self, partition: int) -> None:
+        """Another broker coordinates the groups of the partition: whoever waits is told, and they are forgotten."""
+        shard = self._shards[partition]
+        self._classic.drop(shard.groups)
+        for group_id in shard.groups:
+            self._alarm.set(group_id, None)
+        shard.drop()
 
     def start(self) -> None:
         """Sessions begin: members that the log remembers have a full session timeout to show up."""
-        now_ms = self._shards.now_ms()
+        self._started = True
         for shard in self._shards:
-            for group in shard.groups.values():
-                group.start_sessions(now_ms)
-                self._alarm.set(group.group_id, group.next_deadline_ms())
+            self._start_sessions(shard)
         self.topics.subscribe_changes(self._topics_changed)
         self._topics_changed()
         self._expiry = asyncio.get_running_loop().create_task(self._expire_forever(), name="group-expiry")
+
+    def _start_sessions(self, shard: GroupShard) -> None:
+        now_ms = self._shards.now_ms()
+        for group in shard.groups.values():
+            group.start_sessions(now_ms)
+            self._alarm.set(group.group_id, group.next_deadline_ms())
 
     async def close(self) -> None:
         """Ends the timers and answers everybody who waits. Groups stay as they are, in the log."""

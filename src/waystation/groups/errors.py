@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from waystation.errors import Conflict, Full, Invalid, NotFound, TooLarge, Unavailable
+from waystation.errors import Conflict, Full, Invalid, NotFound, NotLeader, TooLarge, Unavailable
 
 
 class UnknownMember(NotFound):
     """The member is not, or no longer, in the group; it has to join anew with an empty member id."""
 
     kafka_code: ClassVar[str | None] = "UNKNOWN_MEMBER_ID"
+
+
+class NotCoordinator(NotLeader):
+    """Another broker is the group's coordinator; ask for it again (FindCoordinator)."""
+
+    kafka_code: ClassVar[str | None] = "NOT_COORDINATOR"
 
 
 class UnknownGroup(NotFound):

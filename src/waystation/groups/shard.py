@@ -1,5 +1,7 @@
 """The groups and offsets of one `__consumer_offsets` partition, and the log they are kept in.
 
+It has groups only while this broker leads the partition: `replay` begins with what the log says, `drop` forgets it all.
+
 A change is made in memory and appended here in one go, without awaiting in between, so memory and log agree on the
 order of things; whoever promises a client something then awaits `durable`. Replay goes through `apply`.
 
@@ -16,7 +18,7 @@ from waystation.groups import records
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_states import State
 from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import CoordinatorUnavailable
+from waystation.groups.errors import CoordinatorUnavailable, NotCoordinator
 from waystation.groups.offsets import OffsetStore
 from waystation.groups.records import Record
 from waystation.groups.settings import GroupSettings
@@ -37,6 +39,7 @@ class GroupShard:
         self.offsets = OffsetStore()
         self._open_log = open_log
         self._log: StateLog | None = None
+        self.led = False
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -53,6 +56,8 @@ class GroupShard:
 
     async def durable(self) -> None:
         """Returns when everything written so far is on disk. Raises CoordinatorUnavailable if it will not be."""
+        if not self.led:
+            raise NotCoordinator("this broker is not the group's coordinator any more; ask which one is")
         if self._log is None:
             return
         try:
@@ -117,10 +122,18 @@ class GroupShard:
     def replay(self, state_log: StateLog) -> None:
         """Rebuilds everything from the log, which is used for writing from then on."""
         self._log = state_log
+        self.led = True
         for batch in state_log.replay():
             self.apply(batch)
         for group_id in self.offsets.groups():
             self.groups.setdefault(group_id, ClassicGroup(group_id, self.settings))
+
+    def drop(self) -> None:
+        """Another broker leads the partition: what is here is not true any more."""
+        self.led = False
+        self._log = None
+        self.groups.clear()
+        self.offsets = OffsetStore()
 
     def apply(self, batch: StateBatch) -> None:
         if batch.control is not None:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from waystation.groups.calls import TopicView
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import InconsistentProtocol, InvalidGroupId, InvalidGroupRequest, TooManyGroups
+from waystation.groups.errors import (
+    InconsistentProtocol,
+    InvalidGroupId,
+    InvalidGroupRequest,
+    NotCoordinator,
+    TooManyGroups,
+)
 from waystation.groups.history import GroupHistory
 from waystation.groups.records import partition_for
 from waystation.groups.settings import GroupSettings
@@ -69,7 +75,10 @@ class GroupShards:
     # -- finding groups --------------------------------------------------------------------------------------
 
     def shard_of(self, group_id: str) -> GroupShard:
-        return self._shards[partition_for(group_id, len(self._shards))]
+        shard = self._shards[partition_for(group_id, len(self._shards))]
+        if not shard.led:
+            raise NotCoordinator(f"this broker is not the coordinator of group {group_id!r}; ask which one is")
+        return shard
 
     def find(self, group_id: str) -> Group | None:
         return self.shard_of(group_id).groups.get(group_id)
