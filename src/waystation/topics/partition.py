@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch, WaystationError
+from waystation.errors import FencedLeaderEpoch, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch, WaystationError
 from waystation.log import retention
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import Header
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waystation.topics.topics import Topic
 
 Watcher = Callable[[], None]
+Append = Callable[[bytearray | memoryview, Header], Appended]
 
 
 class Partition:
@@ -58,8 +59,8 @@ class Partition:
         self._commit = commit
         self.unfinished = unfinished
         self.watchers: set[Watcher] = set()
+        self.append: Append = self._refuse
         # What hot paths call is the log's own: one call less for each batch.
-        self.append: Callable[[bytearray | memoryview, Header], Appended] = log.append
         self.read = log.read
         self.read_within = log.read_within
         self.whole_of_read = log.whole_of_read
@@ -71,6 +72,25 @@ class Partition:
         self.step_back = log.step_back
         self.check_usable = log.check_usable
         log.on_readable = self.wake
+
+    # -- who leads --------------------------------------------------------------------------------------------------
+
+    def lead(self, epoch: int) -> None:
+        """This broker takes what is published to the partition, and writes this epoch into it."""
+        self._log.epoch = epoch
+        self.append = self._log.append
+
+    def follow(self, epoch: int) -> None:
+        """Another broker leads the partition: nothing is appended here but what that one has."""
+        self._log.epoch = epoch
+        self.append = self._refuse
+
+    @property
+    def leads(self) -> bool:
+        return self.append != self._refuse
+
+    def _refuse(self, batch: bytearray | memoryview, header: Header) -> Appended:
+        raise NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 

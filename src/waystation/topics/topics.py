@@ -278,7 +278,9 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
-        return Partition(topic, index, log, self._unfinished, self._commit)
+        partition = Partition(topic, index, log, self._unfinished, self._commit)
+        partition.lead(log.epoch)  # a broker alone leads everything
+        return partition
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
