@@ -68,7 +68,9 @@ WORDS = (
     Word(r"\bwhoever\b", "anyone who; the one who", 3, 2),
 )
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+PAGES = [
+    ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")
+]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 _NOT_PROSE = re.compile(
     r"^(?P<indent> *)```.*?^(?P=indent)```$|`[^`\n]*(?:\n[^`\n]+)?`|<!--.*?-->|\]\([^)\n]*\)", re.DOTALL | re.MULTILINE
