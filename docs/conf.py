@@ -77,6 +77,7 @@ SECTIONS = (
             "reference/settings",
             "reference/python-api",
             "reference/http",
+            "reference/errors",
             "reference/metrics",
             "reference/kafka-apis",
             "reference/amqp",

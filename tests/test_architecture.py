@@ -1,4 +1,4 @@
-"""Rules of CONTRIBUTING.md that a machine can keep: who touches the outside world, cost of an import, what is public.
+"""Rules of ARCHITECTURE.md that a machine can keep: who touches the outside world, cost of an import, what is public.
 
 The direction of imports is checked beside this by import-linter (`make contracts`, contracts in pyproject.toml).
 """

@@ -58,7 +58,8 @@ LIMITS = f"""\
 - "Accepted for compatibility" means that the value is stored and shown, and has no effect.
 - `{FOREVER}` (2^63 − 1) is Kafka's way to write "no limit" in a 64-bit setting; the tables say *no limit*.
 - `segment.bytes` and `max.message.bytes` end at 2 GiB − 1, since positions and lengths have 32 bits in the file format.
-- With one broker there is one replica: a topic with `min.insync.replicas` above 1 refuses publishes with `acks=all`.
+- With one broker there is one replica: a topic with `min.insync.replicas` above 1 refuses publishes with `acks=all`,
+  and those of other protocols that are answered when they are durable.
 - Settings are per topic or per broker; there are none per client yet.
 - There is no administrator role: either everybody or nobody may change a setting at run time.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.server import ROOT
 
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")
 PRESENT = tuple(page for page in PAGES if page != "CHANGELOG.md")
 """Those that speak of the tree as it is; a changelog has names of what is no more."""
 TOPS = ("src", "tests", "docs", "examples", "benchmarks", "requirements", "scripts", "deploy")
