@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.log.kit import Home
 from tests.simulation.disk import Fault, SimDisk
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
+from waystation.world import World
 
 SMALL = b"s" * 50
 LARGE = b"L" * 400
@@ -207,3 +209,29 @@ def test_a_compacted_segment_that_begins_with_a_gap_is_left_as_it_is(caplog: pyt
     home.kill_and_open()
     assert [name for name in names if name.endswith(".log")] == [name for name in home.names if name.endswith(".log")]
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_segment_that_was_sealed_before_a_kill_is_as_long_after_a_power_cut(seed: int) -> None:
+    """Everything in it was durable, so the next start has nothing to check. But its length was cut, and that was not:
+    a power cut could bring back the room that had been allocated ahead, behind the last batch and before the next
+    segment, where no later start looks."""
+    disk = SimDisk(seed)
+    home = Home("/data", disk, segment_bytes=1_000, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01)
+    for i in range(5):
+        home.put(SMALL, key=b"%d" % (i % 2))
+    home.sync()
+    home.save_points()
+    home.log.roll(5)
+    home.disk = disk.process_crash()
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+    home.put(SMALL, key=b"1")
+    home.sync()
+    home.save_points()
+    home.disk = home.disk.power_cut(random.Random(seed))
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+    sealed = home.log.segments[0]
+    assert sealed.size == sum(header.size for header in home.headers()[:5])
+    assert [record.offset for record in home.records()] == list(range(6))

@@ -131,7 +131,11 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     if not (trust.nothing_lost and trust.point is not None and trust.point.offset == log.end_offset):
         _sync_checked(log, checked)
     else:
-        log.doubt_names()  # a segment that was just begun may have a name that a power cut takes back
+        # All data is durable. But a segment that was just sealed may have a length, and one that was just begun a
+        # name, that a power cut takes back.
+        for segment, _ in checked[:-1]:
+            segment.file.sync()
+        log.doubt_names()
 
 
 def _settle_names(log: Log, names: list[str]) -> list[str]:
