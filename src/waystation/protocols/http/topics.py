@@ -9,13 +9,20 @@ import msgspec
 from msgspec import Meta
 
 from waystation.admin.view_topics import (
+    AlterTopic,
     DeletedRecords,
     DeleteRecords,
     RecordsToDelete,
+    StartQuery,
+    TopicChange,
     TopicList,
+    TopicOffsets,
+    TopicOffsetsQuery,
     TopicOut,
     TopicsQuery,
+    alter_topic,
     delete_records,
+    topic_offsets,
     topic_view,
     topics_page,
 )
@@ -44,13 +51,6 @@ class TopicIn(msgspec.Struct, omit_defaults=True):
 
     partitions: Annotated[int, Meta(ge=1)] | None = None
     settings: dict[str, str] = {}
-
-
-class TopicChange(msgspec.Struct, omit_defaults=True):
-    """What shall change. A setting that is null goes back to the broker's default."""
-
-    partitions: Annotated[int, Meta(ge=1, description="the new total; it can only grow")] | None = None
-    settings: dict[str, str | None] = {}
 
 
 class PublishQuery(msgspec.Struct):
@@ -121,19 +121,13 @@ async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def alter(desk: Desk, call: Call[Nothing, TopicChange]) -> Outcome:
-    name, wanted = call.path["topic"], call.body
-    topics = desk.broker.topics
-    topic_of(desk.broker, name)  # NotFound with near matches
-    if wanted.settings:
+    asked = call.body
+    wanted = AlterTopic(topic=call.path["topic"], partitions=asked.partitions, settings=asked.settings)
+    return await alter_topic(desk.broker, wanted)
 
-        def change(present: dict[str, str]) -> dict[str, str]:
-            merged: dict[str, str | None] = {**present, **wanted.settings}
-            return {key: value for key, value in merged.items() if value is not None}
 
-        await topics.alter(name, change)
-    if wanted.partitions is not None and wanted.partitions != len(topics.get(name).partitions):
-        await topics.add_partitions(name, wanted.partitions)
-    return topic_view(desk.broker, name)
+async def offsets(desk: Desk, call: Call[StartQuery, Nothing]) -> Outcome:
+    return await topic_offsets(desk.broker, TopicOffsetsQuery(topic=call.path["topic"], at=call.query.at))
 
 
 async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
@@ -264,6 +258,15 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route("GET", "/v1/topics/{topic}", describe, "Describe a topic", answer=TopicOut, tag=TAG),
     Route("PATCH", "/v1/topics/{topic}", alter, "Alter a topic", body=TopicChange, answer=TopicOut, tag=TAG),
     Route("DELETE", "/v1/topics/{topic}", delete, "Delete a topic and its data", status=204, tag=TAG),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/offsets",
+        offsets,
+        "Where a start position is in each partition of a topic",
+        query=StartQuery,
+        answer=TopicOffsets,
+        tag=TAG,
+    ),
     Route(
         "POST",
         "/v1/topics/{topic}/delete-records",
