@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -35,6 +34,7 @@ from waystation.protocols.http.bodies import MessageList, MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
 from waystation.protocols.http.queues import MAX_COUNT, Wait, found_out
 from waystation.protocols.http.replies import json_reply
+from waystation.topics.batch_reading import grown
 from waystation.topics.partition import Partition
 from waystation.topics.reading import read_away
 
@@ -173,7 +173,7 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
         offset = log.stable_offset if found is None else found[0]
     messages, following = await _read(desk.broker, partition, offset, asked.count)
     if not messages and asked.wait_ms:
-        await _grown(partition, following, asked.wait_ms)
+        await grown([(partition, following)], asked.wait_ms)
         messages, following = await _read(desk.broker, partition, following, asked.count)
     if desk.broker.tracing is not None:
         desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
@@ -196,21 +196,6 @@ async def _read(broker: Broker, partition: Partition, offset: int, count: int) -
             if len(messages) == count or size >= ANSWER_BYTES:
                 return messages, delivered.offset + 1
     return messages, offset
-
-
-async def _grown(partition: Partition, beyond: int, wait_ms: int) -> None:
-    """Returns when there is something behind `beyond`, or after `wait_ms`."""
-    grown = asyncio.Event()
-    partition.watchers.add(grown.set)
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            while partition.log.stable_offset <= beyond and partition.log.failure is None:
-                await grown.wait()
-                grown.clear()
-    except TimeoutError:
-        pass
-    finally:
-        partition.watchers.discard(grown.set)
 
 
 async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:

@@ -1,0 +1,106 @@
+"""Stored record batches out of partitions, as they are, for clients that decode them themselves.
+
+The counterpart of `batch_publishing`: whole batches, byte for byte. A read answers at once and is bounded in bytes;
+waiting for more is a call of its own that carries no data, so that however many wait, they hold nothing. Nothing polls.
+
+What must hold: nothing above the visible end is given (the stable offset for committed readers); what aborted
+transactions wrote is named beside the batches, and whoever decodes them leaves it out.
+
+On the loop's thread; called by the native and the HTTP protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from waystation.errors import TooLarge
+from waystation.log.log import Log
+from waystation.protocol import MAX_FRAME_BYTES, PartitionBatches
+from waystation.topics.partition import Partition
+
+PARTITION_BYTES = 1024 * 1024
+"""Of one partition in one answer, so that a busy one leaves room for the others; a single batch may be larger."""
+
+LARGEST_BATCH_BYTES = MAX_FRAME_BYTES - 1024 * 1024
+"""A batch that is larger does not fit into a frame, with what is said around it."""
+
+MAX_WAIT_MS = 300_000
+"""Nobody waits longer than this, whatever they ask for."""
+
+Position = tuple[Partition, int]
+"""A partition, and the offset to read from."""
+
+
+def end_of(log: Log, *, committed: bool) -> int:
+    """Where such a reader comes to the end, for now."""
+    return log.stable_offset if committed else log.high_watermark
+
+
+def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bool) -> list[PartitionBatches]:
+    """One answer for each position. All of them together have `max_bytes` at most, or one batch.
+
+    A position outside of its log gets no batches, and where the log begins and ends: the reader chooses.
+    """
+    answers: list[PartitionBatches] = []
+    size = 0
+    for partition, offset in positions:
+        log = partition.log
+        end = end_of(log, committed=committed)
+        if offset == end:
+            log.check_usable()  # nothing more will come
+        answer = PartitionBatches(partition.topic.name, partition.index, log.start_offset, end, offset)
+        if log.start_offset <= offset < end and (size < max_bytes or not size):
+            _read_into(answer, partition, offset, max_bytes - size, first=not size, committed=committed)
+            size += len(answer.batches)
+        answers.append(answer)
+    return answers
+
+
+def _read_into(
+    answer: PartitionBatches, partition: Partition, offset: int, room: int, *, first: bool, committed: bool
+) -> None:
+    log = partition.log
+    before = None if answer.end_offset >= log.written_offset else answer.end_offset
+    largest = LARGEST_BATCH_BYTES if first else room  # one batch is always given, however little there is room for
+    data = log.read_within(offset, min(room, PARTITION_BYTES), before, largest)
+    if data is None:
+        if first:
+            raise TooLarge(
+                f"the batch of {partition.topic.name}-{partition.index} at offset {offset} is larger than a frame of"
+                " this protocol; read it with a Kafka client"
+            )
+        return
+    if not data:
+        return
+    whole, following = log.whole_of_read(data)
+    answer.batches = data if whole == len(data) else data[:whole]
+    answer.next_offset = following
+    if committed:
+        answer.aborted.extend(log.aborted_in(offset, answer.batches))
+
+
+async def grown(positions: Sequence[Position], wait_ms: int, *, committed: bool = True) -> bool:
+    """Whether there is something to read at one of these, or one of them is gone; waits up to `wait_ms` for it."""
+    news = asyncio.Event()
+    for partition, _ in positions:
+        partition.watchers.add(news.set)
+    try:
+        async with asyncio.timeout(min(wait_ms, MAX_WAIT_MS) / 1000):
+            while not _something(positions, committed=committed):
+                await news.wait()
+                news.clear()
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        for partition, _ in positions:
+            partition.watchers.discard(news.set)
+
+
+def _something(positions: Sequence[Position], *, committed: bool) -> bool:
+    for partition, offset in positions:
+        log = partition.log
+        if log.failure is not None or offset < end_of(log, committed=committed) or offset > log.high_watermark:
+            return True
+    return False
