@@ -667,7 +667,7 @@ class EntriesAnswer(msgspec.Struct, omit_defaults=True):
 
 class PartitionBatches(msgspec.Struct, array_like=True):
     """Where the partition begins and ends for this reader, and whole batches from the one on that holds the offset. A
-    position outside of the partition gets none."""
+    position outside of the partition gets none, and reads on where it begins."""
 
     topic: str
     partition: int

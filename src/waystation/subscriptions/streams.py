@@ -1,4 +1,4 @@
-"""Stream subscriptions: the consumers of this broker, by group, and what they share; and members that read by themselves.
+"""Stream subscriptions: the consumers of this broker, by group, and what they share; members that read by themselves.
 
 On the loop's thread only. Doors come here by way of `Subscriptions`.
 """

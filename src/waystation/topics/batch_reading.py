@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from waystation.errors import TooLarge
+from waystation.errors import CorruptBatch, TooLarge
 from waystation.log.log import Log
 from waystation.protocol import MAX_FRAME_BYTES, PartitionBatches
 from waystation.topics.partition import Partition
@@ -40,7 +40,8 @@ def end_of(log: Log, *, committed: bool) -> int:
 def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bool) -> list[PartitionBatches]:
     """One answer for each position. All of them together have `max_bytes` at most, or one batch.
 
-    A position outside of its log gets no batches, and where the log begins and ends: the reader chooses.
+    A position outside of its log (retention removed what is there, or the topic was re-created) gets no batches, and
+    reads on where the log begins.
     """
     answers: list[PartitionBatches] = []
     size = 0
@@ -49,7 +50,9 @@ def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bo
         end = end_of(log, committed=committed)
         if offset == end:
             log.check_usable()  # nothing more will come
-        answer = PartitionBatches(partition.topic.name, partition.index, log.start_offset, end, offset)
+        outside = not log.start_offset <= offset <= log.high_watermark
+        following = log.start_offset if outside else offset
+        answer = PartitionBatches(partition.topic.name, partition.index, log.start_offset, end, following)
         if log.start_offset <= offset < end and (size < max_bytes or not size):
             _read_into(answer, partition, offset, max_bytes - size, first=not size, committed=committed)
             size += len(answer.batches)
@@ -63,7 +66,15 @@ def _read_into(
     log = partition.log
     before = None if answer.end_offset >= log.written_offset else answer.end_offset
     largest = LARGEST_BATCH_BYTES if first else room  # one batch is always given, however little there is room for
-    data = log.read_within(offset, min(room, PARTITION_BYTES), before, largest)
+    try:
+        data = log.read_within(offset, min(room, PARTITION_BYTES), before, largest)
+    except CorruptBatch:
+        if not first:
+            return  # its reader meets it when it is next
+        raise CorruptBatch(
+            f"partition {partition.index} of topic {partition.topic.name!r} has a batch at offset {offset} whose checksum"
+            " is wrong; the broker's log names file and position, and `waystation log skip-corrupt` lets readers pass it"
+        ) from None
     if data is None:
         if first:
             raise TooLarge(

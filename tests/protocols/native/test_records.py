@@ -84,9 +84,9 @@ def test_a_position_outside_of_the_partition_gets_its_bounds_and_nothing_else(
 ) -> None:
     publish(lines, topic, "a", "b", "c")
     lines.ask("act", what="delete-records", query={"topic": topic, "partition": 0, "before_offset": 2})
-    for offset in (-1, 0, 3, 99):
+    for offset, following in ((-1, 2), (0, 2), (3, 3), (99, 2)):
         (answer,) = read(frames, (topic, 0, offset))
-        assert (answer.start_offset, answer.end_offset, answer.batches) == (2, 3, b"")
+        assert (answer.start_offset, answer.end_offset, answer.next_offset, answer.batches) == (2, 3, following, b"")
 
 
 def test_an_answer_has_so_many_bytes_or_one_batch(lines: JsonLines, frames: Frames, topic: str) -> None:
