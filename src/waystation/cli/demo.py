@@ -125,7 +125,7 @@ def _do_kafka(tour: Tour, shop: Shop) -> None:
     from waystation.cli.demo_shop import BILLING, FRAUD
     from waystation.cli.demo_shop import ORDERS as TOPIC
 
-    tour.say("A log", f"{ORDERS} orders by Kafka's protocol into the topic {TOPIC}, read by two who do not share")
+    tour.say("A log", f"{ORDERS} orders into the topic {TOPIC}, read by two who do not share")
     counts = shop.counts
 
     def send() -> None:
@@ -289,19 +289,16 @@ def _totals(broker: DemoBroker) -> dict[str, tuple[int, float]]:
     """The last word on every country."""
     import json
 
-    from waystation.client.positions import Start, resolve
-    from waystation.client.reader import Reader
-    from waystation.client.topics import find_topic
-    from waystation.client.wire import Connection
+    import waystation as ws
+    from waystation.client.records.offsets import offsets_at
+    from waystation.client.records.reading import RecordReader
 
     totals: dict[str, tuple[int, float]] = {}
-    with Connection(broker.address("kafka")) as connection:
-        topic = find_topic(connection, "shop.totals")
-        places = [(topic.name, partition) for partition in topic.partitions]
-        ends = resolve(connection, Start("latest"), places)
-        reader = Reader(connection)
-        reader.assign(resolve(connection, Start("earliest"), places))
-        while any(reader.positions[place] < end for place, end in ends.items()):
+    with ws.connect(broker.server, name="demo") as mq:
+        bounds = {("shop.totals", number): found for number, found in offsets_at(mq, "shop.totals").items()}
+        reader = RecordReader(mq)
+        reader.assign({place: found.start for place, found in bounds.items()})
+        while any(reader.positions[place] < found.stable for place, found in bounds.items()):
             for incoming in reader.poll(500):
                 record = incoming.record
                 found = json.loads(record.value or b"{}")
@@ -312,7 +309,7 @@ def _totals(broker: DemoBroker) -> dict[str, tuple[int, float]]:
 # -- until Ctrl-C ------------------------------------------------------------------------------------------------------
 
 SIGHTS = (
-    ("A log", "orders come by Kafka's protocol; the group `billing` reads them", "topics/shop.orders"),
+    ("A log", "orders are published to a topic; the consumer group `billing` reads them", "topics/shop.orders"),
     ("A group", "its members, and how far each partition is behind", "groups/billing"),
     ("RabbitMQ's protocol", "an exchange sends events to queues by their routing keys", "routing"),
     ("A work queue", "payments: taken, acked, tried again, dead after three refusals", "queues/payments"),
