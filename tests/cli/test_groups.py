@@ -6,6 +6,7 @@ import json
 import signal
 
 from tests.cli.kit import Cli
+from tests.clients.share_kit import share_consumer
 from tests.support.waiting import DEADLINE_S, wait_for
 
 
@@ -128,3 +129,19 @@ def test_a_shared_group_is_listed_described_moved_and_deleted_like_any_other(cli
 
 def names(cli: Cli) -> list[str]:
     return [row["group"] for row in cli("groups", "list", "--json").json]
+
+
+def test_a_share_group_of_kafka_clients_is_described(cli: Cli, topic: str, group: str) -> None:
+    cli("topics", "create", topic, "--partitions", "1")
+    cli("publish", topic, "a")
+    member = share_consumer(cli.server, group, [topic])
+    try:
+        member.poll(0.1)
+        wait_for(lambda: group in names(cli) and members(cli, group), "the member is there", every_s=0.2)
+        (described,) = cli("groups", "describe", group, "--json").json
+        assert (described["kind"], len(described["members"])) == ("share", 1)
+        assert {row["group"]: row["protocol"] for row in cli("groups", "list", "--json").json}[group] == "share"
+        assert f"{group}  share" in cli("groups", "describe", group).text
+        assert "share group" in cli("groups", "delete", group, "--topic", topic, "--yes", code=1).err
+    finally:
+        member.close()
