@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from waystation.errors import ConnectionLost, UnknownTopic, WaystationError
-from waystation.protocols.kafka.wire import write_string
 from waystation.spark.decoding import PADDING
 from waystation.spark.fetch_wire import (
     FETCH,
@@ -48,6 +47,7 @@ from waystation.spark.fetch_wire import (
 )
 from waystation.spark.options import Partition
 from waystation.spark.sockets import receive_all
+from waystation.wire.kafka_types import write_string
 
 T = TypeVar("T")
 

@@ -72,8 +72,8 @@ def _read_into(
         if not first:
             return  # its reader meets it when it is next
         raise CorruptBatch(
-            f"partition {partition.index} of topic {partition.topic.name!r} has a batch at offset {offset} whose checksum"
-            " is wrong; the broker's log names file and position, and `waystation log skip-corrupt` lets readers pass it"
+            f"topic {partition.topic.name!r} partition {partition.index}: the checksum of a batch at offset {offset} is"
+            " wrong; the broker's log names file and position, and `waystation log skip-corrupt` lets readers pass it"
         ) from None
     if data is None:
         if first:
