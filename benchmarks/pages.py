@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import waystation as ws
 from benchmarks.cli import say
-from waystation.cli.demo_broker import DemoBroker
+from waystation.demo.broker import DemoBroker
 
 AIM_MS = 200.0
 TIMES = 20
