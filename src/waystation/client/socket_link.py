@@ -105,7 +105,8 @@ class SocketLink(asyncio.Protocol):
     def _write(self) -> None:
         self._scheduled = False
         out, self._out = self._out, []
-        if self._transport is not None and out:
+        # The broker may have hung up in the same turn: uvloop's transports refuse what comes after that.
+        if out and not self._over and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
     @property
