@@ -19,11 +19,7 @@ from urllib.parse import urlencode
 
 import waystation as ws
 from benchmarks.cli import say
-from waystation.cli.demo_broker import DemoBroker
-from waystation.client.address import parse_address
-from waystation.client.groups import commit_offsets
-from waystation.client.topics import create_topic
-from waystation.client.wire import Connection
+from waystation.demo.broker import DemoBroker
 
 AIM_MS = 200.0
 TIMES = 20
@@ -69,12 +65,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def fill(server: str, topics: int, queues: int) -> None:
     """What the pages have to show."""
-    with Connection(parse_address(server, default_port=9092)) as connection:
-        for number in range(topics):
-            create_topic(connection, f"topic-{number:05d}", partitions=2)
-        for number in range(200):
-            commit_offsets(connection, f"group-{number:03d}", {(f"topic-{number % topics:05d}", 0): 0})
     with ws.connect(server) as mq:
+        for number in range(topics):
+            mq.create_topic(f"topic-{number:05d}", 2)
+        for number in range(200):
+            mq.commit_offsets(f"group-{number:03d}", [(f"topic-{number % topics:05d}", 0, 0)])
         for number in range(0, topics, 10):
             mq.publish_many(f"topic-{number:05d}", [b"x" * 100] * 100, partition=0)
         mq.publish_many("topic-00000", [b"y" * 100] * 20_000, partition=0)

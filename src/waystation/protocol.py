@@ -246,6 +246,47 @@ class ReadEntries(Command, tag="read_entries"):
     runs: list[Run]
 
 
+# -- reading topics by offsets, alone or as a member of a consumer group -----------------------------------------------
+
+Position = tuple[str, int, int]
+"""(topic, partition, offset to read from)."""
+
+
+class ReadBatches(Command, tag="read_batches"):
+    """→ list[PartitionBatches], one for each position: what is stored from there on, as record batches (Kafka's version
+    2), at once. The bytes of one answer are bounded: who wants more asks again."""
+
+    positions: list[Position]
+    uncommitted: bool = False  # also what open and aborted transactions wrote
+
+
+class AwaitRecords(Command, tag="await_records"):
+    """→ bool: whether there is something to read at one of the positions; waits up to `wait_ms` for it."""
+
+    positions: list[Position]
+    wait_ms: int = 0
+    uncommitted: bool = False
+
+
+class JoinGroup(Command, tag="join_group"):
+    """→ None. `consumer`, a number that the client chooses, is a member of the consumer group until it is ceased. It is
+    sent nothing: it asks for its partitions, reads them by offsets, and commits with `consumer`."""
+
+    consumer: int
+    group: str
+    topics: list[str]
+
+
+class GroupAssignment(Command, tag="group_assignment"):
+    """→ list[Position]: the partitions that are the member's now, each with the offset that the group has committed
+    there, or -1. `owned` says which of them it reads: one that was taken from it is given to others when the member no
+    longer names it here, so it commits first. Answers at once if that differs from `owned`, else after `wait_ms`."""
+
+    consumer: int
+    owned: list[tuple[str, int]] = []
+    wait_ms: int = 0
+
+
 # -- topics and routing ------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +321,7 @@ class DescribeTopic(Command, tag="describe_topic"):
     """→ TopicInfo."""
 
     topic: str
+    create: bool = False  # first make it as a publisher would: if it is not there and the broker makes topics by itself
 
 
 class ListTopics(Command, tag="list_topics"):
@@ -365,8 +407,9 @@ class CommitOffsets(Command, tag="commit_offsets"):
     """→ None. Offsets of a group, in a transaction or alone: [topic, partition, offset]."""
 
     group: str
-    offsets: list[tuple[str, int, int]]
+    offsets: list[Position]
     tx: int = 0
+    consumer: int = 0  # as this member of the group (`JoinGroup`): refused where the partition is not its own any more
 
 
 class End(Command, tag="end"):
@@ -483,6 +526,10 @@ AnyCommand = (
     | OpenReader
     | ClaimEntries
     | ReadEntries
+    | ReadBatches
+    | AwaitRecords
+    | JoinGroup
+    | GroupAssignment
     | Publish
     | CreateTopic
     | DeleteTopic
@@ -616,6 +663,20 @@ class ReaderAnswer(msgspec.Struct, omit_defaults=True):
 class EntriesAnswer(msgspec.Struct, omit_defaults=True):
     messages: list[Delivered] = []
     next: int | None = None  # the answer was full: ask again from this tag on; None: that is all
+
+
+class PartitionBatches(msgspec.Struct, array_like=True):
+    """Where the partition begins and ends for this reader, and whole batches from the one on that holds the offset. A
+    position outside of the partition gets none, and reads on where it begins."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    next_offset: int  # where to read on
+    batches: bytes = b""
+    aborted: list[tuple[int, int, int]] = []
+    """(producer id, first offset, last offset): transactional batches of this producer in that range do not count."""
 
 
 class PublishAnswer(msgspec.Struct, omit_defaults=True):

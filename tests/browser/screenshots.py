@@ -17,8 +17,8 @@ from playwright.sync_api import ViewportSize, sync_playwright
 
 from tests.browser.chromium import ARGUMENTS, CHROMIUM
 from tests.support.server import Server
-from waystation.cli import demo_shop
 from waystation.client.address import parse_address
+from waystation.demo import shop as demo_shop
 
 MAX_BYTES = 150 * 1024
 SIZE = ViewportSize(width=1280, height=800)

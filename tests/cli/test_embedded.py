@@ -13,22 +13,12 @@ from confluent_kafka import Consumer, TopicPartition
 import waystation
 from tests.cli.kit import Cli, environment
 from tests.support.waiting import DEADLINE_S
-from waystation.client.address import parse_address
-from waystation.client.publisher import Outgoing, Publisher
-from waystation.client.topics import find_topic, list_topics
-from waystation.client.wire import Connection, ServerUnreachable
 from waystation.world.disk import OsFile
 
 
-def connect(address: str) -> Connection:
-    return Connection(parse_address(address, default_port=9092))
-
-
 def publish(address: str, topic: str, value: bytes) -> None:
-    with connect(address) as connection:
-        publisher = Publisher(connection, find_topic(connection, topic, create=True))
-        publisher.publish(Outgoing(value))
-        publisher.flush()
+    with waystation.connect(address) as mq:
+        mq.publish(topic, value)
 
 
 def test_it_runs_beside_the_caller_and_other_processes_reach_it(tmp_path: Path) -> None:
@@ -52,8 +42,8 @@ def test_after_close_nothing_is_left(tmp_path: Path) -> None:
     broker.close()
     broker.close()
     assert threading.active_count() == before
-    with pytest.raises(ServerUnreachable):
-        connect(broker.kafka)
+    with pytest.raises(waystation.errors.ConnectionLost, match="no server answers"):
+        waystation.connect(broker.kafka)
 
 
 def test_a_folder_in_use_is_refused_in_the_caller(tmp_path: Path) -> None:
@@ -70,13 +60,14 @@ def test_a_folder_in_use_is_refused_in_the_caller(tmp_path: Path) -> None:
 def test_several_brokers_live_in_one_process(tmp_path: Path) -> None:
     with waystation.open(tmp_path / "a") as one, waystation.open(tmp_path / "b") as other:
         publish(one.kafka, "only-in-a", b"x")
-        with connect(other.kafka) as connection:
-            assert "only-in-a" not in [topic.name for topic in list_topics(connection)]
+        with waystation.connect(other.kafka) as mq:
+            assert "only-in-a" not in [topic.topic for topic in mq.topics()]
 
 
 def test_settings_hold_and_wrong_ones_are_refused(tmp_path: Path) -> None:
-    with waystation.open(tmp_path, settings={"num.partitions": "3"}) as broker, connect(broker.kafka) as connection:
-        assert len(find_topic(connection, "t", create=True).partitions) == 3
+    with waystation.open(tmp_path, settings={"num.partitions": "3"}) as broker:
+        publish(broker.kafka, "t", b"x")
+        assert len(broker.describe_topic("t").partitions) == 3
     with pytest.raises(waystation.errors.InvalidSetting, match=r"num\.partitions"):
         waystation.open(tmp_path, settings={"num.partition": "3"})
 

@@ -21,25 +21,22 @@ from waystation.cli.export import _save
 from waystation.cli.progress import Progress
 from waystation.cli.row_files import open_writer
 from waystation.cli.rows import Row, TopicRow
-from waystation.client.address import parse_address
-from waystation.client.publisher import Outgoing, Publisher
-from waystation.client.topics import find_topic
-from waystation.client.wire import Connection
+from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
 from waystation.errors import Unavailable
 from waystation.message import Message
 
 RECORDS = [
-    Outgoing(b"plain", b"key", (), 0, 1_700_000_000_000),
-    Outgoing(None, b"deleted", (), 1, 1_700_000_000_005),
-    Outgoing(b"", b"", (("twice", b"1"), ("twice", None), ("bytes", b"\xff\xfe")), 2, 1_600_000_000_000),
-    Outgoing(b"\x00\xff\xfe", b"\xff", (), 0, 1_700_000_000_001),
-    Outgoing("grüße\n".encode(), None, (("é", b""),), 0, 1_500_000_000_000),
+    OutgoingRecord(b"plain", b"key", (), 0, 1_700_000_000_000),
+    OutgoingRecord(None, b"deleted", (), 1, 1_700_000_000_005),
+    OutgoingRecord(b"", b"", (("twice", b"1"), ("twice", None), ("bytes", b"\xff\xfe")), 2, 1_600_000_000_000),
+    OutgoingRecord(b"\x00\xff\xfe", b"\xff", (), 0, 1_700_000_000_001),
+    OutgoingRecord("grüße\n".encode(), None, (("é", b""),), 0, 1_500_000_000_000),
 ]
 
 
-def publish(server: str, topic: str, records: list[Outgoing]) -> None:
-    with Connection(parse_address(server, default_port=0)) as connection:
-        publisher = Publisher(connection, find_topic(connection, topic))
+def publish(server: str, topic: str, records: list[OutgoingRecord]) -> None:
+    with waystation.connect(server) as mq:
+        publisher = RecordPublisher(mq, topic)
         for record in records:
             publisher.publish(record)
         publisher.flush()
@@ -106,7 +103,9 @@ def test_what_export_prints_publish_reads(quick: QuickCli, filled: str) -> None:
 def test_a_compacted_copy_of_a_large_topic(quick: QuickCli, topic: str, tmp_path: Path) -> None:
     """More than a block and a batch, so that nothing is cut between them."""
     quick("topics", "create", topic, f"{topic}-copy", "--partitions", "2")
-    records = [Outgoing(b"%d" % n + b"x" * (n % 300), b"%d" % (n % 97), (), n % 2, 10**12 + n) for n in range(3500)]
+    records = [
+        OutgoingRecord(b"%d" % n + b"x" * (n % 300), b"%d" % (n % 97), (), n % 2, 10**12 + n) for n in range(3500)
+    ]
     publish(quick.server, topic, records)
     path = str(tmp_path / "all.jsonl")
     quick("export", topic, "--out", path)
@@ -336,4 +335,4 @@ def test_a_line_that_says_little_is_as_any_message(quick: QuickCli, topic: str) 
 
 def test_rows_are_what_they_say() -> None:
     row = TopicRow(topic="t", partition=1, offset=2, timestamp_ms=3, key=None, value=None)
-    assert row.as_record(keep_timestamp=False, keep_partition=False) == Outgoing(None)
+    assert row.as_record(keep_timestamp=False, keep_partition=False) == OutgoingRecord(None)

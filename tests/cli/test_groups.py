@@ -6,6 +6,7 @@ import json
 import signal
 
 from tests.cli.kit import Cli
+from tests.clients.share_kit import share_consumer
 from tests.support.waiting import DEADLINE_S, wait_for
 
 
@@ -99,3 +100,48 @@ def test_a_place_that_a_topic_does_not_have_is_refused(cli: Cli, topic: str, gro
     assert "partitions 0 to 1" in cli("groups", "reset", group, "--to", "0", "--topic", f"{topic}:0,5", code=1).err
     assert "partitions 0 to 1" in cli("groups", "reset", group, "--to", "0", "--topic", f"{topic}:x", code=1).err
     assert "no topic" in cli("groups", "reset", group, "--to", "0", "--topic", f"{topic}-not", code=1).err
+
+
+def test_a_shared_group_is_listed_described_moved_and_deleted_like_any_other(cli: Cli, topic: str, group: str) -> None:
+    cli("topics", "create", topic, "--partitions", "1")
+    member = cli.start("subscribe", topic, "--group", group, "--from", "earliest")
+    assert member.stdout is not None
+    try:
+        wait_for(lambda: group in names(cli), "the group is there", every_s=0.2)
+        cli("publish", topic, "a", "b")
+        assert member.stdout.readline() == b"a\n"
+        (described,) = cli("groups", "describe", group, "--json").json
+        assert described["kind"] == "shared"
+        assert len(described["members"]) == 1
+        assert "1 member" in cli("groups", "reset", group, "--to", "earliest", "--yes", code=1).err
+        assert "members" in cli("groups", "delete", group, "--yes", code=1).err
+    finally:
+        member.send_signal(signal.SIGINT)
+        member.communicate(timeout=DEADLINE_S)
+    wait_for(lambda: not members(cli, group), "the member has left", every_s=0.2)
+    assert f"{group}  shared" in cli("groups", "describe", group).text
+    moved = cli("groups", "reset", group, "--to", "earliest", "--yes", "--json").json
+    assert [(row["topic"], row["partition"], row["to"]) for row in moved["offsets"]] == [(topic, 0, 0)]
+    assert offsets(cli, group) == [(0, 0, 2)]
+    cli("groups", "delete", group, "--yes")
+    assert group not in names(cli)
+
+
+def names(cli: Cli) -> list[str]:
+    return [row["group"] for row in cli("groups", "list", "--json").json]
+
+
+def test_a_share_group_of_kafka_clients_is_described(cli: Cli, topic: str, group: str) -> None:
+    cli("topics", "create", topic, "--partitions", "1")
+    cli("publish", topic, "a")
+    member = share_consumer(cli.server, group, [topic])
+    try:
+        member.poll(0.1)
+        wait_for(lambda: group in names(cli) and members(cli, group), "the member is there", every_s=0.2)
+        (described,) = cli("groups", "describe", group, "--json").json
+        assert (described["kind"], len(described["members"])) == ("share", 1)
+        assert {row["group"]: row["protocol"] for row in cli("groups", "list", "--json").json}[group] == "share"
+        assert f"{group}  share" in cli("groups", "describe", group).text
+        assert "share group" in cli("groups", "delete", group, "--topic", topic, "--yes", code=1).err
+    finally:
+        member.close()

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from waystation.cli.lines import lines_of
 from waystation.cli.message_json import from_json, to_json
 from waystation.cli.template import compile_template
-from waystation.client.reader import Incoming
+from waystation.client.records.reading import IncomingRecord
 from waystation.errors import Invalid
 from waystation.log.batch import Record
 
-MESSAGE = Incoming(
+MESSAGE = IncomingRecord(
     "orders", 3, Record(42, 1_772_366_400_123, b"k\xff", b"va{l}ue", (("a", b"1"), ("a", None), ("b", b"2")))
 )
 
@@ -40,7 +40,7 @@ def test_a_format_is_filled_in(template: str, expected: bytes) -> None:
 
 
 def test_an_absent_key_and_value_are_nothing() -> None:
-    assert compile_template("[{key}|{value}]")(Incoming("t", 0, Record(0, 0, None, None))) == b"[|]"
+    assert compile_template("[{key}|{value}]")(IncomingRecord("t", 0, Record(0, 0, None, None))) == b"[|]"
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -53,7 +53,7 @@ maybe_bytes = st.none() | st.binary(max_size=20)
 
 @given(maybe_bytes, maybe_bytes, st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3))
 def test_json_keeps_every_byte(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
-    message = Incoming("t", 1, Record(7, 8, key, value, tuple(headers)))
+    message = IncomingRecord("t", 1, Record(7, 8, key, value, tuple(headers)))
     line = json.dumps(to_json(message)).encode()
     back = from_json(line, None)
     assert (back.key, back.value, back.headers) == (key, value, tuple(headers))

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from waystation.client.positions import Start, parse_start
 from waystation.errors import Invalid
+from waystation.topics.start_position import Start, parse_start
 
 NOW_MS = 1_772_366_400_000
 

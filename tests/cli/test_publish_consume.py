@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,52 @@ def test_every_compression_is_read_back(cli: Cli, topic: str, codec: str) -> Non
     done = cli("publish", topic, "--compression", codec, "--json", stdin=lines)
     assert done.json["count"] == 2000
     assert cli("consume", topic).out == lines
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_what_is_acknowledged_is_stored_in_its_order(cli: Cli, topic: str, acks: str) -> None:
+    lines = b"".join(b"%06d %s\n" % (n, b"x" * 100) for n in range(20_000))
+    done = cli("publish", topic, "--acks", acks, "--json", stdin=lines)
+    assert done.json == {
+        "topic": topic,
+        "count": 20_000,
+        "offsets": [{"partition": 0, "first_offset": 0, "last_offset": 19_999}],
+    }
+    assert cli("consume", topic).out == lines
+
+
+def test_a_group_reads_records_as_they_are(cli: Cli, topic: str, group: str) -> None:
+    """Header names twice, a value that is missing: what a message of the native protocol could not carry."""
+    cli("publish", topic, "v", "--key", "k", "--header", "a=1", "--header", "a=2")
+    cli("publish", topic, "--key", "k", "--tombstone")
+    first, second = map(json.loads, cli("consume", topic, "--group", group, "--json").lines)
+    assert first["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
+    assert (second["key"], second["value"]) == ("k", None)
+
+
+def test_many_partitions_are_read_to_their_end(cli: Cli, topic: str, group: str) -> None:
+    """More than the broker takes in one request, and a group that has all of them."""
+    cli("topics", "create", topic, "--partitions", "1100")
+    for partition in (0, 550, 1099):
+        cli("publish", topic, f"in {partition}", "--partition", str(partition))
+    expected = ["in 0", "in 1099", "in 550"]
+    assert sorted(cli("consume", topic).lines) == expected
+    assert sorted(cli("consume", topic, "--group", group).lines) == expected
+
+
+def test_a_member_whose_connection_breaks_says_so_and_repeats_at_most(cli: Cli, topic: str, group: str) -> None:
+    cli("publish", topic, "a", "b")
+    member = cli.start("consume", topic, "--group", group, "--follow")
+    assert member.stdout is not None
+    assert [member.stdout.readline(), member.stdout.readline()] == [b"a\n", b"b\n"]
+    wait_for(lambda: committed(cli, group) == 2, "what was printed is committed", every_s=0.2)
+    (connection,) = cli("connections", "list", "--search", topic, "--json").json["connections"]
+    cli("connections", "close", connection["name"], "--yes")
+    _, err = member.communicate(timeout=DEADLINE_S)
+    assert member.returncode == 1
+    assert b"connection" in err
+    cli("publish", topic, "c")
+    assert cli("consume", topic, "--group", group).lines == ["c"]
 
 
 def test_a_key_goes_to_one_partition_and_many_keys_to_many(cli: Cli, topic: str) -> None:
@@ -159,6 +207,24 @@ def test_a_reader_that_has_enough_is_no_error(cli: Cli, topic: str) -> None:
     assert reader.stderr is not None
     assert reader.stderr.read() == b""
     assert reader.wait(timeout=DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x01x", b"\xff\xff\xff\xff"])
+def test_a_server_that_is_no_broker_is_told_apart(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = Cli(address)("topics", "list", code=1)
+        thread.join()
+    assert address in done.err
 
 
 def test_what_cannot_be_done_is_said(cli: Cli, topic: str) -> None:

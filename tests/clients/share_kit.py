@@ -1,4 +1,4 @@
-"""Short words for tests with `confluent_kafka.ShareConsumer`. Only tests/clients calls this."""
+"""Short words for tests with `confluent_kafka.ShareConsumer`."""
 
 from __future__ import annotations
 

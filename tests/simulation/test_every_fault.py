@@ -45,7 +45,7 @@ ELSEWHERE = {
     "log/overlaps.py _rename": "a segment under a wrong name, which no version writes: tests/log/test_roll.py",
     "log/recovery.py _check_chunk": "batches above a megabyte: the same call a line before",
     "log/recovery.py _cut": "whole batches behind a torn one, kept for a person: tests/log/test_recovery.py",
-    "log/recovery.py _open_segments sync": "a kill between a seal and its sync, all else durable: tests/log/test_roll.py",
+    "log/recovery.py _open_segments sync": "a kill between a seal and its sync: tests/log/test_roll.py",
     "log/recovery.py _sync_checked sync": "a log whose last segment was set aside: the same call a line before",
     "log/damage.py _followed": "a whole batch behind damage: tests/log/test_recovery.py",
     "log/swap.py withdraw": "only an error leads there",

@@ -53,7 +53,11 @@ class ResetOut(msgspec.Struct):
     done: bool
 
 
-class DeleteGroup(msgspec.Struct):
+class OfTopic(msgspec.Struct):
+    topic: Annotated[str | None, Meta(description="only what it committed for this topic; default: the group")] = None
+
+
+class DeleteGroup(OfTopic, kw_only=True):
     group: str
 
 
@@ -80,14 +84,35 @@ async def reset_group(broker: ManagedBroker, query: ResetGroup) -> ResetOut:
 
 
 async def delete_group(broker: ManagedBroker, query: DeleteGroup) -> None:
-    """With its positions. Answers when it is durably gone."""
+    """With its positions, or only those in one topic. Answers when it is durable."""
     name = query.group
+    if query.topic is not None:
+        await _forget_topic(broker, name, query.topic)
+        return
     if name in broker.shared:
         result = await broker.shared_admin.delete(name)
     else:
         (result,) = await broker.groups.delete_groups([name])
     if result.error is not None:
         raise result.error
+
+
+async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:
+    if name in broker.shared:
+        raise Invalid(f"topic: {name!r} is a share group, whose positions go with the group; reset-group moves them")
+    places = [(found, index) for found, index, _ in broker.groups.committed(name) if found == topic]
+    if not places:
+        if not broker.groups.exists(name):
+            raise _no_group(broker, name)
+        raise NotFound(f"group {name!r} has committed nothing for topic {topic!r}")
+    for result in await broker.groups.delete_offsets(name, places):
+        if result.error is not None:
+            raise result.error
+
+
+def _no_group(broker: ManagedBroker, name: str) -> NotFound:
+    known = [*broker.groups.names(), *broker.shared.names()]
+    return NotFound(f"there is no group {name[:200]!r}{near_matches(name, known)}")
 
 
 def _refuse_members(broker: ManagedBroker, name: str) -> None:
@@ -119,8 +144,7 @@ def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[Place, int
         places = sorted(place for place in before if _exists(broker, place))
         if not places:
             if not broker.groups.exists(query.group) and query.group not in broker.shared:
-                known = [*broker.groups.names(), *broker.shared.names()]
-                raise NotFound(f"there is no group {query.group[:200]!r}{near_matches(query.group, known)}")
+                raise _no_group(broker, query.group)
             raise Invalid(f"topic: group {query.group!r} has no position yet, so say which topic is meant")
         return places
     topic = broker.topics.find(query.topic)

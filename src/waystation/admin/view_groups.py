@@ -18,6 +18,7 @@ from waystation.groups.calls import TopicPartition
 from waystation.groups.classic_member import assigned_partitions
 from waystation.groups.history import HistoryEntry
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
+from waystation.share.admin import PROTOCOL
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -41,6 +42,9 @@ class GroupOut(msgspec.Struct):
     members: int
     lag: Annotated[int, Meta(description="over all partitions that it has a position in")]
     topics: list[str]
+    protocol: Annotated[
+        str, Meta(description="what its members are: consumer, share, connect…; empty: nothing is known yet")
+    ]
 
 
 class GroupsOut(msgspec.Struct):
@@ -74,6 +78,7 @@ class GroupPartition(msgspec.Struct):
     end: Annotated[int, Meta(description="where committed readers come to the end")]
     lag: int | None
     member: str | None
+    metadata: Annotated[str | None, Meta(description="what the group stored with its committed offset")] = None
 
 
 class GroupDetail(msgspec.Struct):
@@ -92,6 +97,7 @@ class _Summary(NamedTuple):
     state: str
     members: int
     subscribed: Iterable[str]
+    protocol: str
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
@@ -128,9 +134,11 @@ def _summary(broker: ManagedBroker, name: str) -> _Summary | None:
     if name in broker.shared:
         shared = broker.shared.get(name)
         machine = shared.machine
-        return _Summary("shared" if shared.ours else "share", machine.state, len(machine.members), ())
+        return _Summary("shared" if shared.ours else "share", machine.state, len(machine.members), (), PROTOCOL)
     found = broker.groups.summary(name)
-    return None if found is None else _Summary(found.kind, found.state, found.members, found.subscribed)
+    if found is None:
+        return None
+    return _Summary(found.kind, found.state, found.members, found.subscribed, found.protocol_type)
 
 
 class _Ends:
@@ -165,7 +173,7 @@ async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> Gr
             topics.add(topic)
             lag += ends.lag(topic, partition, committed)
     await pace.breathe()
-    return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics))
+    return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics), summary.protocol)
 
 
 def _partition(broker: ManagedBroker, topic: str, partition: int) -> Partition | None:
@@ -242,16 +250,19 @@ def _partitions(broker: ManagedBroker, name: str, members: list[GroupMember]) ->
         for assigned in member.assignment
         for index in assigned.partitions
     }
-    committed = {(one.topic, one.partition): one.offset for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
+    committed = {(one.topic, one.partition): one for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
     found = []
     for topic, index in sorted(owners.keys() | committed.keys()):
         known = _partition(broker, topic, index)
         if known is None:
             continue  # deleted a moment ago
+        start, end, owner = known.start_offset, known.stable_offset, owners.get((topic, index))
         offset = committed.get((topic, index))
-        lag = None if offset is None else max(0, known.stable_offset - max(offset, known.start_offset))
-        owner = owners.get((topic, index))
-        found.append(GroupPartition(topic, index, offset, known.start_offset, known.stable_offset, lag, owner))
+        if offset is None:
+            found.append(GroupPartition(topic, index, None, start, end, None, owner))
+        else:
+            lag = max(0, end - max(offset.offset, start))
+            found.append(GroupPartition(topic, index, offset.offset, start, end, lag, owner, offset.metadata))
     return found
 
 

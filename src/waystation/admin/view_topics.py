@@ -1,7 +1,8 @@
 """Topics as every door shows them, in pages.
 
 `topics_page(broker, TopicsQuery) -> TopicList`, `topic_view(broker, name) -> TopicOut`,
-`delete_records(broker, DeleteRecords) -> DeletedRecords`. Nothing but the last changes anything.
+`topic_offsets(broker, TopicOffsetsQuery) -> TopicOffsets`; and what changes something: `alter_topic` and
+`delete_records`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec import Meta
 from waystation.errors import Conflict, NotAllowed, NotFound, near_matches
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.routing.patterns import compile_pattern
+from waystation.topics.start_position import offset_of, parse_start
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -41,6 +43,7 @@ class TopicOut(msgspec.Struct):
     retention_bytes: Annotated[int, Meta(description="of a partition; -1: any number")]
     cleanup_policy: str
     internal: Annotated[bool, Meta(description="the broker's own")]
+    id: Annotated[str, Meta(description="its UUID; a topic that is deleted and re-created has another")]
 
 
 class TopicList(msgspec.Struct):
@@ -55,6 +58,44 @@ class TopicsQuery(msgspec.Struct):
     after: After = ""
     limit: Limit = 100
     internal: Annotated[bool, Meta(description="the broker's own, too")] = False
+
+
+class TopicChange(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What shall change. A setting that is null goes back to the broker's default."""
+
+    partitions: Annotated[int, Meta(ge=1, description="the new total; it can only grow")] | None = None
+    settings: dict[str, str | None] = {}
+
+
+class AlterTopic(TopicChange, kw_only=True):
+    topic: str
+
+
+class StartQuery(msgspec.Struct, kw_only=True):
+    at: Annotated[
+        str,
+        Meta(
+            description="earliest, latest, an offset, -N (the last N), a time like 2026-03-01T12:00 or @1772366400000,"
+            " or an age like 15m"
+        ),
+    ] = "latest"
+
+
+class TopicOffsetsQuery(StartQuery, kw_only=True):
+    topic: str
+
+
+class PartitionOffset(msgspec.Struct):
+    partition: int
+    offset: Annotated[int, Meta(description="the first one there; where nothing is that new: the end")]
+    start_offset: int
+    end_offset: int
+    stable_offset: Annotated[int, Meta(description="where the first open transaction begins; else the end")]
+
+
+class TopicOffsets(msgspec.Struct):
+    topic: str
+    offsets: list[PartitionOffset]
 
 
 class RecordsToDelete(msgspec.Struct):
@@ -107,6 +148,36 @@ def found(broker: ManagedBroker, name: str) -> Topic:
     return topic
 
 
+async def topic_offsets(broker: ManagedBroker, query: TopicOffsetsQuery) -> TopicOffsets:
+    """Where a start position is in each partition. By time this may read from the disk, so it goes in steps."""
+    topic = found(broker, query.topic)
+    start = parse_start(query.at, broker.world.clock.now_ms())
+    pace = Pace(broker.world.clock)
+    offsets = []
+    for partition in topic.partitions:
+        offset = offset_of(start, partition)
+        first, end, stable = partition.start_offset, partition.visible_offset, partition.stable_offset
+        offsets.append(PartitionOffset(partition.index, offset, first, end, stable))
+        await pace.breathe()
+    return TopicOffsets(topic.name, offsets)
+
+
+async def alter_topic(broker: ManagedBroker, asked: AlterTopic) -> TopicOut:
+    """Settings first, then partitions; the number of partitions that it has is no change."""
+    topics = broker.topics
+    found(broker, asked.topic)
+    if asked.settings:
+
+        def change(present: dict[str, str]) -> dict[str, str]:
+            merged: dict[str, str | None] = {**present, **asked.settings}
+            return {key: value for key, value in merged.items() if value is not None}
+
+        await topics.alter(asked.topic, change)
+    if asked.partitions is not None and asked.partitions != len(topics.get(asked.topic).partitions):
+        await topics.add_partitions(asked.topic, asked.partitions)
+    return topic_view(broker, asked.topic)
+
+
 async def delete_records(broker: ManagedBroker, asked: DeleteRecords) -> DeletedRecords:
     """Moves the start of a partition, durably. What was there is gone for every reader."""
     topic = found(broker, asked.topic)
@@ -143,4 +214,5 @@ def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
         settings.retention_bytes,
         settings.cleanup_policy,
         topic.internal,
+        str(topic.id),
     )

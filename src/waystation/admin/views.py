@@ -99,10 +99,12 @@ VIEWS: dict[str, AnyRow] = {
     "settings": Row(view_settings.SettingsQuery, view_settings.settings_view),
     "topics": Row(view_topics.TopicsQuery, view_topics.topics_page),
     "topic": Row(TopicQuery, lambda broker, query: view_topics.topic_view(broker, query.topic)),
+    "topic-offsets": Row(view_topics.TopicOffsetsQuery, view_topics.topic_offsets),
     "topic-settings": Row(view_topic_settings.TopicSettingsQuery, view_topic_settings.topic_settings_view),
 }
 
 ACTIONS: dict[str, AnyRow] = {
+    "alter-topic": Row(view_topics.AlterTopic, view_topics.alter_topic),
     "cancel-delayed": Row(
         CancelDelayed, lambda broker, query: view_delayed.cancel_delayed(broker, query.topic, query.id)
     ),

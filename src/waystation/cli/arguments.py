@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid
-
-if TYPE_CHECKING:
-    from waystation.client.wire import Connection
 
 DEFAULT_SERVER = "127.0.0.1:9092"
 SERVER_VARIABLE = "WAYSTATION_SERVER"
@@ -26,14 +22,6 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         help=f"the broker's Kafka door (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-
-
-def connect(arguments: argparse.Namespace) -> Connection:
-    """The connection that `--server` asks for."""
-    from waystation.client.address import parse_address
-    from waystation.client.wire import Connection
-
-    return Connection(parse_address(arguments.server, default_port=KAFKA_PORT))
 
 
 def add_settings(parser: argparse.ArgumentParser, help_text: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.cli.arguments import add_server, connect, positive
+from waystation.cli.arguments import add_server, positive
 from waystation.cli.native import open_client
 from waystation.cli.output import print_json, print_table
 from waystation.cli.progress import Progress, add_progress
@@ -108,37 +108,33 @@ def _one_by_one(arguments: argparse.Namespace, work: str, run: Callable[[], obje
     return Figure(work, SINGLE, sum(delays), statistics.median(ordered), ordered[int(len(ordered) * 0.99) - 1])
 
 
-# -- a topic, by Kafka's protocol --------------------------------------------------------------------------------------
+# -- a topic -----------------------------------------------------------------------------------------------------------
 
 
 def _topic(arguments: argparse.Namespace, name: str) -> list[Figure]:
-    from waystation.client.positions import Start, resolve
-    from waystation.client.publisher import Outgoing, Publisher
-    from waystation.client.reader import Reader
-    from waystation.client.topics import create_topic, delete_topic, find_topic
+    from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
+    from waystation.client.records.reading import RecordReader
 
-    with connect(arguments) as connection:
-        create_topic(connection, name, partitions=PARTITIONS)
+    with open_client(arguments) as mq:
+        mq.create_topic(name, PARTITIONS)
         try:
-            topic = find_topic(connection, name)
-            publisher = Publisher(connection, topic)
-            message = Outgoing(os.urandom(arguments.size))
+            publisher = RecordPublisher(mq, name)
+            record = OutgoingRecord(os.urandom(arguments.size))
 
             def publish(progress: Progress) -> None:
                 for share in _slices(arguments.count):
                     for _ in range(share):
-                        publisher.publish(message)
+                        publisher.publish(record)
                     publisher.flush()
                     progress.advance(share)
 
             def one() -> None:
-                publisher.publish(message)
+                publisher.publish(record)
                 publisher.flush()
 
             def read(progress: Progress) -> None:
-                reader = Reader(connection)
-                places = [(name, partition) for partition in topic.partitions]
-                reader.assign(resolve(connection, Start("earliest"), places))
+                reader = RecordReader(mq)
+                reader.assign({(name, partition): 0 for partition in range(PARTITIONS)})
                 heard_s = time.monotonic()
                 while progress.done < arguments.count:
                     before = progress.done
@@ -151,7 +147,7 @@ def _topic(arguments: argparse.Namespace, name: str) -> list[Figure]:
                 _one_by_one(arguments, "publish one by one", one),
             ]
         finally:
-            delete_topic(connection, name)
+            mq.delete_topic(name)
 
 
 def _still_heard(heard_s: float, heard: bool) -> float:
@@ -161,7 +157,7 @@ def _still_heard(heard_s: float, heard: bool) -> float:
     return now if heard else heard_s
 
 
-# -- a queue, by the native protocol -----------------------------------------------------------------------------------
+# -- a queue -----------------------------------------------------------------------------------------------------------
 
 
 def _queue(arguments: argparse.Namespace, name: str) -> list[Figure]:

@@ -13,18 +13,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.cli.arguments import add_server, connect, examples, not_negative, positive, seconds
+from waystation.cli.arguments import add_server, examples, not_negative, positive, seconds
 from waystation.cli.interrupt import Interrupt
+from waystation.cli.native import open_client, topic_of
 from waystation.cli.template import DEFAULT, compile_template
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
-    from waystation.client.reader import Incoming
-    from waystation.client.topics import Place
-    from waystation.client.wire import Connection
+    from waystation.client.records.offsets import Place
+    from waystation.client.records.reading import IncomingRecord
+    from waystation.client.sync.client import Client
 
 WAIT_MS = 250
-"""How long a fetch waits for the first message: also how soon a stop, a heartbeat or the end is noticed."""
+"""How long a read waits for the first message: also how soon a stop, a new assignment or the end is noticed."""
 
 UNASSIGNED_S = 10.0
 """Without --follow and --timeout, how long a group member waits for the broker to give it a partition."""
@@ -68,16 +69,16 @@ class _Source(Protocol):
     @property
     def positions(self) -> dict[Place, int]: ...
 
-    def poll(self, wait_ms: int) -> Iterator[Incoming]: ...
+    def poll(self, wait_ms: int) -> Iterator[IncomingRecord]: ...
 
 
 def _run(arguments: argparse.Namespace) -> int:
     spell = _speller(arguments)
     output = sys.stdout.buffer
     interrupt = Interrupt()
-    with connect(arguments) as connection:
-        source, close = _source(arguments, connection, output.flush)
-        stop = _Stop(arguments, connection, source)
+    with open_client(arguments) as mq:
+        source, close = _source(arguments, mq, output.flush)
+        stop = _Stop(arguments, mq, source)
         while not stop.reached() and not interrupt.came:
             for message in source.poll(WAIT_MS):
                 output.write(spell(message))
@@ -90,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _speller(arguments: argparse.Namespace) -> Callable[[Incoming], bytes]:
+def _speller(arguments: argparse.Namespace) -> Callable[[IncomingRecord], bytes]:
     if not arguments.json:
         return compile_template(DEFAULT if arguments.format is None else arguments.format)
     if arguments.format is not None:
@@ -100,31 +101,29 @@ def _speller(arguments: argparse.Namespace) -> Callable[[Incoming], bytes]:
     return lambda message: json.dumps(to_json(message), ensure_ascii=False).encode() + b"\n"
 
 
-def _source(
-    arguments: argparse.Namespace, connection: Connection, flush: Callable[[], None]
-) -> tuple[_Source, Callable[[], None]]:
+def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]) -> tuple[_Source, Callable[[], None]]:
     """Where messages come from, and what to do at the end."""
-    from waystation.client.group_reader import GroupReader
-    from waystation.client.positions import parse_start, resolve
-    from waystation.client.reader import Reader
-    from waystation.client.topics import find_topic
+    from waystation.client.records.group_reading import GroupReader
+    from waystation.client.records.offsets import resolve, spelled
+    from waystation.client.records.reading import RecordReader
+    from waystation.topics.start_position import parse_start
 
-    start = parse_start(arguments.start, time.time_ns() // 1_000_000)
+    start = spelled(arguments.start, parse_start(arguments.start, time.time_ns() // 1_000_000))
     topics = list(dict.fromkeys(arguments.topic))
     if arguments.group is not None:
         if arguments.partition:
             raise Invalid("--partition goes without --group: in a group the broker says who reads which")
-        member = GroupReader(
-            connection, arguments.group, topics, start, uncommitted=arguments.uncommitted, before_commit=flush
-        )
+        for name in topics:
+            topic_of(mq, name)
+        member = GroupReader(mq, arguments.group, topics, start, uncommitted=arguments.uncommitted, before_commit=flush)
         return member, member.close
     places = [
         (name, number)
         for name in topics
-        for number in _wanted(name, find_topic(connection, name).partitions, arguments.partition)
+        for number in _wanted(name, range(len(topic_of(mq, name).partitions)), arguments.partition)
     ]
-    reader = Reader(connection, uncommitted=arguments.uncommitted)
-    reader.assign(resolve(connection, start, places))
+    reader = RecordReader(mq, uncommitted=arguments.uncommitted)
+    reader.assign(resolve(mq, start, places))
     return reader, lambda: None
 
 
@@ -139,12 +138,12 @@ def _wanted(topic: str, there: Iterable[int], asked: list[int] | None) -> list[i
 class _Stop:
     """When enough was read: N messages, silence for too long, or the end as it was when reading began."""
 
-    def __init__(self, arguments: argparse.Namespace, connection: Connection, source: _Source) -> None:
+    def __init__(self, arguments: argparse.Namespace, mq: Client, source: _Source) -> None:
         self.follow: bool = arguments.follow or arguments.start in ("latest", "end")
         self._left: int | None = arguments.count
         self._committed = not arguments.uncommitted
         self._timeout_s: float | None = arguments.timeout
-        self._connection = connection
+        self._mq = mq
         self._source = source
         self._ends: dict[Place, int] = {}
         self._quiet_since = time.monotonic()
@@ -165,13 +164,14 @@ class _Stop:
         return not self.follow and self._at_end(quiet_s)
 
     def _at_end(self, quiet_s: float) -> bool:
-        from waystation.client.topics import LATEST, find_offsets
+        from waystation.client.records.offsets import offsets_at
 
         positions = self._source.positions
         if not positions:
             return self._timeout_s is None and quiet_s >= UNASSIGNED_S
-        new = dict.fromkeys(positions.keys() - self._ends.keys(), LATEST)
-        if new:
-            found = find_offsets(self._connection, new, committed=self._committed)
-            self._ends |= {place: one.offset for place, one in found.items()}
+        new = positions.keys() - self._ends.keys()
+        for topic in sorted({topic for topic, _ in new}):
+            for index, bounds in offsets_at(self._mq, topic).items():
+                if (topic, index) in new:
+                    self._ends[topic, index] = bounds.stable if self._committed else bounds.end
         return all(position >= self._ends[place] for place, position in positions.items())

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import add_server, connect, examples, not_negative, positive
+from waystation.cli.arguments import add_server, examples, not_negative, positive
 from waystation.cli.interrupt import Interrupt
+from waystation.cli.native import open_client, peek_on, queue_of, topic_hint
 from waystation.cli.output import note, print_json, spell_bytes, spell_count
 from waystation.cli.progress import Progress, add_progress
 from waystation.cli.row_files import FORMATS, PARQUET, RowWriter, format_of, open_writer
@@ -24,10 +24,10 @@ from waystation.errors import Invalid
 
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
+    from waystation.client.records.offsets import Place
+    from waystation.client.sync.client import Client
     from waystation.client.sync.message import Message
     from waystation.client.sync.queue import Queue
-    from waystation.client.topics import Place
-    from waystation.client.wire import Connection
 
 AT_ONCE = 1_000
 WAIT_MS = 250
@@ -135,41 +135,37 @@ def _save(rows: Iterator[Row], writer: RowWriter, progress: Progress, interrupt:
 
 
 def _export_topic(arguments: argparse.Namespace, form: str, interrupt: Interrupt) -> int:
-    with connect(arguments) as connection:
-        starts, ends = _span(arguments, connection)
+    with open_client(arguments) as mq:
+        starts, ends = _span(arguments, mq)
         total = sum(ends[place] - start for place, start in starts.items())
         total = total if arguments.count is None else min(total, arguments.count)
         writer = open_writer(arguments.out, form, TopicRow, overwrite=arguments.overwrite, keep=False)
-        rows = islice(_records(connection, starts, ends, interrupt), arguments.count)
+        rows = islice(_records(mq, starts, ends, interrupt), arguments.count)
         with _progress(arguments, arguments.topic, total) as progress:
             return _save(rows, writer, progress, interrupt)
 
 
-def _span(arguments: argparse.Namespace, connection: Connection) -> tuple[dict[Place, int], dict[Place, int]]:
+def _span(arguments: argparse.Namespace, mq: Client) -> tuple[dict[Place, int], dict[Place, int]]:
     """From which offset on, and up to which, in each partition that has something."""
-    from waystation.client.positions import parse_start, resolve
-    from waystation.client.topics import LATEST, find_offsets, find_topic
+    from waystation.client.records.offsets import EARLIEST, LATEST, offsets_at
 
-    now_ms = time.time_ns() // 1_000_000
-    start, end = parse_start(arguments.start or "earliest", now_ms), parse_start(arguments.end or "latest", now_ms)
-    there = find_topic(connection, arguments.topic).partitions
-    strange = [number for number in arguments.partition or () if number not in there]
+    topic: str = arguments.topic
+    with topic_hint(topic):
+        starts, ends = (offsets_at(mq, topic, at) for at in (arguments.start or EARLIEST, arguments.end or LATEST))
+    strange = [number for number in arguments.partition or () if number not in starts]
     if strange:
-        raise Invalid(f"topic {arguments.topic!r} has no partition {strange[0]}: it has {len(there)}, counted from 0")
-    places = [(arguments.topic, number) for number in sorted(set(arguments.partition or there))]
-    starts, ends = resolve(connection, start, places), resolve(connection, end, places)
+        raise Invalid(f"topic {topic!r} has no partition {strange[0]}: it has {len(starts)}, counted from 0")
+    numbers = sorted(set(arguments.partition or starts))
     # What is behind an open transaction cannot be read yet.
-    stable = find_offsets(connection, dict.fromkeys(places, LATEST), committed=True)
-    ends = {place: min(offset, stable[place].offset) for place, offset in ends.items()}
-    return {place: offset for place, offset in starts.items() if offset < ends[place]}, ends
+    last = {(topic, number): min(ends[number].offset, ends[number].stable) for number in numbers}
+    first = {(topic, number): starts[number].offset for number in numbers}
+    return {place: offset for place, offset in first.items() if offset < last[place]}, last
 
 
-def _records(
-    connection: Connection, starts: dict[Place, int], ends: dict[Place, int], interrupt: Interrupt
-) -> Iterator[TopicRow]:
-    from waystation.client.reader import Reader
+def _records(mq: Client, starts: dict[Place, int], ends: dict[Place, int], interrupt: Interrupt) -> Iterator[TopicRow]:
+    from waystation.client.records.reading import RecordReader
 
-    reader = Reader(connection)
+    reader = RecordReader(mq)
     reader.assign(starts)
     while reader.positions and not interrupt.came:
         for message in reader.poll(WAIT_MS):
@@ -191,8 +187,6 @@ def _records(
 
 
 def _export_queue(arguments: argparse.Namespace, form: str, interrupt: Interrupt) -> int:
-    from waystation.cli.native import open_client, peek_on, queue_of
-
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
         total = len(queue) if arguments.count is None else min(len(queue), arguments.count)
@@ -203,8 +197,6 @@ def _export_queue(arguments: argparse.Namespace, form: str, interrupt: Interrupt
 
 
 def _drain(arguments: argparse.Namespace, interrupt: Interrupt) -> int:
-    from waystation.cli.native import open_client, queue_of
-
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
         ready = queue.describe().ready

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, connect
+from waystation.cli.arguments import add_server
+from waystation.cli.native import all_of, open_client
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_count
-from waystation.errors import Conflict, Invalid, NotFound
+from waystation.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from waystation.client.groups import Committed, GroupDetail
-    from waystation.client.topics import Found, Place
-    from waystation.client.wire import Connection
-
-_IDLE = ("Empty", "Dead")
+    from waystation.client.sync.client import Client
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +52,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from waystation.client.groups import list_groups
-
-    with connect(arguments) as connection:
-        groups = list_groups(connection, states=arguments.state)
+    wanted = {state.lower() for state in arguments.state}
+    with open_client(arguments) as mq:
+        groups = [one for one in all_of(mq, "groups") if not wanted or one["state"].lower() in wanted]
     if arguments.json:
-        print_json([{"group": g.name, "kind": g.kind, "state": g.state, "protocol": g.protocol} for g in groups])
+        fields = ("group", "kind", "state", "protocol")
+        print_json([{field: one[field] for field in fields} for one in groups])
     elif groups:
-        print_table(("group", "kind", "state"), [(g.name, g.kind, g.state) for g in groups])
+        print_table(("group", "kind", "state"), [(one["group"], one["kind"], one["state"]) for one in groups])
     else:
         print("no groups")
     return 0
@@ -73,94 +69,69 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    from waystation.client.groups import committed_offsets, describe_group
-
     described = []
-    with connect(arguments) as connection:
+    with open_client(arguments) as mq:
         for name in arguments.group:
-            group = describe_group(connection, name)
-            committed = committed_offsets(connection, name)
-            assigned = {place for member in group.members for place in member.assigned}
-            ends = _ends(connection, sorted(committed.keys() | assigned))
+            group = _group(mq, name)
             if arguments.json:
-                described.append(_as_json(group, committed, ends))
+                described.append(_as_json(group))
             else:
-                _print_group(group, committed, ends)
+                _print_group(group)
     if arguments.json:
         print_json(described)
     return 0
 
 
-def _ends(connection: Connection, places: list[Place]) -> dict[Place, Found]:
-    """End offsets; a topic that was deleted while the group still remembers it has none."""
-    from waystation.client.topics import LATEST, find_offsets, list_topics
-
-    there = {(topic.name, number) for topic in list_topics(connection) for number in topic.partitions}
-    wanted = dict.fromkeys((place for place in places if place in there), LATEST)
-    return find_offsets(connection, wanted) if wanted else {}
-
-
-def _lag(place: Place, committed: dict[Place, Committed], ends: dict[Place, Found]) -> int | None:
-    return max(0, ends[place].offset - committed[place].offset) if place in committed and place in ends else None
+def _group(mq: Client, name: str) -> dict[str, Any]:
+    """A group of any kind that is there; NotFound says what to do."""
+    try:
+        return mq.view("group", group=name)
+    except NotFound as error:
+        hint = "" if "did you mean" in str(error) else "; `waystation groups list` shows what there is"
+        raise NotFound(f"{error}{hint}") from None
 
 
-def _as_json(group: GroupDetail, committed: dict[Place, Committed], ends: dict[Place, Found]) -> dict[str, object]:
-    owners = {place: member.id for member in group.members for place in member.assigned}
+def _as_json(group: dict[str, Any]) -> dict[str, object]:
     return {
-        "group": group.name,
-        "kind": group.kind,
-        "state": group.state,
-        "assignor": group.assignor,
+        "group": group["group"],
+        "kind": group["kind"],
+        "state": group["state"],
+        "assignor": group["assignor"],
         "members": [
             {
-                "id": member.id,
-                "instance": member.instance,
-                "client": member.client,
-                "host": member.host,
-                "assigned": [{"topic": topic, "partition": number} for topic, number in sorted(member.assigned)],
+                "id": member["member"],
+                "instance": member["instance"],
+                "client": member["client"],
+                "host": member["host"],
+                "assigned": [
+                    {"topic": one["topic"], "partition": number}
+                    for one in member["assignment"]
+                    for number in one["partitions"]
+                ],
             }
-            for member in group.members
+            for member in group["members"]
         ],
         "offsets": [
-            {
-                "topic": place[0],
-                "partition": place[1],
-                "committed": committed[place].offset if place in committed else None,
-                "end": ends[place].offset if place in ends else None,
-                "lag": _lag(place, committed, ends),
-                "metadata": committed[place].metadata if place in committed else None,
-                "member": owners.get(place),
-            }
-            for place in sorted(committed.keys() | owners.keys())
+            {field: one[field] for field in ("topic", "partition", "committed", "end", "lag", "metadata", "member")}
+            for one in group["partitions"]
         ],
     }
 
 
-def _print_group(group: GroupDetail, committed: dict[Place, Committed], ends: dict[Place, Found]) -> None:
-    owners = {place: member for member in group.members for place in member.assigned}
-    print(
-        f"{bold(group.name)}  {group.kind}, {group.state}" + (f", assignor {group.assignor}" if group.assignor else "")
-    )
-    rows = [
-        (
-            place[0],
-            place[1],
-            committed[place].offset if place in committed else None,
-            ends[place].offset if place in ends else None,
-            _lag(place, committed, ends),
-            owners[place].id if place in owners else None,
-        )
-        for place in sorted(committed.keys() | owners.keys())
-    ]
-    if rows:
-        print_table(("topic", "partition", "committed", "end", "lag", "member"), rows)
+def _print_group(group: dict[str, Any]) -> None:
+    assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
+    print(f"{bold(group['group'])}  {group['kind']}, {group['state']}{assignor}")
+    columns = ("topic", "partition", "committed", "end", "lag", "member")
+    if group["partitions"]:
+        print_table(columns, [tuple(one[column] for column in columns) for one in group["partitions"]])
     else:
         print("nothing committed, nothing assigned")
-    if group.members:
-        print_table(
-            ("member", "client", "host", "partitions"),
-            [(member.id, member.client, member.host, len(member.assigned)) for member in group.members],
-        )
+    if group["members"]:
+        rows = [
+            (one["member"], one["client"], one["host"], sum(len(part["partitions"]) for part in one["assignment"]))
+            for one in group["members"]
+        ]
+        print_table(("member", "client", "host", "partitions"), rows)
     print()
 
 
@@ -168,26 +139,19 @@ def _print_group(group: GroupDetail, committed: dict[Place, Committed], ends: di
 
 
 def _reset(arguments: argparse.Namespace) -> int:
-    from waystation.client.groups import commit_offsets, committed_offsets
-    from waystation.client.positions import parse_start, resolve
+    from waystation.topics.start_position import parse_start
 
-    start = parse_start(arguments.to, time.time_ns() // 1_000_000)
-    with connect(arguments) as connection:
-        _refuse_active(connection, arguments.group)
-        before = committed_offsets(connection, arguments.group)
-        places = _chosen(connection, arguments.topic) or sorted(before)
-        if not places:
-            raise Invalid(f"group {arguments.group!r} has committed nothing yet: say which topic with --topic")
-        after = resolve(connection, start, places)
-        moves = [(place, before[place].offset if place in before else None, after[place]) for place in places]
+    parse_start(arguments.to, 0)  # what makes no sense is said before anything else
+    with open_client(arguments) as mq:
+        moves = _moves(mq, arguments, dry_run=True)
         if not arguments.json:
-            print_table(("topic", "partition", "from", "to"), [(p[0], p[1], was, will) for p, was, will in moves])
+            rows = [(one["topic"], one["partition"], one["from"], one["to"]) for one in moves]
+            print_table(("topic", "partition", "from", "to"), rows)
         done = not arguments.dry_run and confirmed(f"move group {arguments.group}?", yes=arguments.yes)
         if done:
-            commit_offsets(connection, arguments.group, after)
+            moves = _moves(mq, arguments, dry_run=False)
     if arguments.json:
-        offsets = [{"topic": p[0], "partition": p[1], "from": was, "to": will} for p, was, will in moves]
-        print_json({"group": arguments.group, "done": done, "offsets": offsets})
+        print_json({"group": arguments.group, "done": done, "offsets": moves})
     elif done:
         print(f"moved group {arguments.group} on {spell_count(len(moves), 'partition')}")
     elif arguments.dry_run:
@@ -195,65 +159,50 @@ def _reset(arguments: argparse.Namespace) -> int:
     return 0 if done or arguments.dry_run else 1
 
 
-def _refuse_active(connection: Connection, name: str) -> None:
-    """A member would go on from where it is and commit over the new offsets. A group may well not exist yet."""
-    from waystation.client.groups import describe_group
+def _moves(mq: Client, arguments: argparse.Namespace, *, dry_run: bool) -> list[dict[str, Any]]:
+    """What changes, in the order of topics and partitions."""
+    query = {"group": arguments.group, "to": arguments.to, "dry_run": dry_run}
+    if not arguments.topic:
+        try:
+            found: list[dict[str, Any]] = (mq.act("reset-group", **query) or {})["changes"]
+        except (Invalid, NotFound) as error:
+            raise type(error)(f"{error}; --topic TOPIC says where a group begins that has no position yet") from None
+        return found
+    moves: list[dict[str, Any]] = []
+    for topic, numbers in sorted(_chosen(arguments.topic).items()):
+        only = {} if numbers is None else {"partitions": sorted(numbers)}
+        moves += (mq.act("reset-group", **query, topic=topic, **only) or {})["changes"]
+    return moves
 
-    try:
-        group = describe_group(connection, name)
-    except NotFound:
-        return
-    if group.members or group.state not in _IDLE:
-        raise Conflict(
-            f"group {name!r} has {spell_count(len(group.members), 'member')} ({group.state}); stop them, then reset"
-        )
 
-
-def _chosen(connection: Connection, texts: list[str]) -> list[Place]:
-    """The partitions that `--topic` names; empty where it was not given."""
-    from waystation.client.topics import find_topic
-
-    places: set[Place] = set()
+def _chosen(texts: list[str]) -> dict[str, set[int] | None]:
+    """The partitions that `--topic` names, by topic; None: all of them."""
+    chosen: dict[str, set[int] | None] = {}
     for text in texts:
         name, _, numbers = text.partition(":")
-        there = find_topic(connection, name).partitions
-        wanted = [int(n) if n.isdecimal() else -1 for n in numbers.split(",")] if numbers else list(there)
-        strange = [number for number in wanted if number not in there]
-        if strange:
-            raise Invalid(f"--topic {text!r}: topic {name!r} has partitions 0 to {len(there) - 1}")
-        places.update((name, number) for number in wanted)
-    return sorted(places)
+        known = chosen.setdefault(name, set())
+        if not numbers:
+            chosen[name] = None
+        elif known is not None:
+            known.update(int(number) if number.isdecimal() else -1 for number in numbers.split(","))
+    return chosen
 
 
 # -- delete --------------------------------------------------------------------------------------------------------
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    from waystation.client.groups import delete_group, describe_group
-
     names: list[str] = arguments.group
-    with connect(arguments) as connection:
+    with open_client(arguments) as mq:
         for name in names:
-            describe_group(connection, name)  # a misspelt name is found before anything is gone
+            _group(mq, name)  # a misspelt name is found before anything is gone
         what = f"the offsets of topic {arguments.topic} in {', '.join(names)}" if arguments.topic else ", ".join(names)
         if not confirmed(f"delete {what}?", yes=arguments.yes):
             return 1
         for name in names:
-            if arguments.topic:
-                _forget_topic(connection, name, arguments.topic)
-            else:
-                delete_group(connection, name)
+            mq.act("delete-group", group=name, topic=arguments.topic)
             if not arguments.json:
                 print(f"deleted {f'offsets of {arguments.topic} in ' if arguments.topic else ''}group {name}")
     if arguments.json:
         print_json([{"group": name, "topic": arguments.topic} for name in names])
     return 0
-
-
-def _forget_topic(connection: Connection, name: str, topic: str) -> None:
-    from waystation.client.groups import committed_offsets, delete_offsets
-
-    places = [place for place in committed_offsets(connection, name) if place[0] == topic]
-    if not places:
-        raise NotFound(f"group {name!r} has committed nothing for topic {topic!r}")
-    delete_offsets(connection, name, places)

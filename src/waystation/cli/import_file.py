@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import add_server, connect, examples, not_negative
+from waystation.cli.arguments import add_server, examples, not_negative
+from waystation.cli.native import open_client, queue_of, topic_hint
 from waystation.cli.output import note, print_json, spell_count
 from waystation.cli.progress import Progress, add_progress
 from waystation.cli.row_files import FORMATS, RowReader
@@ -156,13 +157,13 @@ def _size_of(row: Row) -> int:
 
 @contextmanager
 def _into_topic(arguments: argparse.Namespace) -> Iterator[Store]:
-    from waystation.client.publisher import Publisher
-    from waystation.client.topics import find_topic
+    from waystation.client.records.publishing import RecordPublisher
 
     keep, where = arguments.keep_timestamps, arguments.keep_partitions
-    with connect(arguments) as connection:
-        # Made on the spot it would have as many partitions as the broker likes, not as many as the file has.
-        publisher = Publisher(connection, find_topic(connection, arguments.to, create=not where))
+    with open_client(arguments) as mq:
+        with topic_hint(arguments.to):
+            # Made on the spot it would have as many partitions as the broker likes, not as many as the file has.
+            publisher = RecordPublisher(mq, arguments.to, create=not where)
 
         def store(block: list[Row]) -> Stored:
             for row in block:
@@ -175,8 +176,6 @@ def _into_topic(arguments: argparse.Namespace) -> Iterator[Store]:
 
 @contextmanager
 def _into_queue(arguments: argparse.Namespace) -> Iterator[Store]:
-    from waystation.cli.native import open_client, queue_of
-
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
 

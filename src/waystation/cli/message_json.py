@@ -15,11 +15,11 @@ from waystation.cli.output import put_bytes
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
-    from waystation.client.publisher import Outgoing
-    from waystation.client.reader import Incoming
+    from waystation.client.records.publishing import OutgoingRecord
+    from waystation.client.records.reading import IncomingRecord
 
 
-def to_json(message: Incoming) -> dict[str, object]:
+def to_json(message: IncomingRecord) -> dict[str, object]:
     record = message.record
     return topic_fields(
         message.topic, message.partition, record.offset, record.timestamp, record.key, record.value, record.headers
@@ -53,16 +53,16 @@ def topic_fields(
     return fields
 
 
-def from_json(line: bytes, partition: int | None) -> Outgoing:
+def from_json(line: bytes, partition: int | None) -> OutgoingRecord:
     """The message to publish: value, key and headers are taken, where it was before is not."""
-    from waystation.client.publisher import Outgoing
+    from waystation.client.records.publishing import OutgoingRecord
 
     try:
         fields = json.loads(line)
         if not isinstance(fields, dict) or "value" not in fields:
             raise ValueError("expected an object with a value")
         headers = tuple((str(header["name"]), bytes_of(header, "value")) for header in fields.get("headers") or ())
-        return Outgoing(bytes_of(fields, "value"), bytes_of(fields, "key"), headers, partition)
+        return OutgoingRecord(bytes_of(fields, "value"), bytes_of(fields, "key"), headers, partition)
     except (ValueError, KeyError, TypeError) as error:
         raise Invalid(f"a line is not a message in JSON ({error}); see `waystation consume --json`") from None
 

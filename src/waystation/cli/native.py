@@ -1,4 +1,4 @@
-"""The native client that the commands for queues, subscriptions, requests and exchanges share.
+"""The native client that all commands share, and what they ask of it alike.
 
 Everything is imported when it is called: the parser is built without the client.
 """
@@ -6,15 +6,18 @@ Everything is imported when it is called: the parser is built without the client
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from waystation.errors import NotFound
+from waystation.errors import NotFound, UnknownTopic
 
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
     from waystation.client.sync.client import Client
     from waystation.client.sync.queue import Queue
+    from waystation.protocol import TopicInfo
 
 CLIENT_NAME = "waystation-cli"
 PEEKED_AT_ONCE = 500
@@ -38,6 +41,23 @@ def queue_of(mq: Client, name: str) -> Queue:
     except NotFound as error:
         hint = "" if "did you mean" in str(error) else "; `waystation queues list` shows what there is"
         raise NotFound(f"{error}{hint}") from None
+
+
+def topic_of(mq: Client, name: str) -> TopicInfo:
+    """A topic that is there; NotFound says what to do."""
+    with topic_hint(name):
+        return mq.describe_topic(name)
+
+
+@contextmanager
+def topic_hint(name: str) -> Iterator[None]:
+    """A topic that is not there is an error that says how to make it."""
+    try:
+        yield
+    except NotFound as error:
+        if not str(error).startswith("there is no topic"):
+            raise
+        raise UnknownTopic(f"{error}; create it with `waystation topics create {name}`") from None
 
 
 def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "any") -> Iterator[Looked]:
@@ -66,3 +86,9 @@ def view_pages(mq: Client, what: str, rows: str, limit: int, **query: object) ->
         if page["next"] is None or len(found) >= limit:
             return {**page, rows: found}
         after = {"after": page["next"]}
+
+
+def all_of(mq: Client, what: str, **query: object) -> list[Any]:
+    """All rows of a view that has its own name for them."""
+    rows: list[Any] = view_pages(mq, what, what, sys.maxsize, **query)[what]
+    return rows

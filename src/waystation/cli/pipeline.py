@@ -133,8 +133,8 @@ def _list(arguments: argparse.Namespace) -> int:
     from waystation.cli.pipeline_view import as_json, spell_age, spell_rate
     from waystation.spark.pipelines.registry import connect_any, known_pipelines
 
-    with connect_any(_server(arguments)) as connection:
-        known = list(known_pipelines(connection).values())
+    with connect_any(_server(arguments)) as mq:
+        known = list(known_pipelines(mq).values())
     if arguments.json:
         print_json([as_json(state) for state in known])
     elif known:
@@ -152,11 +152,11 @@ def _status(arguments: argparse.Namespace) -> int:
 
     names = [_name_of(arguments, text) for text in arguments.name]
     while True:
-        with connect_any(_server(arguments)) as connection:
+        with connect_any(_server(arguments)) as mq:
             if names:
-                states = [find_pipeline(connection, name) for name in names]
+                states = [find_pipeline(mq, name) for name in names]
             else:
-                states = [s for s in known_pipelines(connection).values() if s.phase not in ENDED]
+                states = [s for s in known_pipelines(mq).values() if s.phase not in ENDED]
         if arguments.json:
             print_json([as_json(state) for state in states])
         else:
@@ -212,16 +212,16 @@ def _running(arguments: argparse.Namespace, name: str) -> PipelineState | None:
     from waystation.observe.pipeline_state import ENDED
     from waystation.spark.pipelines.registry import connect_any, find_pipeline
 
-    with connect_any(_server(arguments)) as connection:
-        state = find_pipeline(connection, name)
+    with connect_any(_server(arguments)) as mq:
+        state = find_pipeline(mq, name)
     return None if state.seen() in (*ENDED, "died") else state
 
 
 def _ask(arguments: argparse.Namespace, state: PipelineState) -> None:
     from waystation.spark.pipelines.registry import ask_to_stop, connect_any
 
-    with connect_any(_server(arguments)) as connection:
-        ask_to_stop(connection, state)
+    with connect_any(_server(arguments)) as mq:
+        ask_to_stop(mq, state)
 
 
 def _await_end(arguments: argparse.Namespace, ended: object) -> None:
@@ -282,8 +282,8 @@ def _forget(servers: str, name: str) -> None:
     from waystation.spark.pipelines.registry import connect_any, forget
 
     try:
-        with connect_any(servers) as connection:
-            forget(connection, name)
+        with connect_any(servers) as mq:
+            forget(mq, name)
     except WaystationError:
         pass  # the list is a courtesy; the checkpoint is what counts
 

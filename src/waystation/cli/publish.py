@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import add_server, connect, examples, not_negative, parse_pairs
+from waystation.cli.arguments import add_server, examples, not_negative, parse_pairs
+from waystation.cli.native import open_client, topic_hint
 from waystation.cli.output import note, print_json, spell_count
 from waystation.errors import Invalid, WaystationError
 
 if TYPE_CHECKING:
-    from waystation.client.publisher import Outgoing, Placed, Publisher
-
-_ACKS = {"all": -1, "1": 1, "0": 0}
+    from waystation.client.records.publishing import OutgoingRecord, Placed, RecordPublisher
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", choices=("lines", "json"), default="lines", help="json: as `consume --json` prints")
     parser.add_argument("--tombstone", action="store_true", help="a message without a value, which deletes --key")
     parser.add_argument("--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none")
-    parser.add_argument("--acks", choices=tuple(_ACKS), default="all", help="default: all (stored safely)")
+    parser.add_argument("--acks", choices=("all", "1", "0"), default="all", help="default: all (stored safely)")
     add_server(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples(
@@ -40,17 +39,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from waystation.client.publisher import Publisher
-    from waystation.client.topics import find_topic
+    from waystation.client.records.publishing import RecordPublisher
 
     _check(arguments)
     ranges = _Ranges()
-    with connect(arguments) as connection:
-        publisher = Publisher(
-            connection,
-            find_topic(connection, arguments.topic, create=True),
+    with open_client(arguments) as mq, topic_hint(arguments.topic):
+        publisher = RecordPublisher(
+            mq,
+            arguments.topic,
+            create=True,
             compression=arguments.compression,
-            acks=_ACKS[arguments.acks],
+            wait=arguments.acks != "0",
             on_placed=ranges.add,
         )
         try:
@@ -73,7 +72,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise Invalid("give --key or --key-separator, not both")
 
 
-def _send_all(publisher: Publisher, messages: Iterator[Outgoing | None]) -> None:
+def _send_all(publisher: RecordPublisher, messages: Iterator[OutgoingRecord | None]) -> None:
     for message in messages:
         if message is None:
             publisher.flush()
@@ -82,30 +81,30 @@ def _send_all(publisher: Publisher, messages: Iterator[Outgoing | None]) -> None
     publisher.flush()
 
 
-def _messages(arguments: argparse.Namespace) -> Iterator[Outgoing | None]:
+def _messages(arguments: argparse.Namespace) -> Iterator[OutgoingRecord | None]:
     """What to send, in order; None is a pause in the input."""
     from waystation.cli.lines import lines_from
     from waystation.cli.message_json import from_json
-    from waystation.client.publisher import Outgoing
+    from waystation.client.records.publishing import OutgoingRecord
 
     headers = tuple((name, value.encode()) for name, value in parse_pairs(arguments.header, "--header"))
     key = None if arguments.key is None else os.fsencode(arguments.key)
     separator = None if arguments.key_separator is None else os.fsencode(arguments.key_separator)
 
-    def plain(line: bytes) -> Outgoing:
+    def plain(line: bytes) -> OutgoingRecord:
         if separator is None:
-            return Outgoing(line, key, headers, arguments.partition)
+            return OutgoingRecord(line, key, headers, arguments.partition)
         own_key, found, value = line.partition(separator)
         if not found:
             raise Invalid(f"a line has no {arguments.key_separator!r} (--key-separator) in it")
-        return Outgoing(value, own_key, headers, arguments.partition)
+        return OutgoingRecord(value, own_key, headers, arguments.partition)
 
-    def from_line(line: bytes) -> Outgoing:
+    def from_line(line: bytes) -> OutgoingRecord:
         return from_json(line, arguments.partition)
 
-    make: Callable[[bytes], Outgoing] = from_line if arguments.input == "json" else plain
+    make: Callable[[bytes], OutgoingRecord] = from_line if arguments.input == "json" else plain
     if arguments.tombstone:
-        yield Outgoing(None, key, headers, arguments.partition)
+        yield OutgoingRecord(None, key, headers, arguments.partition)
     elif arguments.message:
         yield from (make(os.fsencode(text)) for text in arguments.message)
     else:
@@ -129,11 +128,10 @@ class _Ranges:
 
 
 def _report(arguments: argparse.Namespace, count: int, ranges: _Ranges) -> None:
-    known = [(p, base, n) for p, base, n in ranges.all if base >= 0]
     if arguments.json:
-        places = [{"partition": p, "first_offset": base, "last_offset": base + n - 1} for p, base, n in known]
+        places = [{"partition": p, "first_offset": base, "last_offset": base + n - 1} for p, base, n in ranges.all]
         print_json({"topic": arguments.topic, "count": count, "offsets": places})
         return
-    spelled = [f"partition {p} offset {base}" + (f"–{base + n - 1}" if n > 1 else "") for p, base, n in known]
+    spelled = [f"partition {p} offset {base}" + (f"–{base + n - 1}" if n > 1 else "") for p, base, n in ranges.all]
     shown = ", ".join(spelled[:4]) + (", …" if len(spelled) > 4 else "")
     print(f"published {spell_count(count, 'message')} to {arguments.topic}" + (f": {shown}" if shown else ""))

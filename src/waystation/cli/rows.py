@@ -14,7 +14,7 @@ import msgspec
 from waystation.message import Message
 
 if TYPE_CHECKING:
-    from waystation.client.publisher import Outgoing
+    from waystation.client.records.publishing import OutgoingRecord
 
 HeaderPair = tuple[str, bytes | None]
 
@@ -33,10 +33,10 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes | None
     headers: tuple[HeaderPair, ...] = ()
 
-    def as_record(self, *, keep_timestamp: bool, keep_partition: bool) -> Outgoing:
-        from waystation.client.publisher import Outgoing
+    def as_record(self, *, keep_timestamp: bool, keep_partition: bool) -> OutgoingRecord:
+        from waystation.client.records.publishing import OutgoingRecord
 
-        return Outgoing(
+        return OutgoingRecord(
             self.value,
             self.key,
             self.headers,
@@ -62,14 +62,14 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "ready"
     ready_at_ms: int | None = None
 
-    def as_record(self, *, keep_timestamp: bool, keep_partition: bool) -> Outgoing:
-        from waystation.client.publisher import Outgoing
+    def as_record(self, *, keep_timestamp: bool, keep_partition: bool) -> OutgoingRecord:
+        from waystation.client.records.publishing import OutgoingRecord
         from waystation.topics.crossing import TOMBSTONE, headers_of
 
         said = self.message
         value = None if not said.payload and said.type == TOMBSTONE else said.payload
         stamp = self.taken_ms if said.timestamp_ms is None else said.timestamp_ms
-        return Outgoing(value, said.key, tuple(headers_of(said)), None, stamp if keep_timestamp else None)
+        return OutgoingRecord(value, said.key, tuple(headers_of(said)), None, stamp if keep_timestamp else None)
 
     def as_message(self, now_ms: int, *, keep_times: bool) -> Message | None:
         """The message to put. With `keep_times` it is due when it was due and ends when it would have; None: it has."""

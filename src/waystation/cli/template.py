@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, TypeVar
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
-    from waystation.client.reader import Incoming
+    from waystation.client.records.reading import IncomingRecord
 
 M = TypeVar("M")
 
 DEFAULT = r"{value}\n"
 
-_Field = Callable[["Incoming"], bytes]
+_Field = Callable[["IncomingRecord"], bytes]
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|\\(.)|[{}]|[^{}\\]+|\\", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
-def _headers(message: Incoming) -> bytes:
+def _headers(message: IncomingRecord) -> bytes:
     return b",".join(name.encode() + b"=" + (content or b"") for name, content in message.record.headers)
 
 
-def _time(message: Incoming) -> bytes:
+def _time(message: IncomingRecord) -> bytes:
     moment = datetime.fromtimestamp(message.record.timestamp / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 

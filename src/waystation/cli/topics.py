@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
-from waystation.cli.arguments import add_server, add_settings, connect, parse_pairs, positive
+from waystation.cli.arguments import add_server, add_settings, parse_pairs, positive
+from waystation.cli.native import all_of, open_client, topic_hint, topic_of
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count
 from waystation.cli.topic_messages import configure_looking
 from waystation.errors import AlreadyExists, Invalid
-
-if TYPE_CHECKING:
-    from waystation.client.topics import Found, Place, SettingInfo, TopicInfo
-    from waystation.client.wire import Connection
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +45,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    from waystation.client.topics import create_topic
-
     settings = dict(parse_pairs(arguments.settings, "--set"))
     made: list[dict[str, object]] = []
-    with connect(arguments) as connection:
+    with open_client(arguments) as mq:
         for name in arguments.topic:
             try:
-                partitions = create_topic(connection, name, partitions=arguments.partitions, settings=settings)
+                partitions = len(mq.create_topic(name, arguments.partitions, settings).partitions)
             except AlreadyExists:
                 if not arguments.if_not_exists:
-                    raise
+                    raise AlreadyExists(
+                        f"topic {name!r} exists already; `waystation topics alter` changes it"
+                    ) from None
                 continue
             made.append({"topic": name, "partitions": partitions})
             if not arguments.json:
@@ -69,23 +66,23 @@ def _create(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from waystation.client.topics import EARLIEST, LATEST, find_offsets, list_topics
-
-    with connect(arguments) as connection:
-        topics = [topic for topic in list_topics(connection) if arguments.internal or not topic.internal]
-        places = [place for topic in topics for place in _places(topic)]
-        starts = find_offsets(connection, dict.fromkeys(places, EARLIEST)) if places else {}
-        ends = find_offsets(connection, dict.fromkeys(places, LATEST)) if places else {}
-    counts = [sum(ends[place].offset - starts[place].offset for place in _places(topic)) for topic in topics]
+    with open_client(arguments) as mq:
+        topics = all_of(mq, "topics", internal=arguments.internal)
     if arguments.json:
         print_json(
             [
-                {"topic": t.name, "partitions": len(t.partitions), "offsets": count, "internal": t.internal, "id": t.id}
-                for t, count in zip(topics, counts, strict=True)
+                {
+                    "topic": one["topic"],
+                    "partitions": len(one["partitions"]),
+                    "offsets": one["messages"],
+                    "internal": one["internal"],
+                    "id": one["id"],
+                }
+                for one in topics
             ]
         )
     elif topics:
-        rows = [(t.name, len(t.partitions), count) for t, count in zip(topics, counts, strict=True)]
+        rows = [(one["topic"], len(one["partitions"]), one["messages"]) for one in topics]
         print_table(("topic", "partitions", "offsets"), rows)
     else:
         print("no topics yet; `waystation topics create NAME` makes one")
@@ -93,90 +90,61 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    from waystation.client.topics import EARLIEST, LATEST, find_offsets, find_topic, partition_sizes, topic_settings
-
     described = []
-    with connect(arguments) as connection:
+    with open_client(arguments) as mq:
         for name in arguments.topic:
-            topic = find_topic(connection, name)
-            places = _places(topic)
-            starts = find_offsets(connection, dict.fromkeys(places, EARLIEST))
-            ends = find_offsets(connection, dict.fromkeys(places, LATEST))
-            sizes = partition_sizes(connection, places)
-            settings = topic_settings(connection, name)
+            with topic_hint(name):
+                topic = mq.view("topic", topic=name)
+                settings = mq.view("topic-settings", topic=name)["settings"]
             if arguments.json:
-                described.append(_as_json(topic, starts, ends, sizes, settings))
+                described.append(_as_json(topic, settings))
             else:
-                _print_topic(topic, starts, ends, sizes, [s for s in settings if s.own or arguments.all])
+                _print_topic(topic, [one for one in settings if one["source"] == "topic" or arguments.all])
     if arguments.json:
         print_json(described)
     return 0
 
 
-def _as_json(
-    topic: TopicInfo,
-    starts: dict[Place, Found],
-    ends: dict[Place, Found],
-    sizes: dict[Place, int],
-    settings: list[SettingInfo],
-) -> dict[str, object]:
+def _as_json(topic: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str, object]:
     return {
-        "topic": topic.name,
-        "id": topic.id,
-        "internal": topic.internal,
-        "partitions": [
-            {
-                "partition": place[1],
-                "start_offset": starts[place].offset,
-                "end_offset": ends[place].offset,
-                "bytes": sizes.get(place),
-            }
-            for place in _places(topic)
-        ],
-        "settings": {setting.name: {"value": setting.value, "source": setting.source} for setting in settings},
+        "topic": topic["topic"],
+        "id": topic["id"],
+        "internal": topic["internal"],
+        "partitions": topic["partitions"],
+        "settings": {one["name"]: {"value": one["value"], "source": one["source"]} for one in settings},
     }
 
 
-def _print_topic(
-    topic: TopicInfo,
-    starts: dict[Place, Found],
-    ends: dict[Place, Found],
-    sizes: dict[Place, int],
-    settings: list[SettingInfo],
-) -> None:
-    print(bold(topic.name) + f"  id {topic.id}" + ("  internal" if topic.internal else ""))
+def _print_topic(topic: dict[str, Any], settings: list[dict[str, Any]]) -> None:
+    print(bold(topic["topic"]) + f"  id {topic['id']}" + ("  internal" if topic["internal"] else ""))
     print_table(
         ("partition", "start", "end", "offsets", "size"),
         [
             (
-                place[1],
-                starts[place].offset,
-                ends[place].offset,
-                ends[place].offset - starts[place].offset,
-                spell_bytes(sizes[place]) if place in sizes else None,
+                one["partition"],
+                one["start_offset"],
+                one["end_offset"],
+                one["end_offset"] - one["start_offset"],
+                spell_bytes(one["bytes"]),
             )
-            for place in _places(topic)
+            for one in topic["partitions"]
         ],
     )
     if settings:
-        print_table(("setting", "value", "set by"), [(s.name, s.value, s.source) for s in settings])
+        print_table(("setting", "value", "set by"), [(one["name"], one["value"], one["source"]) for one in settings])
     print()
 
 
 def _alter(arguments: argparse.Namespace) -> int:
-    from waystation.client.topics import alter_topic
-
     changed = dict(parse_pairs(arguments.settings, "--set"))
     both = changed.keys() & set(arguments.unset)
     if both:
         raise Invalid(f"{sorted(both)[0]} cannot be set and unset at once")
     if not changed and not arguments.unset and arguments.partitions is None:
         raise Invalid("nothing to change: give --set NAME=VALUE, --unset NAME or --partitions N")
-    with connect(arguments) as connection:
-        if changed or arguments.unset:
-            alter_topic(connection, arguments.topic, changed, arguments.unset)
-        if arguments.partitions is not None:
-            _grow(connection, arguments.topic, arguments.partitions)
+    settings = {**changed, **dict.fromkeys(arguments.unset)}
+    with open_client(arguments) as mq, topic_hint(arguments.topic):
+        mq.act("alter-topic", topic=arguments.topic, settings=settings, partitions=arguments.partitions)
     done = {"topic": arguments.topic, "set": changed, "unset": arguments.unset, "partitions": arguments.partitions}
     if arguments.json:
         print_json(done)
@@ -185,30 +153,17 @@ def _alter(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _grow(connection: Connection, name: str, partitions: int) -> None:
-    from waystation.client.topics import find_topic, grow_topic
-
-    if len(find_topic(connection, name).partitions) != partitions:  # the number that it has is no change, no error
-        grow_topic(connection, name, partitions)
-
-
 def _delete(arguments: argparse.Namespace) -> int:
-    from waystation.client.topics import delete_topic, find_topic
-
     names: list[str] = arguments.topic
-    with connect(arguments) as connection:
+    with open_client(arguments) as mq:
         for name in names:
-            find_topic(connection, name)  # a misspelt name is found before anything is gone
+            topic_of(mq, name)  # a misspelt name is found before anything is gone
         if not confirmed(f"delete {', '.join(names)} with all messages?", yes=arguments.yes):
             return 1
         for name in names:
-            delete_topic(connection, name)
+            mq.delete_topic(name)
             if not arguments.json:
                 print(f"deleted topic {name}")
     if arguments.json:
         print_json([{"topic": name} for name in names])
     return 0
-
-
-def _places(topic: TopicInfo) -> list[Place]:
-    return [(topic.name, number) for number in topic.partitions]

@@ -1,8 +1,6 @@
-"""Clients of a broker.
+"""The Python client of a broker: the native protocol, and nothing else.
 
-The Python client: `core.py` is its heart, on an event loop; `sync/` and `aio/` are its two faces; `link.py` says what
-it needs of a connection, which is a socket (`socket_link.py`) or the broker in this process (`local_link.py`).
-
-The command line's small synchronous client of the Kafka door: `wire.py`, `publisher.py`, `reader.py`, `topics.py`,
-`groups.py` and their helpers.
+`core.py` is its heart, on an event loop; `sync/` and `aio/` are its two faces; `link.py` says what it needs of a
+connection, which is a socket (`socket_link.py`) or the broker in this process (`local_link.py`). `records/` reads and
+writes topics record by record, byte for byte, for the command line and for Spark's pipelines.
 """

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from waystation.client.connection import Consumer
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
@@ -22,8 +23,10 @@ from waystation.protocol import (
     AbortStaged,
     Act,
     AlterSettings,
+    AwaitRecords,
     Bind,
     Cancel,
+    Cease,
     CommitOffsets,
     CommitStaged,
     CommitStagedAnswer,
@@ -38,16 +41,21 @@ from waystation.protocol import (
     EndConnection,
     Find,
     Found,
+    GroupAssignment,
+    JoinGroup,
     ListQueues,
     ListRouting,
     ListTopics,
+    PartitionBatches,
     Peek,
     Peeked,
     Ping,
+    Position,
     PublishAnswer,
     PublishBatches,
     PurgeQueue,
     QueueInfo,
+    ReadBatches,
     Redrive,
     RedriveAnswer,
     Route,
@@ -188,16 +196,51 @@ async def delete_topic(core: Core, topic: str) -> None:
     await core.ask(DeleteTopic(topic=topic), NOTHING)
 
 
-async def describe_topic(core: Core, topic: str) -> TopicInfo:
-    return await core.ask(DescribeTopic(topic=topic), TopicInfo, resend=True)
+async def describe_topic(core: Core, topic: str, *, create: bool = False) -> TopicInfo:
+    return await core.ask(DescribeTopic(topic=topic, create=create), TopicInfo, resend=True)
 
 
 async def list_topics(core: Core, pattern: str) -> list[TopicInfo]:
     return await core.ask(ListTopics(pattern=pattern), list[TopicInfo], resend=True)
 
 
-async def commit_offsets(core: Core, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-    await core.ask(CommitOffsets(group=group, offsets=list(offsets)), NOTHING, resend=True)
+async def commit_offsets(core: Core, group: str, offsets: Sequence[Position], *, consumer: int = 0) -> None:
+    """`consumer`: as that member of the group."""
+    await core.ask(CommitOffsets(group=group, offsets=list(offsets), consumer=consumer), NOTHING, resend=not consumer)
+
+
+# -- topics by offsets -------------------------------------------------------------------------------------------------
+
+
+async def read_batches(core: Core, positions: list[Position], *, uncommitted: bool) -> list[PartitionBatches]:
+    command = ReadBatches(positions=positions, uncommitted=uncommitted)
+    return await core.ask(command, list[PartitionBatches])
+
+
+async def await_records(core: Core, positions: list[Position], wait_ms: int, *, uncommitted: bool) -> bool:
+    command = AwaitRecords(positions=positions, wait_ms=wait_ms, uncommitted=uncommitted)
+    return await core.ask(command, bool, timeout_s=wait_ms / 1000 + core.timeout_s)
+
+
+async def join_group(core: Core, member: Consumer, group: str, topics: Sequence[str]) -> int:
+    """The member's number on the connection. It is not joined again after a lost link: `member` hears of it."""
+    number = core.main.add_consumer(member)
+    try:
+        await core.ask(JoinGroup(consumer=number, group=group, topics=list(topics)), NOTHING)
+    except BaseException:
+        core.main.drop_consumer(number)
+        raise
+    return number
+
+
+async def group_assignment(core: Core, number: int, owned: list[tuple[str, int]], wait_ms: int) -> list[Position]:
+    command = GroupAssignment(consumer=number, owned=owned, wait_ms=wait_ms)
+    return await core.ask(command, list[Position], timeout_s=wait_ms / 1000 + core.timeout_s)
+
+
+async def cease(core: Core, number: int) -> None:
+    core.main.drop_consumer(number)
+    await core.ask(Cease(consumer=number), NOTHING)
 
 
 # -- routing -----------------------------------------------------------------------------------------------------------
@@ -270,9 +313,11 @@ async def staged_position(core: Core, name: str) -> int | None:
     return last
 
 
-async def publish_batches(core: Core, topic: str, batches: list[tuple[int, bytearray]]) -> None:
-    """At least once: after a lost link they are sent again."""
-    await core.ask(PublishBatches(topic=topic, batches=batches), PublishAnswer, resend=True)
+async def publish_batches(
+    core: Core, topic: str, batches: list[tuple[int, bytearray]], *, resend: bool = True
+) -> PublishAnswer:
+    """At least once: after a lost link they are sent again, unless somebody would rather know."""
+    return await core.ask(PublishBatches(topic=topic, batches=batches), PublishAnswer, resend=resend)
 
 
 # -- looking at the broker, and running it -----------------------------------------------------------------------------

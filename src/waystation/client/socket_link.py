@@ -56,7 +56,7 @@ def socket_dial(address: Address, timeout_s: float) -> Dial:
             raise ConnectionLost(f"the broker at {address} did not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise ConnectionLost(
-                f"cannot reach a broker at {address}: {_why(error)}; is `waystation serve` running there?"
+                f"no server answers at {address} ({_why(error)}); is `waystation serve` running there?"
             ) from None
         return link
 
@@ -105,7 +105,8 @@ class SocketLink(asyncio.Protocol):
     def _write(self) -> None:
         self._scheduled = False
         out, self._out = self._out, []
-        if self._transport is not None and out:
+        # The broker may have hung up in the same turn: uvloop's transports refuse what comes after that.
+        if out and not self._over and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
     @property
@@ -153,7 +154,7 @@ class SocketLink(asyncio.Protocol):
         try:
             self._frames(data)
         except msgspec.MsgspecError as error:
-            self._fail(ConnectionLost(f"{self._name} sent what is not the native protocol ({error})"))
+            self._fail(ConnectionLost(f"{self._name} does not speak the native protocol ({error}); check the port"))
 
     def _frames(self, data: bytes) -> None:
         """All whole frames; what is left over is kept."""
@@ -162,7 +163,8 @@ class SocketLink(asyncio.Protocol):
         while end - at >= 4:
             size = int.from_bytes(view[at : at + 4], "big")
             if size > MAX_FRAME_BYTES:
-                self._fail(ConnectionLost(f"{self._name} does not speak the native protocol: a frame of {size} bytes"))
+                why = f"a frame of {size} bytes"
+                self._fail(ConnectionLost(f"{self._name} does not speak the native protocol ({why}); check the port"))
                 return
             if end - at - 4 < size:
                 self._keep(view[at:], size + 4)

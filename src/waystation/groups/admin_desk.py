@@ -40,7 +40,8 @@ class AdminDesk:
         if group is None:
             return None
         if isinstance(group, ClassicGroup):
-            return GroupSummary("classic", group.state.value, len(group.roster), group.subscribed() or frozenset())
+            topics = group.subscribed() or frozenset()
+            return GroupSummary("classic", group.state.value, len(group.roster), topics, group.protocol_type or "")
         return GroupSummary("consumer", group.state, len(group.members), group.subscribed(self._shards.topics))
 
     def describe(self, group_ids: Sequence[str]) -> list[GroupView]:

@@ -198,6 +198,8 @@ class GroupSummary(msgspec.Struct, frozen=True):
     members: int
     subscribed: frozenset[str]
     """The topics that members read, as far as that can be known."""
+    protocol_type: str = "consumer"
+    """What its members are, as they say themselves: consumers, or Connect's workers, or nothing yet."""
 
 
 class MemberView(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from waystation.errors import Unavailable
-from waystation.protocols.kafka.wire import Reader, write_array, write_nullable_string, write_string
 from waystation.spark.options import Partition
+from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
 
 Address = tuple[str, int]
 

@@ -10,16 +10,13 @@ asked twice. For the readers of this package; not for several threads at once.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from waystation.errors import ConnectionLost, UnknownTopic, WaystationError
-from waystation.protocols.kafka.wire import write_string
+from waystation.errors import UnknownTopic, WaystationError
 from waystation.spark.decoding import PADDING
 from waystation.spark.fetch_wire import (
     FETCH,
@@ -47,18 +44,14 @@ from waystation.spark.fetch_wire import (
     write_metadata,
 )
 from waystation.spark.options import Partition
+from waystation.spark.retrying import name_of, patiently
 from waystation.spark.sockets import receive_all
+from waystation.wire.kafka_types import write_string
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.spark")
-
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 2.0
-SAY_AGAIN_S = 10.0
-"""How often a wait for the broker is mentioned in the log."""
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
@@ -243,43 +236,11 @@ class Cluster:
         return found
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Does it, again and again if need be, and says so."""
-        began = time.monotonic()
-        said = -SAY_AGAIN_S
-        pause = FIRST_PAUSE_S
-        while True:
-            try:
-                result = ask()
-            except (OSError, Moved) as error:
-                self.forget()
-                gone = time.monotonic() - began
-                if gone >= self._retry_s:
-                    raise ConnectionLost(self._gave_up(error)) from None
-                if gone - said >= SAY_AGAIN_S:
-                    said = gone
-                    log.warning("%s; trying again for %.0f s", self._trouble(error), self._retry_s - gone)
-                time.sleep(min(pause, max(0.0, self._retry_s - gone)))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-                continue
-            if said >= 0:
-                log.warning("the broker at %s answers again after %.1f s", self.name, time.monotonic() - began)
-            return result
+        return patiently(ask, self._servers, self._retry_s, away=(OSError, Moved), forget=self.forget)
 
     @property
     def name(self) -> str:
-        return ",".join(f"{host}:{port}" for host, port in self._servers)
-
-    def _trouble(self, error: Exception) -> str:
-        if isinstance(error, Moved):
-            return f"the broker at {self.name} cannot answer now ({error})"
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-        return f"the broker at {self.name} cannot be reached ({reason})"
-
-    def _gave_up(self, error: Exception) -> str:
-        return (
-            f"{self._trouble(error)}, and {self._retry_s:.0f} s of trying are over; start it, or check the option"
-            " servers (the option retryTimeout says how long to try)"
-        )
+        return name_of(self._servers)
 
     def forget(self) -> None:
         """Drops all connections, and with them what was asked and not answered, and what was known of the brokers."""

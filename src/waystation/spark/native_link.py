@@ -1,37 +1,28 @@
 """A small blocking connection that speaks the native protocol: one question, one answer.
 
 Spark's Python processes do one thing at a time, so this is a socket and msgpack, no loop. What goes wrong on the way to
-the broker is an OSError, and `patiently` tries it again, with a line in the log of what is being waited for; what the
-broker refuses is the error that it names. Several threads may use one link. For this package.
+the broker is an OSError, and `retrying.patiently` tries it again; what the broker refuses is the error that it names.
+Several threads may use one link. For this package.
 """
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from waystation.client.failures import failure
-from waystation.errors import ConnectionLost
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure, Hello, HelloAnswer
+from waystation.spark.retrying import Server
 from waystation.spark.sockets import receive_all
 
 T = TypeVar("T")
-Server = tuple[str, int]
-
-log = logging.getLogger("waystation.spark")
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 2.0
-SAY_AGAIN_S = 10.0
-"""How often a wait for the broker is mentioned in the log."""
 
 
 class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
@@ -106,30 +97,3 @@ def link_to_any(servers: Sequence[Server], client: str) -> NativeLink:
         except OSError:
             continue
     return NativeLink(servers[-1], client)
-
-
-def patiently(ask: Callable[[], T], servers: Sequence[Server], retry_s: float) -> T:
-    """Does it, again and again while the broker is away, and says so; ConnectionLost when the time is over."""
-    began = time.monotonic()
-    said, pause = -SAY_AGAIN_S, FIRST_PAUSE_S
-    name = ",".join(f"{host}:{port}" for host, port in servers)
-    while True:
-        try:
-            result = ask()
-        except OSError as error:
-            gone = time.monotonic() - began
-            trouble = f"the broker at {name} cannot be reached ({error.strerror or error or type(error).__name__})"
-            if gone >= retry_s:
-                raise ConnectionLost(
-                    f"{trouble}, and {retry_s:.0f} s of trying are over; start it, or check the option servers (the"
-                    " option retryTimeout says how long to try)"
-                ) from None
-            if gone - said >= SAY_AGAIN_S:
-                said = gone
-                log.warning("%s; trying again for %.0f s", trouble, retry_s - gone)
-            time.sleep(min(pause, max(0.0, retry_s - gone)))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
-            continue
-        if said >= 0:
-            log.warning("the broker at %s answers again after %.1f s", name, time.monotonic() - began)
-        return result

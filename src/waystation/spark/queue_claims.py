@@ -27,8 +27,9 @@ from waystation.protocol import (
     Settle,
     SettleAnswer,
 )
-from waystation.spark.native_link import NativeLink, Server, link_to_any, patiently
+from waystation.spark.native_link import NativeLink, link_to_any
 from waystation.spark.queue_offsets import portions
+from waystation.spark.retrying import Server, patiently
 
 T = TypeVar("T")
 

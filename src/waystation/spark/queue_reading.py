@@ -32,7 +32,7 @@ from waystation.message import Delivered
 from waystation.protocol import Command, DescribeQueue, EntriesAnswer, Peek, Peeked, QueueInfo, ReadEntries, Run
 from waystation.queues.ledger.runs import add_run, without
 from waystation.spark.json_values import infer_type
-from waystation.spark.native_link import NativeLink, link_to_any, patiently
+from waystation.spark.native_link import NativeLink, link_to_any
 from waystation.spark.options import (
     DEFAULT_RETRY_S,
     SOURCE_OPTIONS,
@@ -48,6 +48,7 @@ from waystation.spark.queue_claims import QueueClaims
 from waystation.spark.queue_offsets import QueueOffset, split
 from waystation.spark.queue_rows import QUEUE_SCHEMA, record_batch
 from waystation.spark.ranges import Task, raw_schema, with_json
+from waystation.spark.retrying import patiently
 from waystation.spark.schemas import arrow_schema, source_schema
 
 T = TypeVar("T")

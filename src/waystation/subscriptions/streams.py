@@ -1,4 +1,4 @@
-"""Stream subscriptions: the consumers of this broker, by group, and what they share.
+"""Stream subscriptions: the consumers of this broker, by group, and what they share; members that read by themselves.
 
 On the loop's thread only. Doors come here by way of `Subscriptions`.
 """
@@ -16,6 +16,7 @@ from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, with_death
 from waystation.queues.feed import Deliver
+from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
@@ -60,6 +61,7 @@ class Streams:
         self._queues = queues
         self._durability = durability
         self._by_group: dict[str, dict[StreamFeed, None]] = {}
+        self._members: dict[str, dict[GroupMember, None]] = {}  # those that read by themselves
         self._tasks: set[asyncio.Future[None]] = set()
         self._due = False
         self.version = 0  # counts who came and went
@@ -83,8 +85,24 @@ class Streams:
             raise
         return feed
 
+    async def join(self, group: str, topics: Sequence[str], consumer: str, on_end: OnEnd) -> GroupMember:
+        """A member of the group that reads by itself; partitions come to it as the group settles."""
+        made = GroupMember(self, group, topics, on_end)
+        member_id = str(self._world.random.uuid())
+        made.member = Membership(self.groups, group, member_id, consumer, made, self._moved)
+        self._members.setdefault(group, {})[made] = None
+        try:
+            await made.member.join()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     async def close(self) -> None:
         """Everybody leaves: before the coordinator goes."""
+        for members in list(self._members.values()):
+            for member in list(members):
+                member.close()
         for feeds in list(self._by_group.values()):
             for feed in list(feeds):
                 feed.close()
@@ -154,6 +172,17 @@ class Streams:
             self._by_group.pop(feed.group, None)
         self._spawn(feed.member.leave())
 
+    def member_closed(self, member: GroupMember) -> None:
+        members = self._members.get(member.group, {})
+        members.pop(member, None)
+        if not members:
+            self._members.pop(member.group, None)
+        self._spawn(member.member.leave())
+
+    async def durable(self, group: str) -> None:
+        """When all that was written about a group is."""
+        await self._durability.wait(self.receipt(group))
+
     def _spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -162,9 +191,10 @@ class Streams:
 
     def _moved(self, member: Membership) -> None:
         """Others of the group need not wait for their next heartbeat to hear of it."""
-        for feed in self._by_group.get(member.group_id, ()):
-            if feed.member is not member:
-                feed.member.nudge()
+        group = member.group_id
+        for other in (*self._by_group.get(group, ()), *self._members.get(group, ())):
+            if other.member is not member:
+                other.member.nudge()
 
     def _resolved(self, groups: set[str]) -> None:
         for group in groups:

@@ -6,7 +6,7 @@ Kafka's share groups have it. Doors call `open` with the command as it came; on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from waystation.errors import Invalid, Unavailable, WaystationError
@@ -15,6 +15,7 @@ from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax
+from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.live import LiveFeeds
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_terms import Terms
@@ -23,6 +24,9 @@ from waystation.topics.messages import MAX_HISTORY
 from waystation.topics.topics import Topics
 
 OnEnd = Callable[[WaystationError], None]
+
+MAX_JOINED_TOPICS = 1_000
+"""Topics that a member of a group subscribes to by name: the group compares them at every heartbeat."""
 
 
 class Shared(Protocol):
@@ -128,6 +132,14 @@ class Subscriptions:
             dead_letter=command.dead_letter,
             auto_ack=command.auto_ack,
         )
+
+    def join(self, group: str, topics: list[str], consumer_name: str, on_end: OnEnd) -> Awaitable[GroupMember]:
+        """A member of a consumer group that asks for its partitions and reads them by itself."""
+        if not group:
+            raise Invalid("group: a member needs the name of its group")
+        if not 1 <= len(topics) <= MAX_JOINED_TOPICS:
+            raise Invalid(f"topics: {len(topics)} is not between 1 and {MAX_JOINED_TOPICS}")
+        return self._streams.join(group, topics, consumer_name, on_end)
 
     # -- how many ---------------------------------------------------------------------------------------------------
 

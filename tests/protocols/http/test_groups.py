@@ -78,9 +78,8 @@ def test_a_kafka_group_is_shown_with_members_lag_and_history(
         ] == [(topic, 0, 4, 0, 10, 6), (topic, 1, 9, 0, 10, 1)]
         assert {part["member"] for part in found["partitions"]} == {member["member"]}
         listed = http("GET", "/v1/groups", search=group.upper()).json["groups"]
-        assert listed == [
-            {"group": group, "kind": protocol, "state": "Stable", "members": 1, "lag": 7, "topics": [topic]}
-        ]
+        line = {"group": group, "kind": protocol, "state": "Stable", "members": 1, "lag": 7, "topics": [topic]}
+        assert listed == [{**line, "protocol": "consumer"}]
         assert http.refused("DELETE", f"/v1/groups/{name(group)}") == (409, "NonEmptyGroup")
         reset = {"to": "earliest"}
         assert http.refused("POST", f"/v1/groups/{name(group)}/reset", reset) == (409, "Conflict")

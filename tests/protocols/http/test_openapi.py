@@ -127,6 +127,7 @@ class Tour:
         yield "POST", "/v1/requests", self.request_and_reply
         yield "POST", "/v1/replies", lambda: self.reply
         yield "GET", "/v1/topics/{topic}/settings", lambda: http("GET", f"{t}/settings")
+        yield "GET", "/v1/topics/{topic}/offsets", lambda: http("GET", f"{t}/offsets", at="earliest")
         yield "GET", "/v1/live", lambda: self.stream("/v1/live")
         yield "GET", "/ui/{name}", lambda: http("GET", "/ui/app.js")
         yield "GET", "/ui/{name}/{file}", lambda: http("GET", "/ui/lib/dom.js")

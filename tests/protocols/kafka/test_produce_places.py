@@ -8,7 +8,7 @@ import pytest
 
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.engine import Engine
-from waystation.protocols.kafka.wire import write_array, write_string, write_uvarint
+from waystation.wire.kafka_types import write_array, write_string, write_uvarint
 
 PARTS: dict[str, dict[int, bytes | None]] = {
     "first": {0: b"a" * 100, 3: b"b" * 70_000},

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import waystation
 from tests.protocols.test_long_work import ByHand
@@ -19,7 +20,19 @@ from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.message import Message
-from waystation.protocol import MAGIC, AnyCommand, Consume, DeclareQueue, Peek, Ping, Put, ReadEntries
+from waystation.protocol import (
+    MAGIC,
+    AnyCommand,
+    Consume,
+    CreateTopic,
+    DeclareQueue,
+    Peek,
+    Ping,
+    Publish,
+    Put,
+    ReadBatches,
+    ReadEntries,
+)
 from waystation.protocols.budget import FIRST_ANSWER_BYTES
 from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
 from waystation.protocols.native.connection import FULL_BYTES, Out
@@ -62,7 +75,7 @@ class Client:
 
 
 async def filled(broker: Broker) -> None:
-    """A queue with more than an answer's worth, and one with next to nothing."""
+    """A queue and a topic with more than an answer's worth, and a queue with next to nothing."""
     client = Client(broker, "filler", ByHand())
     message = Message(bytes(FULL_BYTES // 2))
     client.send(DeclareQueue(id=1, queue="q"), DeclareQueue(id=2, queue="small"))
@@ -70,6 +83,10 @@ async def filled(broker: Broker) -> None:
     puts = [Put(id=3 + i, queue="q", messages=[message]) for i in range(4)]
     client.send(*puts, Put(id=9, queue="small", messages=[Message(b"x")]))
     await answered(client, 5)
+    client.send(CreateTopic(id=1, topic="t", partitions=1))
+    await answered(client, 1)
+    client.send(*(Publish(id=2 + i, topic="t", messages=[message]) for i in range(4)))
+    await answered(client, 4)
     client.talk.close()
 
 
@@ -80,7 +97,17 @@ async def answered(client: Client, count: int) -> None:
             client.answers += client.out.take()
 
 
-def test_a_look_behind_a_long_answer_waits_for_its_turn_and_so_does_what_is_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "look",
+    [
+        Peek(id=1, queue="q", count=100),
+        ReadEntries(id=1, queue="q", runs=[(0, 4)]),
+        ReadBatches(id=1, positions=[("t", 0, 0), ("t", 0, 2)]),
+    ],
+)
+def test_a_look_behind_a_long_answer_waits_for_its_turn_and_so_does_what_is_behind_it(
+    tmp_path: Path, look: Peek | ReadEntries | ReadBatches
+) -> None:
     async def story() -> None:
         broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
         try:
@@ -88,7 +115,6 @@ def test_a_look_behind_a_long_answer_waits_for_its_turn_and_so_does_what_is_behi
             line = ByHand()
             greedy, another = Client(broker, "greedy", line), Client(broker, "another", line)
             ordinary = Client(broker, "ordinary", line)
-            look = Peek(id=1, queue="q", count=100)
             greedy.send(look, msgspec.structs.replace(look, id=2), Ping(id=3))
             assert greedy.ids == [1]
             assert line.taken

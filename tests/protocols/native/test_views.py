@@ -77,6 +77,55 @@ def test_what_makes_no_sense_is_refused_by_name(
     lines.ask("ping")
 
 
+def test_a_start_position_is_an_offset_in_each_partition(lines: JsonLines) -> None:
+    topic = unique("t")
+    lines.ask("create_topic", topic=topic, partitions=2)
+    for partition, count in ((0, 3), (1, 1)):
+        messages = [{"payload": str(n), "timestamp_ms": 1000 * (n + 1)} for n in range(count)]
+        lines.ask("publish_messages", topic=topic, partition=partition, messages=messages)
+
+    def offsets(**query: Any) -> list[int]:
+        seen = lines.ask("view", what="topic-offsets", query={"topic": topic, **query})
+        assert [(one["start_offset"], one["end_offset"], one["stable_offset"]) for one in seen["offsets"]] == [
+            (0, 3, 3),
+            (0, 1, 1),
+        ]
+        return [one["offset"] for one in seen["offsets"]]
+
+    assert offsets() == [3, 1]
+    assert offsets(at="earliest") == [0, 0]
+    assert offsets(at="@2000") == [1, 1]
+    assert offsets(at="-1") == [2, 0]
+    assert "place to begin" in lines.refusal("view", what="topic-offsets", query={"topic": topic, "at": "x"}).text
+    assert lines.refusal("view", what="topic-offsets", query={"topic": "not-there"}).kind in (
+        "NotFound",
+        "UnknownTopic",
+    )
+
+
+def test_a_topic_is_altered(lines: JsonLines) -> None:
+    topic = unique("t")
+    lines.ask("create_topic", topic=topic, partitions=1, settings={"retention.ms": "1000"})
+    changes = {"partitions": 2, "settings": {"retention.ms": None, "retention.bytes": "5000"}}
+    altered = lines.ask("act", what="alter-topic", query={"topic": topic, **changes})
+    assert (len(altered["partitions"]), altered["settings"]) == (2, {"retention.bytes": "5000"})
+    assert lines.refusal("act", what="alter-topic", query={"topic": topic, "partitions": 1}).kind == "InvalidPartitions"
+
+
+def test_the_offsets_of_one_topic_are_deleted_and_the_group_stays(lines: JsonLines) -> None:
+    group, topics = unique("g"), [unique("t"), unique("t")]
+    for topic in topics:
+        lines.ask("create_topic", topic=topic, partitions=1)
+        lines.ask("publish_messages", topic=topic, messages=[{"payload": "x"}])
+    lines.ask("commit_offsets", group=group, offsets=[[topic, 0, 1] for topic in topics])
+    lines.ask("act", what="delete-group", query={"group": group, "topic": topics[0]})
+    left = lines.ask("view", what="group", query={"group": group})
+    assert [(one["topic"], one["committed"], one["metadata"]) for one in left["partitions"]] == [(topics[1], 1, "")]
+    for name, said in ((group, "committed nothing"), ("no-such-group", "no group")):
+        refusal = lines.refusal("act", what="delete-group", query={"group": name, "topic": topics[0]})
+        assert (refusal.kind, said in refusal.text) == ("NotFound", True)
+
+
 def test_a_connection_is_ended_and_told_why(lines: JsonLines, frames: Frames) -> None:
     mine = frames.ask(Hello(client=unique("ended")))["connection"]
     lines.ask("end_connection", connection=mine, reason="the house is on fire")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.admin import group_resetting, view_groups
-from waystation.admin.group_resetting import Reset, ResetGroup, ResetOut
+from waystation.admin.group_resetting import DeleteGroup, OfTopic, Reset, ResetGroup, ResetOut
 from waystation.admin.view_groups import GroupDetail, GroupQuery, GroupsOut, GroupsQuery
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 
@@ -30,8 +30,8 @@ async def reset(desk: Desk, call: Call[Nothing, Reset]) -> Outcome:
     return await group_resetting.reset_group(desk.broker, wanted)
 
 
-async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    await group_resetting.delete_group(desk.broker, group_resetting.DeleteGroup(call.path["group"]))
+async def delete(desk: Desk, call: Call[OfTopic, Nothing]) -> Outcome:
+    await group_resetting.delete_group(desk.broker, DeleteGroup(group=call.path["group"], topic=call.query.topic))
     return None
 
 
@@ -63,5 +63,13 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Reset,
         answer=ResetOut,
     ),
-    Route("DELETE", "/v1/groups/{group}", delete, "Delete a group that has no members", tag=TAG, status=204),
+    Route(
+        "DELETE",
+        "/v1/groups/{group}",
+        delete,
+        "Delete a group that has no members, or its offsets of one topic",
+        tag=TAG,
+        query=OfTopic,
+        status=204,
+    ),
 )

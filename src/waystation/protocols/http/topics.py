@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
 from waystation.admin.view_topics import (
+    AlterTopic,
     DeletedRecords,
     DeleteRecords,
     RecordsToDelete,
+    StartQuery,
+    TopicChange,
     TopicList,
+    TopicOffsets,
+    TopicOffsetsQuery,
     TopicOut,
     TopicsQuery,
+    alter_topic,
     delete_records,
+    topic_offsets,
     topic_view,
     topics_page,
 )
@@ -28,6 +34,7 @@ from waystation.protocols.http.bodies import MessageList, MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
 from waystation.protocols.http.queues import MAX_COUNT, Wait, found_out
 from waystation.protocols.http.replies import json_reply
+from waystation.topics.batch_reading import grown
 from waystation.topics.partition import Partition
 from waystation.topics.reading import read_away
 
@@ -44,13 +51,6 @@ class TopicIn(msgspec.Struct, omit_defaults=True):
 
     partitions: Annotated[int, Meta(ge=1)] | None = None
     settings: dict[str, str] = {}
-
-
-class TopicChange(msgspec.Struct, omit_defaults=True):
-    """What shall change. A setting that is null goes back to the broker's default."""
-
-    partitions: Annotated[int, Meta(ge=1, description="the new total; it can only grow")] | None = None
-    settings: dict[str, str | None] = {}
 
 
 class PublishQuery(msgspec.Struct):
@@ -121,19 +121,13 @@ async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def alter(desk: Desk, call: Call[Nothing, TopicChange]) -> Outcome:
-    name, wanted = call.path["topic"], call.body
-    topics = desk.broker.topics
-    topic_of(desk.broker, name)  # NotFound with near matches
-    if wanted.settings:
+    asked = call.body
+    wanted = AlterTopic(topic=call.path["topic"], partitions=asked.partitions, settings=asked.settings)
+    return await alter_topic(desk.broker, wanted)
 
-        def change(present: dict[str, str]) -> dict[str, str]:
-            merged: dict[str, str | None] = {**present, **wanted.settings}
-            return {key: value for key, value in merged.items() if value is not None}
 
-        await topics.alter(name, change)
-    if wanted.partitions is not None and wanted.partitions != len(topics.get(name).partitions):
-        await topics.add_partitions(name, wanted.partitions)
-    return topic_view(desk.broker, name)
+async def offsets(desk: Desk, call: Call[StartQuery, Nothing]) -> Outcome:
+    return await topic_offsets(desk.broker, TopicOffsetsQuery(topic=call.path["topic"], at=call.query.at))
 
 
 async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
@@ -177,7 +171,7 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
         offset = partition.stable_offset if found is None else found[0]
     messages, following = await _read(desk.broker, partition, offset, asked.count)
     if not messages and asked.wait_ms:
-        await _grown(partition, following, asked.wait_ms)
+        await grown([(partition, following)], asked.wait_ms)
         messages, following = await _read(desk.broker, partition, following, asked.count)
     if desk.broker.tracing is not None:
         desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), messages)
@@ -200,21 +194,6 @@ async def _read(broker: Broker, partition: Partition, offset: int, count: int) -
             if len(messages) == count or size >= ANSWER_BYTES:
                 return messages, delivered.offset + 1
     return messages, offset
-
-
-async def _grown(partition: Partition, beyond: int, wait_ms: int) -> None:
-    """Returns when there is something behind `beyond`, or after `wait_ms`."""
-    grown = asyncio.Event()
-    partition.watchers.add(grown.set)
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            while partition.stable_offset <= beyond and partition.failure is None:
-                await grown.wait()
-                grown.clear()
-    except TimeoutError:
-        pass
-    finally:
-        partition.watchers.discard(grown.set)
 
 
 async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:
@@ -262,6 +241,15 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route("GET", "/v1/topics/{topic}", describe, "Describe a topic", answer=TopicOut, tag=TAG),
     Route("PATCH", "/v1/topics/{topic}", alter, "Alter a topic", body=TopicChange, answer=TopicOut, tag=TAG),
     Route("DELETE", "/v1/topics/{topic}", delete, "Delete a topic and its data", status=204, tag=TAG),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/offsets",
+        offsets,
+        "Where a start position is in each partition of a topic",
+        query=StartQuery,
+        answer=TopicOffsets,
+        tag=TAG,
+    ),
     Route(
         "POST",
         "/v1/topics/{topic}/delete-records",

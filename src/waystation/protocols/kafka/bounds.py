@@ -13,7 +13,7 @@ import typing
 from functools import lru_cache
 from typing import Any
 
-from waystation.protocols.kafka.wire import Malformed, Reader
+from waystation.wire.kafka_types import Malformed, Reader
 
 MAX_ELEMENTS = 200_000
 """In all arrays of one request together; about 60 MB of objects at worst. Metadata of 100,000 topics fits."""

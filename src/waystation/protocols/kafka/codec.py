@@ -22,7 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from waystation.protocols.kafka.bounds import check
-from waystation.protocols.kafka.wire import Malformed
+from waystation.wire.kafka_types import Malformed
 
 API_KEYS = {name: key for key, name in api_key_map.items()}
 

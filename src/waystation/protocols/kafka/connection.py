@@ -25,9 +25,9 @@ from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, 
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
 from waystation.protocols.kafka.registry import Api, Call, Listener
-from waystation.protocols.kafka.wire import Malformed
 from waystation.routing.namespace_names import DEFAULT
 from waystation.security.principals import ANONYMOUS
+from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:
     from waystation.protocols.kafka.server import KafkaDoor

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from waystation.protocols.kafka.wire import Malformed, Reader
+from waystation.wire.kafka_types import Malformed, Reader
 
 FIRST_BUFFER = 8 * 1024
 KEPT_BUFFER = 4 * 1024 * 1024

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from waystation.protocols.kafka.wire import Reader, write_array, write_string, write_uvarint
+from waystation.wire.kafka_types import Reader, write_array, write_string, write_uvarint
 
 MIN_VERSION = 4
 MAX_VERSION = 18

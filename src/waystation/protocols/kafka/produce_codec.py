@@ -12,7 +12,7 @@ from uuid import UUID
 
 from waystation.errors import WaystationError
 from waystation.log.batch import Header
-from waystation.protocols.kafka.wire import Reader, write_array, write_nullable_string, write_string
+from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
 
 MIN_VERSION = 0
 MAX_VERSION = 13

@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.protocol import AnyCommand, Credit, Failure, Outgoing, Peek, Ping, Publish, Put, ReadEntries, Settle
+from waystation.protocol import (
+    AnyCommand,
+    Credit,
+    Failure,
+    Outgoing,
+    Peek,
+    Ping,
+    Publish,
+    Put,
+    ReadBatches,
+    ReadEntries,
+    Settle,
+)
 from waystation.protocols.native.connection import FULL_BYTES, Out, TalkOver
 from waystation.protocols.native.frames import BadFrame, Frames, Refused, encode_into
 from waystation.protocols.native.session import Session
@@ -19,7 +31,7 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.world.long_work import LongWork
 
-LOOKS = frozenset((Peek, ReadEntries))
+LOOKS = frozenset((Peek, ReadEntries, ReadBatches))
 """Up to 8 MiB of messages in an answer, for a request of a few bytes."""
 
 

@@ -18,6 +18,7 @@ from waystation.protocol import (
     AbortStaged,
     Act,
     AlterSettings,
+    AwaitRecords,
     Begin,
     Bind,
     Cancel,
@@ -40,8 +41,10 @@ from waystation.protocol import (
     Find,
     Found,
     Get,
+    GroupAssignment,
     Hello,
     HelloAnswer,
+    JoinGroup,
     ListQueues,
     ListRouting,
     ListTopics,
@@ -53,6 +56,7 @@ from waystation.protocol import (
     PublishBatches,
     PurgeQueue,
     QueueInfo,
+    ReadBatches,
     ReadEntries,
     Redrive,
     RedriveAnswer,
@@ -68,7 +72,7 @@ from waystation.protocol import (
     Unbind,
     View,
 )
-from waystation.protocols.native import consuming, reading, staging
+from waystation.protocols.native import consuming, reading, records, staging
 from waystation.protocols.native.turns import UNANSWERED
 from waystation.transactions.transacting import check_not_own
 from waystation.version import __version__
@@ -169,8 +173,15 @@ def delete_topic(session: Session, command: DeleteTopic) -> Awaitable[None]:
     return session.broker.topics.delete(command.topic)
 
 
-def describe_topic(session: Session, command: DescribeTopic) -> TopicInfo:
+def describe_topic(session: Session, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
+    if command.create and command.topic not in session.broker.topics:
+        return _describe_new(session, command.topic)
     return overview.topic_info(session.broker, command.topic)
+
+
+async def _describe_new(session: Session, topic: str) -> TopicInfo:
+    await session.access.ensure_topic(topic)
+    return overview.topic_info(session.broker, topic)
 
 
 def list_topics(session: Session, command: ListTopics) -> list[TopicInfo]:
@@ -223,6 +234,8 @@ async def begin(session: Session, command: Begin) -> int:
 
 
 def commit_offsets(session: Session, command: CommitOffsets) -> Awaitable[None] | object:
+    if command.consumer:
+        return records.commit_as_member(session, command)
     if not command.tx:
         return overview.commit_offsets(session.broker, command.group, command.offsets)
     transaction = session.transaction(command.tx)
@@ -300,6 +313,10 @@ HANDLERS: dict[type, Handler] = {
     OpenReader: reading.open_reader,
     ClaimEntries: reading.claim_entries,
     ReadEntries: reading.read_entries,
+    ReadBatches: records.read_batches,
+    AwaitRecords: records.await_records,
+    JoinGroup: records.join_group,
+    GroupAssignment: records.group_assignment,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,
     DescribeTopic: describe_topic,

@@ -89,6 +89,7 @@ class Session:
         self.closed = False
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
         self.answer_bytes = ANSWER_BYTES  # messages in an answer to one who only looks
+        self.awaited = 0  # positions at which it waits for records
         self._send = send
         self._on_room = on_room
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,53 +7,50 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.client.address import parse_address
-from waystation.client.publisher import Outgoing, Publisher
-from waystation.client.reader import Reader
-from waystation.client.topics import EARLIEST, LATEST, create_topic, find_offsets, find_topic
-from waystation.client.wire import Connection
-from waystation.errors import AlreadyExists, NotFound, Unavailable, UnknownTopic, near_matches
+from waystation.client.records.offsets import offsets_at
+from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
+from waystation.client.records.reading import RecordReader
+from waystation.client.sync.client import Client
+from waystation.client.sync.connecting import connect
+from waystation.errors import AlreadyExists, NotFound, Unavailable, near_matches
 from waystation.observe.pipeline_state import CONTROL, TOPIC, TOPIC_SETTINGS, Control, PipelineState
 
-KAFKA_PORT = 9092
+CLIENT_NAME = "waystation-pipeline"
 POLL_MS = 500
 
 
-def connect_any(servers: str) -> Connection:
-    """A connection to the first of the servers that answers."""
+def connect_any(servers: str) -> Client:
+    """A client of the first of the servers that answers."""
     failed: Unavailable | None = None
     for server in servers.split(","):
         try:
-            return Connection(parse_address(server.strip(), default_port=KAFKA_PORT))
+            return connect(server.strip(), name=CLIENT_NAME)
         except Unavailable as error:
             failed = error
     raise failed or Unavailable("no server was named")
 
 
-def ensure_topic(connection: Connection) -> None:
+def ensure_topic(mq: Client) -> None:
     """Makes the topic, if it is not there."""
     try:
-        find_topic(connection, TOPIC)
-    except UnknownTopic:
+        mq.describe_topic(TOPIC)
+    except NotFound:
         try:
-            create_topic(connection, TOPIC, partitions=1, settings=TOPIC_SETTINGS)
+            mq.create_topic(TOPIC, 1, TOPIC_SETTINGS)
         except AlreadyExists:
             pass  # another pipeline was faster
 
 
-def known_pipelines(connection: Connection) -> dict[str, PipelineState]:
+def known_pipelines(mq: Client) -> dict[str, PipelineState]:
     """The last word of every pipeline, by name."""
     found: dict[str, PipelineState] = {}
     try:
-        topic = find_topic(connection, TOPIC)
-    except UnknownTopic:
+        bounds = {(TOPIC, number): one for number, one in offsets_at(mq, TOPIC).items()}
+    except NotFound:
         return found
-    places = [(TOPIC, number) for number in topic.partitions]
-    ends = {place: end.offset for place, end in find_offsets(connection, dict.fromkeys(places, LATEST)).items()}
-    starts = find_offsets(connection, dict.fromkeys(places, EARLIEST))
-    reader = Reader(connection)
-    reader.assign({place: starts[place].offset for place in places if starts[place].offset < ends[place]})
-    while any(at < ends[place] for place, at in reader.positions.items()):
+    reader = RecordReader(mq)
+    reader.assign({place: one.start for place, one in bounds.items() if one.start < one.stable})
+    while any(at < bounds[place].stable for place, at in reader.positions.items()):
         for incoming in reader.poll(POLL_MS):
             key = (incoming.record.key or b"").decode(errors="replace")
             if key.endswith(CONTROL):
@@ -68,33 +65,33 @@ def known_pipelines(connection: Connection) -> dict[str, PipelineState]:
     return dict(sorted(found.items()))
 
 
-def find_pipeline(connection: Connection, name: str) -> PipelineState:
+def find_pipeline(mq: Client, name: str) -> PipelineState:
     """One of them; NotFound says what there is."""
-    known = known_pipelines(connection)
+    known = known_pipelines(mq)
     if name not in known:
         hint = near_matches(name, known) or "; `waystation pipeline list` shows those that ran on this broker"
         raise NotFound(f"no pipeline called {name!r} has run on this broker{hint}")
     return known[name]
 
 
-def ask_to_stop(connection: Connection, state: PipelineState) -> None:
+def ask_to_stop(mq: Client, state: PipelineState) -> None:
     """Publishes the wish that this run of the pipeline stop."""
     wish = msgspec.json.encode(Control("stop", state.run))
-    _publish(connection, f"{state.pipeline}{CONTROL}", wish)
+    _publish(mq, f"{state.pipeline}{CONTROL}", wish)
 
 
-def forget(connection: Connection, name: str) -> None:
+def forget(mq: Client, name: str) -> None:
     """Takes a pipeline out of the list."""
     try:
-        find_topic(connection, TOPIC)
-    except UnknownTopic:
+        mq.describe_topic(TOPIC)
+    except NotFound:
         return
-    _publish(connection, name, None)
-    _publish(connection, f"{name}{CONTROL}", None)
+    _publish(mq, name, None)
+    _publish(mq, f"{name}{CONTROL}", None)
 
 
-def _publish(connection: Connection, key: str, value: bytes | None) -> None:
-    ensure_topic(connection)
-    publisher = Publisher(connection, find_topic(connection, TOPIC))
-    publisher.publish(Outgoing(value, key.encode()))
+def _publish(mq: Client, key: str, value: bytes | None) -> None:
+    ensure_topic(mq)
+    publisher = RecordPublisher(mq, TOPIC)
+    publisher.publish(OutgoingRecord(value, key.encode()))
     publisher.flush()

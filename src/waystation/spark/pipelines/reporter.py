@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.client.publisher import Outgoing, Publisher
-from waystation.client.reader import Reader
-from waystation.client.topics import LATEST, find_offsets, find_topic
-from waystation.client.wire import Connection
+from waystation.client.records.offsets import offsets_at
+from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
+from waystation.client.records.reading import RecordReader
+from waystation.client.sync.client import Client
 from waystation.errors import WaystationError
 from waystation.observe.pipeline_state import CONTROL, HEARTBEAT_S, TOPIC, Control, PipelineState
 from waystation.spark.pipelines.registry import connect_any, ensure_topic
@@ -63,8 +63,8 @@ class Reporter:
     def _work(self) -> None:
         while True:
             try:
-                with connect_any(self._servers) as connection:
-                    self._converse(connection)
+                with connect_any(self._servers) as mq:
+                    self._converse(mq)
                 return
             except (WaystationError, OSError) as error:
                 if not self._away and not self._ended.is_set():
@@ -75,13 +75,13 @@ class Reporter:
             if self._ended.wait(AGAIN_S):
                 return  # there is nobody to tell
 
-    def _converse(self, connection: Connection) -> None:
-        ensure_topic(connection)
-        publisher = Publisher(connection, find_topic(connection, TOPIC))
-        reader = Reader(connection)
+    def _converse(self, mq: Client) -> None:
+        ensure_topic(mq)
+        publisher = RecordPublisher(mq, TOPIC)
+        reader = RecordReader(mq)
         place = (TOPIC, 0)
         if self._position is None:
-            self._position = find_offsets(connection, {place: LATEST})[place].offset
+            self._position = offsets_at(mq, TOPIC)[0].end
         reader.assign({place: self._position})
         self._sent_at = 0.0
         while True:
@@ -102,12 +102,12 @@ class Reporter:
         silent_s = time.monotonic() - self._sent_at
         return silent_s >= HEARTBEAT_S or (self._dirty.is_set() and silent_s >= EVERY_S)
 
-    def _send(self, publisher: Publisher) -> None:
+    def _send(self, publisher: RecordPublisher) -> None:
         self._dirty.clear()
         with self._lock:
             self._state.updated_ms = time.time_ns() // 1_000_000
             value = msgspec.json.encode(self._state)
-        publisher.publish(Outgoing(value, self._state.pipeline.encode()))
+        publisher.publish(OutgoingRecord(value, self._state.pipeline.encode()))
         publisher.flush()
         self._sent_at = time.monotonic()
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from waystation.client.topics import create_topic, find_topic
-from waystation.errors import AlreadyExists, Unavailable, UnknownTopic
+from waystation.errors import AlreadyExists, NotFound, Unavailable
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.ready.parts import Ready
 
@@ -32,12 +31,12 @@ def ensure_topics(servers: str, ready: Ready, values: Mapping[str, Any], wait_s:
 
 
 def _ensure(servers: str, wanted: Mapping[str, dict[str, str]]) -> None:
-    with connect_any(servers) as connection:
+    with connect_any(servers) as mq:
         for topic, settings in wanted.items():
             try:
-                find_topic(connection, topic)
-            except UnknownTopic:
+                mq.describe_topic(topic)
+            except NotFound:
                 try:
-                    create_topic(connection, topic, settings=settings)
+                    mq.create_topic(topic, settings=settings)
                 except AlreadyExists:
                     continue  # another one was faster

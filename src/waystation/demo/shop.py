@@ -17,14 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import waystation as ws
-from waystation.cli.demo_amqp import AmqpLink
 from waystation.client.address import Address
-from waystation.client.group_reader import GroupReader
-from waystation.client.positions import Start
-from waystation.client.publisher import Outgoing, Publisher
-from waystation.client.topics import create_topic, find_topic
-from waystation.client.wire import Connection
+from waystation.demo.amqp_link import AmqpLink
 from waystation.errors import AlreadyExists
+from waystation.message import Message
 
 ORDERS, SEEN, TOTALS = "shop.orders", "shop.pages", "shop.totals"
 EVENTS, MAILS, AUDIT = "shop.events", "mails", "audit"
@@ -49,13 +45,12 @@ class Shop:
 
     def open(self) -> None:
         """Makes topics, queues, an exchange and its bindings."""
-        with Connection(self.kafka) as connection:
+        with ws.connect(str(self.kafka), name="demo") as mq:
             for topic in (ORDERS, SEEN, TOTALS):
                 try:
-                    create_topic(connection, topic, partitions=PARTITIONS)
+                    mq.create_topic(topic, PARTITIONS)
                 except AlreadyExists:
                     pass  # an earlier demo in the same folder
-        with ws.connect(str(self.kafka), name="demo") as mq:
             mq.queue(DEAD)
             mq.queue(PAYMENTS, max_deliveries=3, retry=ws.Retry(0.2, max=1), dead_letter=DEAD)
             mq.queue(MAILS)
@@ -98,17 +93,14 @@ class Shop:
     # -- who sends -----------------------------------------------------------------------------------------------------
 
     def order(self, count: int | None = None) -> None:
-        """Orders and page views, by Kafka's protocol."""
-        with Connection(self.kafka) as connection:
-            orders = Publisher(connection, find_topic(connection, ORDERS))
-            pages = Publisher(connection, find_topic(connection, SEEN))
+        """Orders and page views, into topics."""
+        with ws.connect(str(self.kafka), name="demo shop") as mq:
             for share in self.rhythm(200, count):
-                for _ in range(share):
-                    order = _order()
-                    orders.publish(Outgoing(json.dumps(order).encode(), order["customer"].encode()))
-                    pages.publish(Outgoing(f"/goods/{order['goods']}".encode()))
-                orders.flush()
-                pages.flush()
+                orders = [_order() for _ in range(share)]
+                mq.publish_many(
+                    ORDERS, [Message(json.dumps(one).encode(), key=one["customer"].encode()) for one in orders]
+                )
+                mq.publish_many(SEEN, [f"/goods/{one['goods']}" for one in orders])
                 self.counts["orders"] += share
 
     def tell(self, count: int | None = None) -> None:
@@ -163,14 +155,14 @@ class Shop:
 
     def bill(self, until: Callable[[], bool] | None = None) -> None:
         """A consumer group that reads the orders."""
-        with Connection(self.kafka) as connection:
-            reader = GroupReader(connection, BILLING, [ORDERS], Start("earliest"))
+        with (
+            ws.connect(str(self.kafka), name="demo billing") as mq,
+            mq.subscribe(ORDERS, group=BILLING, mode="stream", start="earliest") as orders,
+        ):
             while not self._done(until):
-                for _ in reader.poll(100):
-                    self.counts["billed"] += 1
-                    if until is None and self.stopping.is_set():
-                        break
-            reader.close()
+                batch = orders.poll(0.1)
+                orders.ack_many(batch)
+                self.counts["billed"] += len(batch)
 
     def suspect(self, until: Callable[[], bool] | None = None) -> None:
         """A shared subscription to the same orders: every message is acked by itself."""

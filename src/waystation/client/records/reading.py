@@ -1,0 +1,104 @@
+"""Reading partitions from given positions: batches as they are stored, opened here, in the order of their offsets.
+
+Aborted transactions and control records are left out (unless `uncommitted`), so what is handed out is what was really
+published. A position moves when a record is handed out, never before, so it is always safe to commit. Not for two
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from waystation.client import admin
+from waystation.client.records.calls import Calls
+from waystation.client.records.offsets import Place
+from waystation.client.sync.client import Client
+from waystation.errors import CorruptBatch
+from waystation.log.batch import Header, Record, intact, records_of, scan
+from waystation.protocol import PartitionBatches, Position
+
+AT_ONCE = 1_000
+"""Positions in one request: the most that the broker takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRecord:
+    """A record as it was read."""
+
+    topic: str
+    partition: int
+    record: Record
+
+
+class RecordReader:
+    """A set of partitions and a position in each. One that is outside of its partition begins at its start again."""
+
+    def __init__(self, client: Client, *, uncommitted: bool = False) -> None:
+        self._calls = Calls(client)
+        self._uncommitted = uncommitted
+        self.positions: dict[Place, int] = {}
+        self._first = 0
+
+    def assign(self, positions: Mapping[Place, int]) -> None:
+        """Reads these from now on, and nothing else."""
+        self.positions = dict(positions)
+
+    def poll(self, wait_ms: int) -> Iterator[IncomingRecord]:
+        """The records of one answer; waits up to `wait_ms` for the first."""
+        if not self.positions:
+            return
+        answers = self._read()
+        if not answers and wait_ms > 0 and self._wait(wait_ms):
+            answers = self._read()
+        for answer in answers:
+            yield from self._open(answer)
+
+    def _read(self) -> list[PartitionBatches]:
+        """What there is at one of the positions, or at more of them."""
+        for asked in self._asked():
+            answers = self._calls.run(admin.read_batches(self._calls.core, asked, uncommitted=self._uncommitted))
+            found = [answer for answer in answers if self._usable(answer)]
+            if found:
+                return found
+        return []
+
+    def _asked(self) -> Iterator[list[Position]]:
+        """All positions, another one first each time, so that a busy one cannot starve the rest."""
+        places = sorted(self.positions)
+        self._first = (self._first + 1) % len(places)
+        places = places[self._first :] + places[: self._first]
+        for start in range(0, len(places), AT_ONCE):
+            yield [(*place, self.positions[place]) for place in places[start : start + AT_ONCE]]
+
+    def _wait(self, wait_ms: int) -> bool:
+        asked = next(self._asked())
+        waiting = admin.await_records(self._calls.core, asked, wait_ms, uncommitted=self._uncommitted)
+        return self._calls.run(waiting)
+
+    def _usable(self, answer: PartitionBatches) -> bool:
+        if not answer.batches:  # also if it is outside of the partition, and begins again at its start
+            self.positions[answer.topic, answer.partition] = answer.next_offset
+        return bool(answer.batches)
+
+    def _open(self, answer: PartitionBatches) -> Iterator[IncomingRecord]:
+        place = (answer.topic, answer.partition)
+        data = memoryview(answer.batches)
+        for start, header in scan(data):
+            if not intact(data, start, header):
+                raise CorruptBatch(
+                    f"a batch of {answer.topic}-{answer.partition} at offset {header.base_offset} came damaged"
+                )
+            if not header.control and not _aborted(answer, header):
+                for record in records_of(data[start : start + header.size], header):
+                    if record.offset >= self.positions[place]:
+                        self.positions[place] = record.offset + 1
+                        yield IncomingRecord(*place, record)
+            self.positions[place] = max(self.positions[place], header.last_offset + 1)
+
+
+def _aborted(answer: PartitionBatches, header: Header) -> bool:
+    return header.transactional and any(
+        producer_id == header.producer_id and first <= header.base_offset <= last
+        for producer_id, first, last in answer.aborted
+    )

@@ -1,0 +1,119 @@
+"""The requests of those who read topics by offsets: record batches, and membership in a consumer group.
+
+There is no rule of messaging here, only the broker's calls. Called by the session, through `requests.HANDLERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from waystation.errors import Conflict, Invalid
+from waystation.observe.spans import Place
+from waystation.protocol import AwaitRecords, CommitOffsets, GroupAssignment, JoinGroup, PartitionBatches, ReadBatches
+from waystation.protocol import Position as Named
+from waystation.protocols.native.consumers import Consumer
+from waystation.subscriptions.group_member import GroupMember
+from waystation.topics.batch_reading import Position, grown
+from waystation.topics.batch_reading import read_batches as read_stored
+from waystation.topics.record_tracing import traced_from
+
+if TYPE_CHECKING:
+    from waystation.protocols.native.session import Session
+
+MAX_POSITIONS = 1_000
+"""In one request: up to ten milliseconds of work, if there is something to read at each."""
+
+MAX_AWAITED = 10_000
+"""Positions that one connection waits at, in all: each is known to its partition until then."""
+
+
+def read_batches(session: Session, command: ReadBatches) -> list[PartitionBatches]:
+    positions = _positions(session, command.positions)
+    answers = read_stored(positions, session.answer_bytes, committed=not command.uncommitted)
+    for (partition, offset), answer in zip(positions, answers, strict=True):
+        if answer.batches:
+            count = answer.next_offset - offset  # as offsets say it, as for a Kafka fetch
+            session.meter.delivered += count
+            session.meter.delivered_bytes += len(answer.batches)
+            partition.topic.delivered += count
+            _trace(session, answer, offset)
+    return answers
+
+
+def _trace(session: Session, answer: PartitionBatches, offset: int) -> None:
+    tracing = session.broker.tracing
+    if tracing is not None:
+        found = traced_from(answer.batches, offset)
+        if found:
+            tracing.fetched(Place("topic", answer.topic, "native"), answer.partition, found)
+
+
+async def await_records(session: Session, command: AwaitRecords) -> bool:
+    positions = _positions(session, command.positions)
+    if command.wait_ms < 0:
+        raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
+    if session.awaited + len(positions) > MAX_AWAITED:
+        raise Invalid(f"positions: this connection waits at {session.awaited} already, and {MAX_AWAITED} are the most")
+    session.awaited += len(positions)
+    try:
+        return await grown(positions, command.wait_ms, committed=not command.uncommitted)
+    finally:
+        session.awaited -= len(positions)
+
+
+def _positions(session: Session, named: list[Named]) -> list[Position]:
+    if not 1 <= len(named) <= MAX_POSITIONS:
+        raise Invalid(f"positions: {len(named)} is not between 1 and {MAX_POSITIONS}")
+    topics = session.broker.topics
+    return [(topics.get(topic).partition(index), offset) for topic, index, offset in named]
+
+
+# -- a member of a group -----------------------------------------------------------------------------------------------
+
+
+def join_group(session: Session, command: JoinGroup) -> Awaitable[None]:
+    """The number is taken at once, as for a subscription."""
+    consumer = session.new_consumer(command.consumer)
+    consumer.subject = ", ".join(command.topics) + f" as group {command.group}"
+    return _join(session, command, consumer)
+
+
+async def _join(session: Session, command: JoinGroup, consumer: Consumer) -> None:
+    try:
+        member = await session.broker.subscriptions.join(
+            command.group,
+            command.topics,
+            session.client or f"{session.name}/{command.consumer}",
+            lambda error: session.feed_ended(consumer, error),
+        )
+    except BaseException:
+        if session.consumers.get(command.consumer) is consumer:
+            del session.consumers[command.consumer]
+        raise
+    if consumer.ceased or session.closed:
+        member.close()
+        raise Conflict(f"consumer {command.consumer} was ceased before it was open")
+    consumer.feed = member
+
+
+def group_assignment(session: Session, command: GroupAssignment) -> Awaitable[list[Named]]:
+    if command.wait_ms < 0:
+        raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
+    return _member(session, command.consumer).assignment(command.owned, command.wait_ms)
+
+
+def commit_as_member(session: Session, command: CommitOffsets) -> Awaitable[None]:
+    member = _member(session, command.consumer)
+    if member.group != command.group:
+        raise Invalid(f"group: consumer {command.consumer} is a member of {member.group!r}, not of {command.group!r}")
+    if command.tx:
+        raise Invalid("consumer: offsets in a transaction are committed without it")
+    return member.commit(command.offsets)
+
+
+def _member(session: Session, number: int) -> GroupMember:
+    feed = session.consumer(number).feed
+    if not isinstance(feed, GroupMember):
+        raise Invalid(f"consumer: {number} is no member of a group that reads by itself; join with join_group")
+    return feed

@@ -1,0 +1,71 @@
+"""Asking a broker that may be away: again and again, with a word in the log, until it answers or the time is over.
+
+What is asked may be done twice. The one loop for everything in this package that waits for a broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from waystation.errors import ConnectionLost
+
+T = TypeVar("T")
+Server = tuple[str, int]
+
+log = logging.getLogger("waystation.spark")
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+SAY_AGAIN_S = 10.0
+"""How often a wait for the broker is mentioned in the log."""
+
+
+def patiently(
+    ask: Callable[[], T],
+    servers: Sequence[Server],
+    retry_s: float,
+    *,
+    away: tuple[type[Exception], ...] = (OSError,),
+    forget: Callable[[], None] = lambda: None,
+    quiet_s: float = 0.0,
+) -> T:
+    """Does it again while it raises one of `away`, with a call of `forget` in between; ConnectionLost when the time is
+    over. A wait that is shorter than `quiet_s` is not mentioned."""
+    began = time.monotonic()
+    said, pause = -SAY_AGAIN_S, FIRST_PAUSE_S
+    name = name_of(servers)
+    while True:
+        try:
+            result = ask()
+        except away as error:
+            forget()
+            gone = time.monotonic() - began
+            trouble = f"the broker at {name} {_trouble(error)}"
+            if gone >= retry_s:
+                raise ConnectionLost(
+                    f"{trouble}, and {retry_s:.0f} s of trying are over; start it, or check the option servers (the"
+                    " option retryTimeout says how long to try)"
+                ) from None
+            if gone >= quiet_s and gone - said >= SAY_AGAIN_S:
+                said = gone
+                log.warning("%s; trying again for %.0f s", trouble, retry_s - gone)
+            time.sleep(min(pause, max(0.0, retry_s - gone)))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+            continue
+        if said >= 0:
+            log.warning("the broker at %s answers again after %.1f s", name, time.monotonic() - began)
+        return result
+
+
+def name_of(servers: Sequence[Server]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in servers)
+
+
+def _trouble(error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    if isinstance(error, OSError | ConnectionLost):
+        return f"cannot be reached ({reason})"
+    return f"cannot answer now ({reason})"
