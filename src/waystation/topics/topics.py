@@ -5,8 +5,7 @@ are made (missing ones are made at the next start), and deleted in the catalog, 
 removed (left-over ones are removed at the next start; `topic_folders.py`). A folder carries eight digits of the topic's
 id, so that a topic that is deleted and created again never meets its old files.
 
-A change of the catalog that fails may have happened all the same (the disk failed to sync it): what was before is then
-written again, so that what was answered as failed does not take effect at the next start.
+A change of the catalog that fails has not happened (the catalog sees to that), unless it says that it is in doubt.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from waystation.errors import (
     StorageFailed,
     UnknownTopic,
     UnknownTopicId,
+    WriteInDoubt,
 )
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
@@ -331,22 +331,12 @@ class Topics:
         else:
             await self._world.offload(self.folders.remove, row)
 
-    async def _save(self, topic: Topic, row: TopicRow) -> None:
-        """Replaces what the catalog says of a topic; if that fails it says what it said before."""
-        try:
-            await self._world.offload(self._catalog.save_topic, row)
-        except StorageFailed:
-            await self._save_again(topic)
-            raise
-
-    async def _save_again(self, topic: Topic) -> bool:
-        """Whether the catalog is known to say what we know."""
+    async def _put_back(self, topic: Topic) -> None:
+        """The catalog says something of a topic that could not be done: it shall say what is so."""
         try:
             await self._world.offload(self._catalog.save_topic, topic.row)
         except StorageFailed as error:
             logger.warning("a change of topic %r failed, but may show after a restart: %s", topic.name, error)
-            return False
-        return True
 
     def _not_internal(self, name: str) -> Topic:
         topic = self.get(name)
@@ -378,11 +368,10 @@ class Topics:
     async def _record_deletion(self, topic: Topic) -> None:
         try:
             await self._world.offload(self._catalog.delete_topic, topic.id)
-        except StorageFailed as error:
-            if not await self._save_again(topic):
-                # The next start may delete it: nothing more may be acknowledged into it.
-                for partition in topic.partitions:
-                    partition.log.fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
+        except WriteInDoubt as error:
+            # The next start may delete it: nothing more may be acknowledged into it.
+            for partition in topic.partitions:
+                partition.log.fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
 
     async def add_partitions(self, name: str, total: int) -> Topic:
@@ -397,11 +386,11 @@ class Topics:
                 f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
             )
         row = TopicRow(topic.name, topic.id, total, topic.internal, topic.overrides)
-        await self._save(topic, row)
+        await self._world.offload(self._catalog.save_topic, row)
         try:
             added = await self._world.offload(self._open_partitions, topic, range(len(topic.partitions), total))
         except StorageFailed:
-            await self._save_again(topic)
+            await self._put_back(topic)
             raise
         await self._world.offload(self.folders.describe_again, row)
         topic.row = row
@@ -420,7 +409,7 @@ class Topics:
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
         row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, overrides)
-        await self._save(topic, row)
+        await self._world.offload(self._catalog.save_topic, row)
         await self._world.offload(self.folders.describe_again, row)
         topic.row = row
         self.refresh(topic)
