@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
+from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
+from waystation.catalog.follower import Follower
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -84,7 +86,11 @@ class Broker:
         self.tracing = tracing  # None: nothing is traced
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
-        self.topics = Topics(world, root, catalog, settings, self.commit, self._points)
+        self.follower = Follower(catalog, world)
+        self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points)
+        self.follower.follow(self.topics)
+        self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
+        self.follower.follow(self.runtime_settings)
         self.publishing = Publishing(world)
         self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
@@ -129,7 +135,8 @@ class Broker:
 
     async def start(self) -> None:
         """Recovers everything; when it returns, doors may open."""
-        self.settings.load(self.catalog.settings())
+        self.follower.begin()
+        self.runtime_settings.load(self.catalog)
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "the setting %s was changed to %r by a client of an earlier version, which is not honoured any more:"
@@ -247,6 +254,7 @@ class Broker:
         self.routing.load()
         self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.durable)
         self.policies.load()
+        self.follower.start()
         self.namespaces.subscribe_deletions(self.policies.delete_all)
         self.policies.start()
         self.dead_letters.start()
@@ -268,6 +276,7 @@ class Broker:
         await self.resource_alarms.stop()
         await self.namespaces.settle()
         await self.policies.stop()
+        await self.runtime_settings.settle()
         await self.topics.settle()
         await self.routing.settle()
         await self.topic_queues.close()
@@ -279,6 +288,7 @@ class Broker:
         await self.shards.close()
         await self.groups.close()
         await self.transactions.close()
+        await self.follower.stop()
         await self.commit.stop()
         if self.tracing is not None:
             await self.world.offload(self.tracing.close)
@@ -303,17 +313,9 @@ class Broker:
 
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes broker settings at run time; all of them or none. They survive a restart."""
-        before, ignored = dict(self.settings.changed), dict(self.settings.ignored)
-        try:
-            for name, text in changes.items():
-                self.settings.change(name, text)
-            await self.world.offload(self.catalog.save_settings, self.settings.kept())
-        except BaseException:
-            self.settings.ignored = ignored
-            for name in changes:
-                if name not in ignored and (name in before or name in self.settings.changed):
-                    self.settings.change(name, before.get(name))
-            raise
+        await self.runtime_settings.alter(changes)
+
+    def _settings_changed(self) -> None:
         self._apply_flush()
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.groups.settings = GroupSettings.of(self.settings)

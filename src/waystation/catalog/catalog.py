@@ -160,7 +160,7 @@ class Catalog(ABC):
     def settings(self) -> dict[str, str]:
         """Broker settings that were changed at run time."""
         found = self.read(rows.SETTINGS).entries
-        return {key.removeprefix(rows.SETTINGS): entry.value.decode() for key, entry in found.items()}
+        return {rows.setting_name(key): entry.value.decode() for key, entry in found.items()}
 
     def save_settings(self, settings: Mapping[str, str]) -> None:
         """Replaces them all."""

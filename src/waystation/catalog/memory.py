@@ -74,7 +74,7 @@ class MemoryCatalog(Catalog):
         try:
             self.store()
         except OSError:
-            raise WriteInDoubt(f"the catalog cannot be written: {error}") from error
+            raise WriteInDoubt(f"the catalog cannot be written, and a restart may show the change: {error}") from error
         raise StorageFailed(f"the catalog cannot be written: {error}") from error
 
     def watch(self, after: int, wake: Callable[[], None]) -> Watch:

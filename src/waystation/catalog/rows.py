@@ -143,6 +143,10 @@ def setting_key(name: str) -> str:
     return SETTINGS + name
 
 
+def setting_name(key: str) -> str:
+    return key.removeprefix(SETTINGS)
+
+
 def definitions_of(kind: str) -> str:
     return f"{DEFINITIONS}{kind}/"
 

@@ -172,7 +172,7 @@ class SqliteCatalog(Catalog):
             self._undo = self._undo or undo
             self._settle()
         except sqlite3.Error:
-            raise WriteInDoubt(text) from error
+            raise WriteInDoubt(f"{text}; a restart may show the change") from error
         raise StorageFailed(text) from error
 
     def _settle(self) -> None:
