@@ -12,9 +12,10 @@ import pytest
 
 from tests.broker.kit import broker_on, run
 from waystation.broker.broker import Broker
-from waystation.catalog import ABSENT, Change, MemoryCatalog, TopicRow, Update, rows
+from waystation.catalog import ABSENT, BindingRow, Change, ExchangeRow, MemoryCatalog, TopicRow, Update, rows
 from waystation.catalog.follower import FAILURES_MOST, Follower
 from waystation.errors import AlreadyExists, Conflict, RevisionConflict, StorageFailed
+from waystation.message import Message
 from waystation.world import real_world
 
 
@@ -255,5 +256,111 @@ def test_settings_that_are_changed_elsewhere_are_in_force_here(tmp_path: Path) -
         await elsewhere(broker, {key: None, rows.setting_key("of.a.later.version"): None})
         assert broker.settings.changed == {}
         assert topic.settings.retention_ms != 78
+
+    broker_story(tmp_path, story)
+
+
+def put(*given: ExchangeRow | BindingRow) -> dict[str, bytes | None]:
+    return {
+        rows.exchange_key(row.name) if isinstance(row, ExchangeRow) else rows.binding_key(row): rows.encode(row)
+        for row in given
+    }
+
+
+def test_exchanges_and_bindings_that_are_declared_and_deleted_elsewhere_are_so_here(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        routing = broker.routing
+        await broker.queues.declare("jobs")
+        events, plain = ExchangeRow("events", "topic"), BindingRow("events", "queue:jobs", "größe/%.#")
+        rich = BindingRow("events", "queue:jobs", "größe/%.#", b"\x81\xa1a\x01")
+        await elsewhere(broker, put(events, plain, rich, BindingRow("events", "queue:never was")))
+        assert routing.route("events", Message(b""), "größe/%.x") == ["queue:jobs"]
+        assert routing.binding_count == 2
+        await routing.declare_exchange("events", "topic")  # as it is
+        with pytest.raises(Conflict):
+            await routing.declare_exchange("events", "fanout")
+        await elsewhere(broker, dict.fromkeys(put(rich)))
+        assert [binding.canonical for binding in routing.bindings_to("queue:jobs")] == [b"\x80"]
+        await elsewhere(broker, dict.fromkeys(put(plain)))
+        assert routing.route("events", Message(b""), "größe/%.x") == []
+        await elsewhere(broker, put(plain))
+        await elsewhere(broker, dict.fromkeys(put(events, plain)))
+        assert (routing.find("events"), routing.binding_count) == (None, 0)
+        await routing.declare_exchange("events", "fanout")
+
+    async def after(broker: Broker) -> None:
+        assert broker.routing.describe("events").kind == "fanout"
+
+    broker_story(tmp_path, story, after)
+
+
+def test_who_declares_binds_or_deletes_what_was_changed_elsewhere_is_told(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        routing, catalog = broker.routing, broker.catalog
+        await broker.queues.declare("jobs")
+        await routing.declare_exchange("events", "topic")
+        heard, late = asyncio.Event(), Mirror(rows.EXCHANGES)
+
+        async def wait(update: Update) -> None:
+            await heard.wait()
+
+        late.before = wait
+        broker.follower._parts.insert(0, late)
+        for name in ("same", "different"):
+            await asyncio.to_thread(catalog.write, put(ExchangeRow(name, "topic")))
+        declaring = [
+            asyncio.ensure_future(routing.declare_exchange("same", "topic")),
+            asyncio.ensure_future(routing.declare_exchange("different", "fanout")),
+        ]
+        asyncio.get_running_loop().call_later(0.05, heard.set)
+        same, different = await asyncio.gather(*declaring, return_exceptions=True)
+        assert same is None
+        assert isinstance(different, Conflict)
+        await broker.follower.stop()  # late
+        await asyncio.to_thread(catalog.write, put(ExchangeRow("events", "fanout")))
+        for change in (routing.bind("events", "queue:jobs"), routing.delete_exchange("events")):
+            with pytest.raises(Conflict, match="'events'"):
+                await change
+        assert catalog.bindings() == []
+
+    async def after(broker: Broker) -> None:
+        assert broker.routing.describe("events").kind == "fanout"
+        assert broker.routing.describe("different").kind == "topic"
+
+    broker_story(tmp_path, story, after)
+
+
+def test_routes_are_as_the_catalog_says_after_it_was_read_again(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        routing, catalog = broker.routing, broker.catalog
+        await broker.queues.declare("jobs")
+        for name in ("stays", "goes", "changes"):
+            await routing.declare_exchange(name, "topic")
+            await routing.bind(name, "queue:jobs", "k")
+        await routing.declare_exchange("passing", "topic", durable=False)
+        changed = [ExchangeRow("changes", "fanout"), ExchangeRow("new", "fanout")]
+        bound = [BindingRow("changes", "queue:jobs", "k"), BindingRow("new", "exchange:stays", "k")]
+        gone = dict.fromkeys(put(ExchangeRow("goes", "topic"), BindingRow("goes", "queue:jobs", "k"), bound[0]))
+        catalog.history.max_bytes = 1  # type: ignore[attr-defined]
+        topic = TopicRow("t", broker.world.random.uuid(), 1)
+
+        def write() -> int:
+            catalog.write(gone)
+            catalog.write(put(changed[0]))
+            catalog.write(rows.topic_saved(topic))
+            return catalog.write(put(changed[1], *bound))
+
+        await broker.follower.applied(await asyncio.to_thread(write))
+        names = {name for name in routing.exchange_names() if name and not name.startswith("amq.")}
+        assert names == {"stays", "changes", "new", "passing"}
+        assert routing.describe("changes").kind == "fanout"
+        assert {(b.exchange, b.target) for b in routing.bindings_to("queue:jobs")} == {
+            ("stays", "queue:jobs"),
+            ("changes", "queue:jobs"),
+        }
+        assert routing.route("new", Message(b""), "k") == ["queue:jobs"]
+        assert len(routing.exchange_names()) == 6 + 4
+        assert "t" in broker.topics
+        assert "__consumer_offsets" in broker.topics
 
     broker_story(tmp_path, story)

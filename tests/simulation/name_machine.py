@@ -25,6 +25,7 @@ TOPICS = tuple(f"passing-{number}" for number in range(3))
 SETTING = "num.partitions"
 OVERRIDE = "max.message.bytes"
 EXCHANGES_MOST = 40
+TARGET = "topic:table"
 
 
 @dataclass
@@ -44,6 +45,7 @@ class NameClients:
         self.rng = rng
         self.topics = {name: KnownTopic() for name in TOPICS}
         self.exchanges: set[str] = set()
+        self.bound: dict[str, set[bool]] = {}  # an exchange, to one topic
         self.setting: set[str | None] = {None}
         self.strays: set[str] = set()  # folders that no catalog knows
         self.asked = 0
@@ -70,6 +72,11 @@ class NameMachine:
             self._check_topic(name, known)
         lost = clients.exchanges - set(self.broker.routing.exchange_names())
         expect(not lost, f"exchanges that were declared are gone: {sorted(lost)}")
+        for name, told in clients.bound.items():
+            exchange = self.broker.routing.find(name)
+            bound = exchange is not None and bool(exchange.bindings)
+            expect(bound in told, f"{name} is bound: {bound}, told was one of {told}")
+            clients.bound[name] = {bound}
         found = self.broker.settings.changed.get(SETTING)
         expect(found in clients.setting, f"{SETTING} is {found}, told was one of {clients.setting}")
         clients.setting = {found}
@@ -90,8 +97,12 @@ class NameMachine:
             catalog.settings() == broker.settings.changed,
             f"the catalog has settings {catalog.settings()}, in force are {broker.settings.changed}",
         )
-        missing = {row.name for row in catalog.exchanges()} - set(broker.routing.exchange_names())
-        expect(not missing, f"exchanges of the catalog are not in force: {missing}")
+        exchanges = {name for name in broker.routing.exchange_names() if name and not name.startswith("amq.")}
+        declared = {row.name for row in catalog.exchanges()}
+        expect(declared == exchanges, f"the catalog has exchanges {declared}, in force are {exchanges}")
+        bindings = {(row.exchange, row.target, row.key) for row in catalog.bindings()}
+        bound = {(exchange, target, key) for exchange, target, key, _ in broker.routing.listing().bindings}
+        expect(bindings == bound, f"the catalog has bindings {bindings}, in force are {bound}")
 
     def _check_topic(self, name: str, known: KnownTopic) -> None:
         topic = self.broker.topics.find(name)
@@ -219,6 +230,22 @@ class NameMachine:
         if self.disk.powered:
             self.clients.exchanges.add(name)
             expect(self.broker.routing.find(name) is not None, f"exchange {name} was declared, and is not there")
+        await self._bind(name)
+
+    async def _bind(self, exchange: str) -> None:
+        """Or unbinds, if it is bound."""
+        clients, routing = self.clients, self.broker.routing
+        bound = bool(routing.exchange(exchange).bindings)
+        expect(bound in clients.bound.get(exchange, {False}), f"{exchange} is bound: {bound}")
+        clients.bound[exchange] = {True, False}
+        if bound:
+            await routing.unbind(exchange, TARGET, "k")
+        else:
+            await routing.bind(exchange, TARGET, "k")
+        if self.disk.powered:
+            clients.bound[exchange] = {not bound}
+            found = bool(routing.exchange(exchange).bindings)
+            expect(found is not bound, f"{exchange}: bound is {found}, told was {not bound}")
 
     async def change_setting(self) -> None:
         value = str(self.rng.randint(1, 9))

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from waystation.catalog.catalog import Catalog, Change, Compacted, Update, Watch
+from waystation.catalog.catalog import Catalog, Change, Compacted, Snapshot, Update, Watch
 from waystation.errors import StorageFailed, WaystationError
 from waystation.world import World
 
@@ -33,7 +33,7 @@ class Part(Protocol):
     """What holds in memory what some keys of the catalog say."""
 
     prefixes: tuple[str, ...]
-    """Of its keys."""
+    """Of its keys: first those of what others are made of."""
 
     async def apply(self, update: Update) -> None:
         """Makes the changes, which are all of its keys. What is so already is left alone: a change may be told twice,
@@ -91,13 +91,20 @@ class Follower:
 
     async def applied(self, revision: int) -> None:
         """Returns when what was written is in force; raises what kept a part from making it so."""
+        await self._wait(revision)
+        error = self._failures.pop(revision, None)
+        if error is not None:
+            raise error
+
+    async def catch_up(self) -> None:
+        """Returns when all that is written now is in force: for one who was told of a conflict and looks again."""
+        await self._wait(await self._world.offload(self._catalog.revision))
+
+    async def _wait(self, revision: int) -> None:
         if self._applied < revision:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((revision, done))
             await done
-        error = self._failures.pop(revision, None)
-        if error is not None:
-            raise error
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -164,15 +171,8 @@ class Follower:
         self._watch = self._catalog.watch(snapshot.revision, self._wake)
         failed_before = set(self._failures)
         for part in self._parts:
-            gone = [Change(key, None) for key in part.known_keys() if key not in snapshot.entries]
-            there = [
-                Change(key, entry.value) for key, entry in snapshot.entries.items() if key.startswith(part.prefixes)
-            ]
-            # Each by itself, with its own revision: a part that cannot make one of them makes the others.
-            for change in (*gone, *there):
-                entry = snapshot.entries.get(change.key)
-                revision = snapshot.revision if entry is None else entry.revision
-                await self._apply(part, Update(revision, (change,)))
+            for update in _differences(part, snapshot):
+                await self._apply(part, update)
         if set(self._failures) - failed_before:
             self._tell_waiting(StorageFailed("not everything that the catalog says could be done here"))
         self._reached(snapshot.revision)
@@ -183,3 +183,18 @@ class Follower:
         for _, done in self._waiting:
             if not done.done():
                 done.set_exception(error)
+
+
+def _differences(part: Part, snapshot: Snapshot) -> Iterator[Update]:
+    """What a part has to be told to be as the snapshot says: each change by itself, since one that it cannot make shall
+    not keep it from the others, in the order in which they were written."""
+    for key in [key for key in part.known_keys() if key not in snapshot.entries]:
+        yield Update(snapshot.revision, (Change(key, None),))
+    found = [
+        (entry.revision, place, Change(key, entry.value))
+        for key, entry in snapshot.entries.items()
+        for place, prefix in enumerate(part.prefixes)
+        if key.startswith(prefix)
+    ]
+    for revision, _, change in sorted(found):
+        yield Update(revision, (change,))

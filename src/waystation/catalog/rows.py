@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
@@ -134,9 +134,19 @@ def exchange_key(name: str) -> str:
     return EXCHANGES + name
 
 
+def exchange_name(key: str) -> str:
+    return key.removeprefix(EXCHANGES)
+
+
 def binding_key(row: BindingRow) -> str:
     digest = "" if row.arguments == NO_ARGUMENTS else hashlib.sha256(row.arguments).hexdigest()[:32]
     return BINDINGS + "/".join((*(quote(part, safe="") for part in (row.exchange, row.target, row.key)), digest))
+
+
+def binding_parts(key: str) -> tuple[str, str, str]:
+    """(exchange, target, key) of the binding that a key of the catalog names."""
+    exchange, target, routing_key, _ = key.removeprefix(BINDINGS).split("/")
+    return unquote(exchange), unquote(target), unquote(routing_key)
 
 
 def setting_key(name: str) -> str:
