@@ -8,14 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run
+from waystation.admin.policy_rules import Policy
 from waystation.broker.broker import Broker
 from waystation.catalog import ABSENT, BindingRow, Change, ExchangeRow, MemoryCatalog, TopicRow, Update, rows
 from waystation.catalog.follower import FAILURES_MOST, Follower
-from waystation.errors import AlreadyExists, Conflict, RevisionConflict, StorageFailed
+from waystation.errors import AlreadyExists, Conflict, RevisionConflict, StorageFailed, Unavailable
 from waystation.message import Message
+from waystation.queues.settings import QueueSettings
+from waystation.routing.namespaces import Limits, Namespace
+from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.world import real_world
 
 
@@ -157,6 +162,26 @@ def test_who_is_behind_what_the_catalog_remembers_reads_all_of_it_again() -> Non
         assert len(stage.a.told) < 50
         await stage.follower.change({"a/then": b""})
         assert "a/then" in stage.a.held
+
+    follow(story)
+
+
+def test_a_writer_does_not_wait_for_a_follower_that_has_stopped() -> None:
+    async def story(stage: Stage) -> None:
+        never = asyncio.Event()
+
+        async def wait(update: Update) -> None:
+            await never.wait()
+
+        stage.a.before = wait
+        waiting = asyncio.ensure_future(stage.follower.change({"a/1": b""}))
+        while not stage.follower._waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await stage.follower.stop()
+        with pytest.raises(Unavailable):
+            await waiting
+        with pytest.raises(Unavailable):
+            await stage.follower.change({"a/2": b""})
 
     follow(story)
 
@@ -364,3 +389,91 @@ def test_routes_are_as_the_catalog_says_after_it_was_read_again(tmp_path: Path) 
         assert "__consumer_offsets" in broker.topics
 
     broker_story(tmp_path, story)
+
+
+def definition(kind: str, name: str, value: object) -> dict[str, bytes | None]:
+    return {rows.definition_key(kind, name): None if value is None else msgspec.msgpack.encode(value)}
+
+
+def test_namespaces_that_are_made_and_deleted_elsewhere_are_so_here(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.queues.declare("shop/old")
+        await elsewhere(broker, definition("namespace", "shop", Namespace(limits=Limits(max_queues=9, max_bytes=77))))
+        assert broker.namespaces.limits("shop") == Limits(max_queues=9, max_bytes=77)
+        assert (broker.namespaces.queue_count("shop"), broker.namespaces.byte_limits) == (1, {"shop": 77})
+        assert broker.routing.find("shop/amq.fanout") is not None
+        await broker.namespaces.set_limits("shop", Limits(max_queues=8))
+        await elsewhere(broker, definition("namespace", "shop", Namespace(limits=Limits(max_queues=7))))
+        assert broker.namespaces.limits("shop") == Limits(max_queues=7)
+        await elsewhere(broker, definition("namespace", "shop", None))
+        assert broker.namespaces.names() == ["/"]
+        assert broker.routing.find("shop/amq.fanout") is None
+        assert broker.routing.find("amq.fanout") is not None
+        assert await broker.namespaces.create("shop")
+        await broker.follower.stop()
+        await asyncio.to_thread(broker.catalog.write, definition("namespace", "shop", Namespace(description="theirs")))
+        with pytest.raises(Conflict, match="'shop'"):
+            await broker.namespaces.create("shop", description="mine")
+        assert "shop" in broker.namespaces
+
+    async def after(broker: Broker) -> None:
+        assert broker.namespaces.get("shop").description == "theirs"
+
+    broker_story(tmp_path, story, after)
+
+
+def test_policies_that_are_set_and_deleted_elsewhere_are_in_force_here(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.queues.declare("jobs", QueueSettings(queue_type="classic"))
+        theirs = Policy("/", "p", "^jobs$", {"max-length": 5})
+
+        async def length(wanted: int | None) -> None:
+            async with asyncio.timeout(20):
+                while broker.queues.describe("jobs").settings.max_length != wanted:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        await elsewhere(broker, definition("policy", "%2F/p", theirs))
+        assert broker.policies.listing() == [theirs]
+        await length(5)
+        await broker.policies.set(Policy("/", "p", "^jobs$", {"max-length": 6}))
+        assert broker.queues.describe("jobs").settings.max_length == 6
+        await elsewhere(broker, definition("policy", "%2F/p", None))
+        assert broker.policies.listing() == []
+        await length(None)
+        await broker.policies.set(theirs)
+        await broker.follower.stop()
+        await asyncio.to_thread(
+            broker.catalog.write, definition("policy", "%2F/p", Policy("/", "p", "^jobs$", {"max-length": 7}))
+        )
+        for change in (broker.policies.set(theirs), broker.policies.delete("/", "p")):
+            with pytest.raises(Conflict, match="'p'"):
+                await change
+
+    async def after(broker: Broker) -> None:
+        assert [policy.definition for policy in broker.policies.listing()] == [{"max-length": 7}]
+
+    broker_story(tmp_path, story, after)
+
+
+def test_queues_on_topics_that_are_declared_and_deleted_elsewhere_are_so_here(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.topics.create("t", 1)
+        queues = broker.topic_queues
+        await elsewhere(broker, definition("topic-queue", "q", TopicQueueSettings(topic="t")))
+        assert queues.get("q").settings.topic == "t"
+        with pytest.raises(Conflict):
+            await queues.declare("q", TopicQueueSettings(topic="u"))
+        ended: list[object] = []
+        await queues.consume("q", "me", lambda _: None, ended.append)
+        await elsewhere(broker, definition("topic-queue", "q", None))
+        assert (queues.names(), len(ended)) == ([], 1)
+        await queues.declare("q", TopicQueueSettings(topic="t"))
+        await broker.follower.stop()
+        await asyncio.to_thread(broker.catalog.write, definition("topic-queue", "q", TopicQueueSettings(topic="u")))
+        with pytest.raises(Conflict, match="'q'"):
+            await queues.delete("q")
+
+    async def after(broker: Broker) -> None:
+        assert broker.topic_queues.get("q").settings.topic == "u"
+
+    broker_story(tmp_path, story, after)

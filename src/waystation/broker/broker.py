@@ -105,6 +105,7 @@ class Broker:
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
+        self.follower.follow(self.namespaces)
         self.resource_alarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
@@ -237,8 +238,9 @@ class Broker:
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
-            self.world, self.catalog, self.topics, self.shared, self.queues, self.messages.ensure
+            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure
         )
+        self.follower.follow(self.topic_queues)
         self.topic_queues.load()
         self.topic_queues.subscribe_changes(self.routing.on_names_changed)
         live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
@@ -253,7 +255,10 @@ class Broker:
         self.queues.remove_left_over()
         self.namespaces.load()
         self.routing.load()
-        self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.durable)
+        self.policies = Policies(
+            self.catalog, self.follower, self.world, self.queues, self.routing, self.namespaces, self.durable
+        )
+        self.follower.follow(self.policies)
         self.policies.load()
         self.follower.start()
         self.namespaces.subscribe_deletions(self.policies.delete_all)

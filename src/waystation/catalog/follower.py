@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from waystation.catalog.catalog import Catalog, Change, Compacted, Snapshot, Update, Watch
-from waystation.errors import StorageFailed, WaystationError
+from waystation.errors import StorageFailed, Unavailable, WaystationError
 from waystation.world import World
 
 logger = logging.getLogger("waystation.catalog")
@@ -57,6 +57,7 @@ class Follower:
         self._failures: dict[int, Exception] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._applied = 0
+        self._stopped = False
 
     def follow(self, part: Part) -> None:
         self._parts.append(part)
@@ -71,6 +72,11 @@ class Follower:
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
+        """Nothing is applied any more, and who waits for it is told."""
+        self._stopped = True
+        for _, done in self._waiting:
+            if not done.done():
+                done.set_exception(_stopping())
         if self._watch is not None:
             self._watch.close()
         if self._task is not None:
@@ -102,6 +108,8 @@ class Follower:
 
     async def _wait(self, revision: int) -> None:
         if self._applied < revision:
+            if self._stopped:
+                raise _stopping()
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((revision, done))
             await done
@@ -183,6 +191,10 @@ class Follower:
         for _, done in self._waiting:
             if not done.done():
                 done.set_exception(error)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the broker is stopping; the change is kept and will be in force after its next start")
 
 
 def _differences(part: Part, snapshot: Snapshot) -> Iterator[Update]:

@@ -165,6 +165,10 @@ def definition_key(kind: str, name: str) -> str:
     return definitions_of(kind) + name
 
 
+def definition_name(kind: str, key: str) -> str:
+    return key.removeprefix(definitions_of(kind))
+
+
 # -- changes that belong together -------------------------------------------------------------------------------------
 
 

@@ -284,6 +284,17 @@ class Routing:
             self._fixed.add(prefix + name)
         self.govern([prefix + name for name in PREDECLARED])
 
+    def forget_namespace(self, prefix: str) -> None:
+        """What `add_namespace` has added, and what is not in the catalog: the rest goes as the catalog says."""
+        going = [
+            exchange
+            for exchange in self._table
+            if exchange.name.startswith(prefix) and exchange.name not in self._revisions
+        ]
+        self._fixed.difference_update(exchange.name for exchange in going)
+        self._table.apply(self._table.plan(going, []))
+        self._changed()
+
     async def remove_namespace(self, prefix: str) -> None:
         """All exchanges under this prefix, with their bindings."""
         await self._changes.to_the_end(self._remove_namespace(prefix))
