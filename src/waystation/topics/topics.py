@@ -340,14 +340,14 @@ class Topics:
         try:
             await self._follower.applied(revision)
         except StorageFailed:
-            await self._undo_creation(row)
+            await self._undo_creation(row, revision)
             raise
         return self.by_id(row.id)
 
-    async def _undo_creation(self, row: TopicRow) -> None:
+    async def _undo_creation(self, row: TopicRow, revision: int) -> None:
         try:
-            await self._follower.change(rows.topic_deleted(row))
-        except StorageFailed as error:
+            await self._follower.change(rows.topic_deleted(row), {rows.topic_key(row.id): revision})
+        except (StorageFailed, RevisionConflict) as error:
             logger.warning("topic %r was not created, but may be there after a restart: %s", row.name, error)
         else:
             await self._world.offload(self.folders.remove, row)
