@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +269,41 @@ def test_who_alters_deletes_or_creates_what_was_changed_elsewhere_is_told(tmp_pa
         assert broker.settings.integer("num.partitions") == 5
 
     broker_story(tmp_path, story, after)
+
+
+def test_what_was_written_and_not_made_yet_when_the_broker_died_is_so_after_its_start(tmp_path: Path) -> None:
+    data, killed = tmp_path / "data", tmp_path / "killed"
+
+    async def story(broker: Broker) -> None:
+        grows, goes = await broker.topics.create("grows", 1), await broker.topics.create("goes", 1)
+        await broker.follower.stop()
+        new = TopicRow("new", broker.world.random.uuid(), 2)
+        for changes in (
+            rows.topic_saved(new),
+            {rows.topic_key(grows.id): rows.encode(replace(grows.row, partitions=3, overrides={"retention.ms": "5"}))},
+            rows.topic_deleted(goes.row),
+            {rows.setting_key("num.partitions"): b"5"},
+            put(ExchangeRow("events", "topic"), BindingRow("events", "topic:new", "#")),
+        ):
+            await asyncio.to_thread(broker.catalog.write, changes)
+        shutil.copytree(data, killed)
+
+    async def after(broker: Broker) -> None:
+        found = {topic.name: len(topic.partitions) for topic in broker.topics if not topic.internal}
+        assert found == {"grows": 3, "new": 2}
+        assert broker.topics.get("grows").settings.retention_ms == 5
+        assert broker.settings.integer("num.partitions") == 5
+        assert broker.routing.route("events", Message(b""), "k") == ["topic:new"]
+        assert (broker.topics.folders.lost(), broker.catalog.deleted_topics()) == ([], [])
+        assert not any((killed / "topics").glob("goes.*"))
+
+    async def main() -> None:
+        async with broker_on(data) as broker:
+            await story(broker)
+        async with broker_on(killed) as broker:
+            await after(broker)
+
+    run(main())
 
 
 def test_settings_that_are_changed_elsewhere_are_in_force_here(tmp_path: Path) -> None:
