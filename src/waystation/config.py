@@ -843,16 +843,23 @@ class BrokerSettings:
 
     def change(self, name: str, text: str | None) -> None:
         """Sets (or with None takes back) a dynamic setting at run time. Taking back what is ignored only forgets it."""
-        if text is None and name in self.ignored:
+        self.check_change(name, text)
+        if text is not None:
+            self._values[name] = self.check(name, text)
+            self.changed[name] = text
+        elif name in self.ignored:
             del self.ignored[name]
-            return
-        check_dynamic(name)
-        if text is None:
+        else:
             self.changed.pop(name, None)
             self._values[name] = self.check(name, self.given.get(name, render(BROKER_SETTINGS[name].default)))
+
+    def check_change(self, name: str, text: str | None) -> None:
+        """Raises what `change` would raise."""
+        if text is None and name in self.ignored:
             return
-        self._values[name] = self.check(name, text)
-        self.changed[name] = text
+        check_dynamic(name)
+        if text is not None or name not in BROKER_SETTINGS:
+            self.check(name, text or "")
 
     def load(self, stored: Mapping[str, str]) -> None:
         """Takes over what earlier runs kept in the catalog, but not what clients may not change: see `ignored`."""
@@ -862,10 +869,6 @@ class BrokerSettings:
                 self.ignored[name] = text
             else:
                 self.change(name, text)
-
-    def kept(self) -> dict[str, str]:
-        """What the catalog has to keep."""
-        return {**self.ignored, **self.changed}
 
     def source(self, name: str) -> Literal["default", "file", "environment", "flag", "changed"]:
         """Where the value that holds comes from."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from waystation.catalog import Catalog
+from waystation.catalog.follower import Follower
 from waystation.config import BrokerSettings
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.log.commit import GroupCommit
@@ -35,6 +36,7 @@ class Core(Protocol):
     world: World
     settings: BrokerSettings
     catalog: Catalog
+    follower: Follower
     meters: Meters
     connections: Connections
     commit: GroupCommit

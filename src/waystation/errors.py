@@ -155,6 +155,14 @@ class UnknownLeaderEpoch(Unavailable):
     """The client's leader epoch is newer than the broker's."""
 
 
+class RevisionConflict(Conflict):
+    """Somebody else changed the same entry of the catalog first; read it again."""
+
+
+class WriteInDoubt(StorageFailed):
+    """The disk failed in the middle: the change is not in force, but may be after a restart."""
+
+
 class DataInUse(Conflict):
     """Another broker process has this data folder."""
 

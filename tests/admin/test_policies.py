@@ -175,7 +175,8 @@ def test_what_a_dead_broker_left_undone_is_done_after_its_next_start(tmp_path: P
             await broker.queues.declare("jobs", CLASSIC)
             await broker.policies.set(policy(max_length=5))
             await broker.queues.declare("other", CLASSIC)
-            # As if it died between the catalog and the queues.
+            # As if it died between the catalog and the queues: it hears of nothing more.
+            await broker.follower.stop()
             await asyncio.to_thread(broker.catalog.delete_definition, "policy", "%2F/p")
             value = msgspec.msgpack.encode(policy("o", "^other", max_length=6))
             await asyncio.to_thread(broker.catalog.save_definition, "policy", "%2F/o", value)

@@ -46,13 +46,18 @@ def topics(data: Path) -> dict[str, tuple[Path, int]]:
     """Folder and number of partitions of every topic."""
     db = sqlite3.connect(data / "catalog.sqlite")
     [(version,)] = db.execute("SELECT version FROM format").fetchall()
-    if version != 4:
+    if version != 5:
         raise ValueError(f"format {version}")
-    rows = db.execute("SELECT id, name, partitions, overrides FROM topics").fetchall()
+    values = db.execute("SELECT value FROM entries WHERE key >= 'topics/' AND key < 'topics0'").fetchall()
     db.close()
-    for row in rows:
-        json.loads(row[3])
-    return {name: (data / "topics" / f"{name[:200]}.{i.replace('-', '')[:8]}", count) for i, name, count, _ in rows}
+    found = [json.loads(value) for (value,) in values]
+    return {
+        each["name"]: (
+            data / "topics" / f"{each['name'][:200]}.{each['id'].replace('-', '')[:8]}",
+            each["partitions"],
+        )
+        for each in found
+    }
 
 
 def batches(path: Path) -> Iterator[Batch]:

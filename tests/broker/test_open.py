@@ -129,12 +129,12 @@ def test_a_broker_that_cannot_start_gives_its_folder_back(tmp_path: Path) -> Non
         async with broker_on(tmp_path) as broker:
             await broker.alter_settings({"num.partitions": "3"})
         with sqlite3.connect(tmp_path / "catalog.sqlite") as db:
-            db.execute("UPDATE settings SET value = 'many'")
+            db.execute("UPDATE entries SET value = CAST('many' AS BLOB) WHERE key LIKE 'settings/%'")
         db.close()
         with pytest.raises(Exception, match=r"num\.partitions"):
             await open_broker(str(tmp_path), BrokerSettings())
         with sqlite3.connect(tmp_path / "catalog.sqlite") as db:
-            db.execute("DELETE FROM settings")
+            db.execute("DELETE FROM entries WHERE key LIKE 'settings/%'")
         db.close()
         async with broker_on(tmp_path):
             await asyncio.sleep(0)

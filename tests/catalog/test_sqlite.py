@@ -10,45 +10,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.catalog.old_catalogs import VERSION_3
 from waystation.catalog import BindingRow, Catalog, DeletedTopic, ExchangeRow, MemoryCatalog, TopicRow
 from waystation.catalog import sqlite as module
 from waystation.catalog.catalog import FORMAT_VERSION
 from waystation.catalog.sqlite import FILE, SqliteCatalog
-from waystation.errors import Corrupt, NewerFormat, StorageFailed
+from waystation.errors import Corrupt, NewerFormat, RevisionConflict, StorageFailed
 from waystation.world import SystemRandom
 
 ORDERS = TopicRow("orders", UUID(int=1), 3, overrides={"retention.ms": "5"})
-
-
-VERSION_3 = """
-BEGIN TRANSACTION;
-CREATE TABLE bindings (
-    exchange TEXT NOT NULL, target TEXT NOT NULL, key TEXT NOT NULL, arguments BLOB NOT NULL,
-    PRIMARY KEY (exchange, target, key, arguments)
-) WITHOUT ROWID;
-INSERT INTO "bindings" VALUES('events','topic:orders','eu.#',X'80');
-CREATE TABLE cluster (id TEXT NOT NULL);
-INSERT INTO "cluster" VALUES('a4BOACuXz6FsnKOoB0jZhw');
-CREATE TABLE definitions (kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, name))
-WITHOUT ROWID;
-INSERT INTO "definitions" VALUES('namespace','shop',X'80');
-CREATE TABLE exchanges (
-    name TEXT PRIMARY KEY, kind TEXT NOT NULL, alternate TEXT, auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL,
-    arguments BLOB NOT NULL
-) WITHOUT ROWID;
-INSERT INTO "exchanges" VALUES('events','topic',NULL,0,0,X'80');
-CREATE TABLE format (version INTEGER NOT NULL);
-INSERT INTO "format" VALUES(3);
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-INSERT INTO "settings" VALUES('num.partitions','4');
-CREATE TABLE topics (
-    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, internal INTEGER NOT NULL,
-    overrides TEXT NOT NULL
-) WITHOUT ROWID;
-INSERT INTO "topics" VALUES('3f2a9c41-0000-4000-8000-000000000001','orders',3,0,'{"retention.ms": "-1"}');
-COMMIT;
-"""
-"""What the last release of format 3 has written, as its `.dump`."""
 
 
 @contextmanager
@@ -179,7 +149,7 @@ def test_two_folders_are_two_clusters(tmp_path: Path) -> None:
 def test_a_name_belongs_to_one_topic(tmp_path: Path) -> None:
     with catalog(tmp_path) as opened:
         opened.save_topic(ORDERS)
-        with pytest.raises(StorageFailed):
+        with pytest.raises(RevisionConflict):
             opened.save_topic(TopicRow("orders", uuid4(), 1))
         assert opened.topics() == [ORDERS]
 
@@ -227,12 +197,12 @@ def test_an_older_format_is_brought_up_step_by_step(tmp_path: Path, monkeypatch:
 
     def second(db: sqlite3.Connection) -> None:
         steps.append(1)
-        db.execute("ALTER TABLE topics ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'")
+        db.execute("ALTER TABLE entries ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'")
 
     set_version(tmp_path, 1)
     monkeypatch.setattr(module, "FORMAT_VERSION", FORMAT_VERSION + 1)
     further = {version: lambda db, n=version: steps.append(n) for version in range(2, FORMAT_VERSION + 1)}
-    monkeypatch.setattr(module, "_UPGRADES", {1: second, **further})
+    monkeypatch.setattr(module, "UPGRADES", {1: second, **further})
     for _ in range(2):
         with catalog(tmp_path) as opened:
             assert opened.topics() == [ORDERS]
@@ -242,34 +212,29 @@ def test_an_older_format_is_brought_up_step_by_step(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_a_folder_of_version_1_gains_the_tables_of_routing(tmp_path: Path) -> None:
-    with catalog(tmp_path) as opened:
-        opened.save_topic(ORDERS)
-    with sqlite3.connect(tmp_path / FILE) as db:
-        db.executescript(
-            "DROP TABLE exchanges; DROP TABLE bindings; DROP TABLE definitions; DROP TABLE deleted_topics;"
-            "UPDATE format SET version = 1;"
-        )
-    db.close()
-    for _ in range(2):
-        with catalog(tmp_path) as opened:
-            assert opened.topics() == [ORDERS]
-            opened.save_binding(BindingRow("amq.direct", "queue:jobs"))
-            assert opened.bindings() == [BindingRow("amq.direct", "queue:jobs")]
+OLDER = {
+    1: ("DROP TABLE exchanges", "DROP TABLE bindings", "DROP TABLE definitions"),
+    2: ("DROP TABLE definitions",),
+    3: (),
+}
+"""What each version did not have yet of what version 3 has."""
 
 
-def test_a_folder_of_version_2_gains_the_table_of_definitions(tmp_path: Path) -> None:
-    with catalog(tmp_path) as opened:
-        opened.save_topic(ORDERS)
-        opened.save_exchange(ExchangeRow("orders", "direct"))
+@pytest.mark.parametrize("version", OLDER)
+def test_a_folder_of_an_older_version_keeps_what_it_had_and_gains_the_rest(tmp_path: Path, version: int) -> None:
     with sqlite3.connect(tmp_path / FILE) as db:
-        db.executescript("DROP TABLE definitions; DROP TABLE deleted_topics; UPDATE format SET version = 2;")
+        db.executescript(";".join((VERSION_3, *OLDER[version], f"UPDATE format SET version = {version}")))
     db.close()
-    for before in ({}, {"shop": b"1"}):
+    for again in (False, True):
         with catalog(tmp_path) as opened:
-            assert (opened.topics(), opened.exchanges()) == ([ORDERS], [ExchangeRow("orders", "direct")])
-            assert opened.definitions("namespace") == before
-            opened.save_definition("namespace", "shop", b"1")
+            assert [(row.name, row.partitions) for row in opened.topics()] == [("orders", 3)]
+            assert opened.settings() == {"num.partitions": "4"}
+            assert (ExchangeRow("events", "topic") in opened.exchanges()) == (version > 1 or again)
+            assert (BindingRow("events", "queue:jobs") in opened.bindings()) == again
+            assert opened.definitions("namespace") == ({"shop": b"\x80"} if version > 2 or again else {})
+            opened.save_exchange(ExchangeRow("events", "topic"))
+            opened.save_binding(BindingRow("events", "queue:jobs"))
+            opened.save_definition("namespace", "shop", b"\x80")
 
 
 def test_a_folder_of_version_3_gains_the_table_of_deleted_topics(tmp_path: Path) -> None:
@@ -293,12 +258,12 @@ def test_an_upgrade_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch
         opened.save_topic(ORDERS)
 
     def fails(db: sqlite3.Connection) -> None:
-        db.execute("DELETE FROM topics")
+        db.execute("DELETE FROM entries")
         raise RuntimeError("no")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT_VERSION", FORMAT_VERSION + 1)
-        patch.setattr(module, "_UPGRADES", {FORMAT_VERSION: fails})
+        patch.setattr(module, "UPGRADES", {FORMAT_VERSION: fails})
         with pytest.raises(RuntimeError), catalog(tmp_path):
             pass
     with catalog(tmp_path) as opened:
@@ -333,7 +298,7 @@ def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
     with catalog(tmp_path) as opened:
         opened.save_settings({"a": "1"})
         with pytest.raises(StorageFailed):
-            opened.save_settings({"b": None})  # type: ignore[dict-item]
+            opened.write({"settings/b": b"1", "settings/c": object()})  # type: ignore[dict-item]
         assert opened.settings() == {"a": "1"}
         opened.save_settings({"c": "2"})
         assert opened.settings() == {"c": "2"}

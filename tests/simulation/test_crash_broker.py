@@ -11,11 +11,13 @@ import random
 import pytest
 
 from tests.simulation.broker_machine import ROOT, BrokerClients, BrokerMachine
-from tests.simulation.catalog import DiskCatalog, HastyCatalog
+from tests.simulation.catalog import BlindCatalog, DiskCatalog, HastyCatalog
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
+from waystation.catalog import Update
+from waystation.catalog.follower import Follower
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import FlushMode, GroupCommit
@@ -135,3 +137,41 @@ def test_a_catalog_that_answers_before_it_is_durable_is_caught() -> None:
         if caught > 5:
             break
     assert caught > 5, f"only {caught} of 60 seeds have seen a change undone that was answered"
+
+
+def test_some_administrators_are_told_that_somebody_else_was_faster() -> None:
+    """Or the two bugs below would go unseen."""
+    assert sum(run_seed(seed).names.contended for seed in range(12)) > 0
+
+
+def test_a_catalog_that_does_not_compare_is_caught() -> None:
+    caught = 0
+    for seed in range(60):
+        try:
+            run_seed(seed, BlindCatalog)
+        except* Broken:
+            caught += 1
+        if caught > 2:
+            break
+    assert caught > 2, f"only {caught} of 60 seeds have seen a change overwritten by one who had not read it"
+
+
+def test_a_follower_that_misses_a_change_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Follower._make
+
+    async def now_and_then(self: Follower, update: Update) -> None:
+        if update.revision % 7:
+            await real(self, update)
+        else:
+            self._reached(update.revision)  # the deliberate bug: it counts as made, and nobody has made it
+
+    monkeypatch.setattr(Follower, "_make", now_and_then)
+    caught = 0
+    for seed in range(30):
+        try:
+            run_seed(seed)
+        except* (Broken, WaystationError):  # a topic that was created is not found
+            caught += 1
+        if caught > 5:
+            break
+    assert caught > 5, f"only {caught} of 30 seeds have seen that something is not as the catalog says"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import shutil
-import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.broker.kit import broker_on, run, send, snapshot, values
+from tests.catalog.old_catalogs import make_version_3
 from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.world import Simulation
@@ -309,9 +309,7 @@ def test_a_folder_that_a_deletion_of_an_older_version_left_is_set_aside(tmp_path
     folder = folder_of(data, "late")
     for path in data.rglob("topic.json"):
         path.unlink()
-    with sqlite3.connect(data / CATALOG) as db:
-        db.executescript("DROP TABLE deleted_topics; UPDATE format SET version = 3;")
-    db.close()
+    make_version_3(data / CATALOG)
     start_and_stop(data)
     assert [one.folder for one in find_lost(str(data))] == [folder.name]
     assert len(list((data / "topics").glob("*/topic.json"))) == len(list((data / "topics").iterdir()))

@@ -2,7 +2,8 @@
 
 Of several policies that match, the one of the highest priority is in force, alone. What is in force is written into a
 queue's settings like any other change of them, so a replay agrees with what was; of an exchange it is remembered in
-memory and found again at the start. A change is in the catalog before it is in force anywhere. A broker that dies in
+memory and found again at the start. A change is written to the catalog, and is in force when the catalog has told it
+(`apply`), whoever wrote it, and everything it matches was looked through. A broker that dies in
 between, with a million queues to go through, finishes the work after its next start.
 
 On the loop's thread only. Doors set and delete policies; queues and routing ask what is in force.
@@ -12,17 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from waystation.admin.policy_rules import Policy, check_policy, under
-from waystation.catalog import Catalog
+from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import Full, NotFound, StorageFailed, WaystationError
+from waystation.catalog.follower import Follower
+from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, WaystationError
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import DEFAULT, prefix_of
@@ -33,6 +35,8 @@ logger = logging.getLogger("waystation.policies")
 
 KIND = "policy"
 MAX_POLICIES = 1_000
+WRITTEN_AT_ONCE = 100
+"""In one transaction of the catalog."""
 SLICE = 200
 """Names that are read at once."""
 EXCHANGES_AT_ONCE = 20
@@ -67,6 +71,8 @@ class Routing(Protocol):
 
 
 class Namespaces(Protocol):
+    def __contains__(self, name: object) -> bool: ...
+
     def of(self, full_name: str) -> str: ...
 
     def local(self, full_name: str) -> str: ...
@@ -77,12 +83,22 @@ class Kept(Protocol):
 
 
 class Policies:
-    """One per broker."""
+    """One per broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
     def __init__(
-        self, catalog: Catalog, world: World, queues: Queues, routing: Routing, namespaces: Namespaces, kept: Kept
+        self,
+        catalog: Catalog,
+        follower: Follower,
+        world: World,
+        queues: Queues,
+        routing: Routing,
+        namespaces: Namespaces,
+        kept: Kept,
     ) -> None:
         self._catalog = catalog
+        self._follower = follower
         self._world = world
         self._queues = queues
         self._routing = routing
@@ -90,7 +106,9 @@ class Policies:
         self._kept = kept
         self._known: dict[tuple[str, str], Policy] = {}
         self._in_order: dict[str, list[Policy]] = {}  # by namespace, the one that wins first
+        self._revisions: dict[tuple[str, str], int] = {}
         self._changes = Changes()
+        self._looking: dict[str, asyncio.Future[None]] = {}  # what a namespace's last change waits for
         self._to_do: set[str] = set()  # namespaces whose queues have to be looked through
         self._waiting: list[asyncio.Future[None]] = []
         self._work: asyncio.Task[None] | None = None
@@ -142,13 +160,8 @@ class Policies:
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the doors open, when queues and exchanges are known."""
-        for name, value in self._catalog.definitions(KIND).items():
-            try:
-                policy = check_policy(_decoder.decode(value))
-            except (msgspec.DecodeError, WaystationError) as error:  # taken by another version, refused by this one
-                logger.warning("a policy is not used: name=%r: %s", name, error)
-                continue
-            self._known[policy.namespace, policy.name] = policy
+        for key, entry in self._catalog.read(rows.definitions_of(KIND)).entries.items():
+            self._take(key, entry.value, entry.revision)
         self._sort()
         self._queues.effective = self.effective
         self._routing.alternate_by_policy = self.alternate
@@ -167,44 +180,88 @@ class Policies:
     async def set(self, policy: Policy) -> bool:
         """Makes it, or replaces the one of its name; True if it was made. Returns when it is in force everywhere."""
         check_policy(policy)
-        made = await self._changes.to_the_end(self._save(policy))
-        await self._look_through([policy.namespace])
+        [made] = await self._changes.to_the_end(self._save([policy]))
+        await self._in_force([policy.namespace])
         return made
 
     async def set_all(self, policies: Iterable[Policy]) -> None:
         """Many of them, and one look through the queues."""
         wanted = [check_policy(policy) for policy in policies]
-        for policy in wanted:
-            await self._changes.to_the_end(self._save(policy))
-        if wanted:
-            await self._look_through({policy.namespace for policy in wanted})
+        for begin in range(0, len(wanted), WRITTEN_AT_ONCE):
+            await self._changes.to_the_end(self._save(wanted[begin : begin + WRITTEN_AT_ONCE]))
+        await self._in_force({policy.namespace for policy in wanted})
 
     async def delete(self, namespace: str, name: str) -> None:
         """Returns when everything has again what was declared, or what another policy says."""
         await self._changes.to_the_end(self._forget([(namespace, name)]))
-        await self._look_through([namespace])
+        await self._in_force([namespace])
 
     async def delete_all(self, namespace: str) -> None:
         """The namespace goes: its queues and exchanges are not looked at."""
-        await self._changes.to_the_end(self._forget([key for key in self._known if key[0] == namespace]))
+        keys = [key for key in self._known if key[0] == namespace]
+        for begin in range(0, len(keys), WRITTEN_AT_ONCE):
+            await self._changes.to_the_end(self._forget(keys[begin : begin + WRITTEN_AT_ONCE]))
 
-    async def _save(self, policy: Policy) -> bool:
-        key = policy.namespace, policy.name
-        if key not in self._known and len(self._known) >= MAX_POLICIES:
-            raise Full(f"there are {MAX_POLICIES} policies already; delete one to make room for {policy.name!r}")
-        await self._world.offload(self._catalog.save_definition, KIND, _row(*key), msgspec.msgpack.encode(policy))
-        made = key not in self._known
-        self._known[key] = policy
-        self._sort()
+    async def _save(self, policies: Sequence[Policy]) -> list[bool]:
+        """Whether each of them is new."""
+        made = [(policy.namespace, policy.name) not in self._known for policy in policies]
+        if len(self._known) + made.count(True) > MAX_POLICIES:
+            raise Full(f"there are {MAX_POLICIES} policies already; delete one to make room for {policies[-1].name!r}")
+        await self._write({(policy.namespace, policy.name): msgspec.msgpack.encode(policy) for policy in policies})
         return made
 
     async def _forget(self, keys: list[tuple[str, str]]) -> None:
         for namespace, name in keys:
             if (namespace, name) not in self._known:
                 raise NotFound(f"there is no policy {name[:255]!r} in namespace {namespace[:255]!r}")
-            await self._world.offload(self._catalog.delete_definition, KIND, _row(namespace, name))
-            del self._known[namespace, name]
+        await self._write(dict.fromkeys(keys))
+
+    async def _write(self, values: Mapping[tuple[str, str], bytes | None]) -> None:
+        changes = {_key(*pair): value for pair, value in values.items()}
+        expected = {_key(*pair): self._revisions.get(pair, ABSENT) for pair in values}
+        try:
+            await self._follower.change(changes, expected)
+        except RevisionConflict as error:
+            names = ", ".join(repr(name) for _, name in values)
+            raise Conflict(
+                f"policy {names}: somebody else changed it at the same time; look, then try again"
+            ) from error
+
+    # -- following the catalog ----------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        return [_key(*pair) for pair in self._revisions]
+
+    async def apply(self, update: Update) -> None:
+        changed = {_split_key(key)[0] for key, value in update.changes if self._take(key, value, update.revision)}
         self._sort()
+        for namespace in changed:
+            if namespace in self._namespaces:
+                self._looking[namespace] = self._look_through([namespace])
+            else:
+                self._looking.pop(namespace, None)  # it is being deleted, and all that is in it
+
+    def _take(self, key: str, value: bytes | None, revision: int) -> bool:
+        """Whether that is new."""
+        pair = _split_key(key)
+        if value is None:
+            self._known.pop(pair, None)
+            return self._revisions.pop(pair, None) is not None
+        if self._revisions.get(pair, ABSENT) >= revision:
+            return False
+        self._revisions[pair] = revision
+        try:
+            self._known[pair] = check_policy(_decoder.decode(value))
+        except (msgspec.DecodeError, WaystationError) as error:  # taken by another version, refused by this one
+            logger.warning("a policy is not used: name=%r: %s", key, error)
+            self._known.pop(pair, None)
+        return True
+
+    async def _in_force(self, namespaces: Iterable[str]) -> None:
+        for namespace in namespaces:
+            looking = self._looking.get(namespace)
+            if looking is not None:
+                await asyncio.shield(looking)
 
     def _sort(self) -> None:
         self._in_order = {}
@@ -275,6 +332,11 @@ def _tell(waiting: list[asyncio.Future[None]], error: Exception | None) -> None:
             done.set_exception(error)
 
 
-def _row(namespace: str, name: str) -> str:
+def _key(namespace: str, name: str) -> str:
     """Unlike any other pair's: the slash of a namespace is written otherwise."""
-    return f"{quote(namespace, safe='')}/{name}"
+    return rows.definition_key(KIND, f"{quote(namespace, safe='')}/{name}")
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    namespace, _, name = rows.definition_name(KIND, key).partition("/")
+    return unquote(namespace), name

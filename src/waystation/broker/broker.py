@@ -12,7 +12,9 @@ from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
 from waystation.broker.access import Access
+from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
+from waystation.catalog.follower import Follower
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -87,7 +89,11 @@ class Broker:
         self.tracing = tracing  # None: nothing is traced
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
-        self.topics = Topics(world, root, catalog, settings, self.commit, self._points)
+        self.follower = Follower(catalog, world)
+        self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points)
+        self.follower.follow(self.topics)
+        self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
+        self.follower.follow(self.runtime_settings)
         self.publishing = Publishing(world)
         self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
@@ -103,6 +109,7 @@ class Broker:
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
+        self.follower.follow(self.namespaces)
         self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
@@ -137,7 +144,8 @@ class Broker:
 
     async def start(self) -> None:
         """Recovers everything; when it returns, doors may open."""
-        self.settings.load(self.catalog.settings())
+        self.follower.begin()
+        self.runtime_settings.load(self.catalog)
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "the setting %s was changed to %r by a client of an earlier version, which is not honoured any more:"
@@ -210,7 +218,8 @@ class Broker:
         self.groups.recover(offset_logs)
         self.shards.recover()
         self.queues = Queues(self.shards, self.durability, self.dead_letters)
-        self.routing = Routing(self.catalog, self.world, self.queues, self.messages, self.topics, self.durable)
+        self.routing = Routing(self.catalog, self.follower, self.queues, self.messages, self.topics, self.durable)
+        self.follower.follow(self.routing)
         self.topics.subscribe_deletions(self.routing.on_topics_deleted)
         self.topics.subscribe_changes(self.routing.on_names_changed)
         self.queues.subscribe_creations(self.routing.on_names_changed)
@@ -236,8 +245,9 @@ class Broker:
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
-            self.world, self.catalog, self.topics, self.shared, self.queues, self.messages.ensure
+            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure
         )
+        self.follower.follow(self.topic_queues)
         self.topic_queues.load()
         self.topic_queues.subscribe_changes(self.routing.on_names_changed)
         live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
@@ -252,8 +262,12 @@ class Broker:
         self.queues.remove_left_over()
         self.namespaces.load()
         self.routing.load()
-        self.policies = Policies(self.catalog, self.world, self.queues, self.routing, self.namespaces, self.durable)
+        self.policies = Policies(
+            self.catalog, self.follower, self.world, self.queues, self.routing, self.namespaces, self.durable
+        )
+        self.follower.follow(self.policies)
         self.policies.load()
+        self.follower.start()
         self.namespaces.subscribe_deletions(self.policies.delete_all)
         self.policies.start()
         self.dead_letters.start()
@@ -275,6 +289,7 @@ class Broker:
         await self.resource_alarms.stop()
         await self.namespaces.settle()
         await self.policies.stop()
+        await self.runtime_settings.settle()
         await self.topics.settle()
         await self.routing.settle()
         await self.topic_queues.close()
@@ -286,6 +301,7 @@ class Broker:
         await self.shards.close()
         await self.groups.close()
         await self.transactions.close()
+        await self.follower.stop()
         await self.commit.stop()
         if self.tracing is not None:
             await self.world.offload(self.tracing.close)
@@ -310,17 +326,9 @@ class Broker:
 
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes broker settings at run time; all of them or none. They survive a restart."""
-        before, ignored = dict(self.settings.changed), dict(self.settings.ignored)
-        try:
-            for name, text in changes.items():
-                self.settings.change(name, text)
-            await self.world.offload(self.catalog.save_settings, self.settings.kept())
-        except BaseException:
-            self.settings.ignored = ignored
-            for name in changes:
-                if name not in ignored and (name in before or name in self.settings.changed):
-                    self.settings.change(name, before.get(name))
-            raise
+        await self.runtime_settings.alter(changes)
+
+    def _settings_changed(self) -> None:
         self._apply_flush()
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.groups.settings = GroupSettings.of(self.settings)

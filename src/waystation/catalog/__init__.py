@@ -1,8 +1,23 @@
-"""The catalog: names and settings of what exists. SQLite on one node; behind one small interface."""
+"""The catalog: names and settings of what exists, with revisions. SQLite on one node; behind one small interface."""
 
 from __future__ import annotations
 
-from waystation.catalog.catalog import BindingRow, Catalog, DeletedTopic, ExchangeRow, TopicRow
+from waystation.catalog.catalog import ABSENT, Catalog, Change, Compacted, Entry, Snapshot, Update, Watch
 from waystation.catalog.memory import MemoryCatalog
+from waystation.catalog.rows import BindingRow, DeletedTopic, ExchangeRow, TopicRow
 
-__all__ = ["BindingRow", "Catalog", "DeletedTopic", "ExchangeRow", "MemoryCatalog", "TopicRow"]
+__all__ = [
+    "ABSENT",
+    "BindingRow",
+    "Catalog",
+    "Change",
+    "Compacted",
+    "DeletedTopic",
+    "Entry",
+    "ExchangeRow",
+    "MemoryCatalog",
+    "Snapshot",
+    "TopicRow",
+    "Update",
+    "Watch",
+]

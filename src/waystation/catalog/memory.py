@@ -2,75 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from uuid import UUID
+import threading
+from collections.abc import Callable, Mapping
 
-from waystation.catalog.catalog import BindingRow, DeletedTopic, ExchangeRow, TopicRow
+from waystation.catalog.catalog import Catalog, Entry, Snapshot, Update, Watch, check_expected, real_changes
+from waystation.catalog.history import History
+from waystation.errors import StorageFailed, WriteInDoubt
 
 
-class MemoryCatalog:
+class MemoryCatalog(Catalog):
+    """Who keeps it elsewhere too says so in `store`."""
+
     def __init__(self, cluster_id: str = "waystation-in-memory01") -> None:
         self._cluster_id = cluster_id
-        self._topics: dict[UUID, TopicRow] = {}
-        self._deleted: dict[UUID, DeletedTopic] = {}
-        self._exchanges: dict[str, ExchangeRow] = {}
-        self._bindings: dict[BindingRow, None] = {}
-        self._settings: dict[str, str] = {}
-        self._definitions: dict[str, dict[str, bytes]] = {}
+        self._lock = threading.Lock()
+        self._revision = 0
+        self._entries: dict[str, Entry] = {}
+        self.history = History(0)
 
     def cluster_id(self) -> str:
         return self._cluster_id
 
-    def topics(self) -> list[TopicRow]:
-        return list(self._topics.values())
+    def revision(self) -> int:
+        return self._revision
 
-    def save_topic(self, row: TopicRow) -> None:
-        self._topics[row.id] = row
-        self._deleted.pop(row.id, None)
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
 
-    def delete_topic(self, topic_id: UUID) -> None:
-        row = self._topics.pop(topic_id, None)
-        if row is not None:
-            self._deleted[topic_id] = DeletedTopic(row.name, topic_id)
+    def read(self, prefix: str = "") -> Snapshot:
+        with self._lock:
+            found = sorted(item for item in self._entries.items() if item[0].startswith(prefix))
+            return Snapshot(self._revision, dict(found))
 
-    def deleted_topics(self) -> list[DeletedTopic]:
-        return list(self._deleted.values())
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
+        with self._lock:
+            self.compare(expected or {})
+            made = real_changes(changes, self._entries)
+            if not made:
+                return self._revision
+            before = self._revision, {change.key: self._entries.get(change.key) for change in made}
+            self._set(self._revision + 1, {key: None if value is None else bytes(value) for key, value in made})
+            try:
+                self.store()
+            except OSError as error:
+                self._undo(*before, error)
+            self.history.add(Update(self._revision, made))
+            return self._revision
 
-    def forget_deleted_topic(self, topic_id: UUID) -> None:
-        self._deleted.pop(topic_id, None)
+    def compare(self, expected: Mapping[str, int]) -> None:
+        check_expected(expected, self._entries)
 
-    def exchanges(self) -> list[ExchangeRow]:
-        return list(self._exchanges.values())
+    def store(self) -> None:
+        """Makes it durable; OSError if that fails, and then it may be so or not."""
 
-    def save_exchange(self, row: ExchangeRow) -> None:
-        self._exchanges[row.name] = row
+    def _set(self, revision: int, values: Mapping[str, bytes | None]) -> None:
+        for key, value in values.items():
+            if value is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = Entry(value, revision)
+        self._revision = revision
 
-    def bindings(self) -> list[BindingRow]:
-        return list(self._bindings)
+    def _undo(self, revision: int, entries: Mapping[str, Entry | None], error: OSError) -> None:
+        """Raises. What is stored is made to say what it said before; a later write does it if this fails."""
+        self._revision = revision
+        for key, entry in entries.items():
+            if entry is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = entry
+        try:
+            self.store()
+        except OSError:
+            raise WriteInDoubt(f"the catalog cannot be written, and a restart may show the change: {error}") from error
+        raise StorageFailed(f"the catalog cannot be written: {error}") from error
 
-    def save_binding(self, row: BindingRow) -> None:
-        self._bindings[row] = None
-
-    def delete_routes(self, exchanges: Iterable[str], bindings: Iterable[BindingRow]) -> None:
-        for name in exchanges:
-            self._exchanges.pop(name, None)
-        for row in bindings:
-            self._bindings.pop(row, None)
-
-    def settings(self) -> dict[str, str]:
-        return dict(self._settings)
-
-    def save_settings(self, settings: dict[str, str]) -> None:
-        self._settings = dict(settings)
-
-    def definitions(self, kind: str) -> dict[str, bytes]:
-        return dict(sorted(self._definitions.get(kind, {}).items()))
-
-    def save_definition(self, kind: str, name: str, value: bytes) -> None:
-        self._definitions.setdefault(kind, {})[name] = bytes(value)
-
-    def delete_definition(self, kind: str, name: str) -> None:
-        self._definitions.get(kind, {}).pop(name, None)
+    def watch(self, after: int, wake: Callable[[], None]) -> Watch:
+        return self.history.watch(after, wake)
 
     def close(self) -> None:
         pass

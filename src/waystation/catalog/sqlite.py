@@ -1,87 +1,62 @@
 """The catalog in one SQLite file (rollback journal: no other file stays beside it). A change that returned is durable.
 
+One table has all entries, each with its revision, and another the revision of the last write. Only one process has the
+file (the data folder is locked), so the history that watches need is in memory.
+
 A commit in this mode is the removal of the journal. `synchronous=FULL` does not make that removal durable: after a
 power cut the journal is back, and SQLite undoes the change with it. `EXTRA` syncs the folder too. A process that was
 killed between the two leaves a change that the next start sees and a power cut would still undo, so opening syncs the
 folder.
 
 `format` holds the version of the whole data folder. A newer one is refused before anything is touched; an older one is
-brought up step by step (`_UPGRADES`), each step in one transaction.
+brought up step by step (`sqlite_upgrades.py`), each step in one transaction.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
+from typing import NoReturn
 
-from waystation.catalog.catalog import FORMAT_VERSION, BindingRow, DeletedTopic, ExchangeRow, TopicRow
-from waystation.errors import Corrupt, NewerFormat, StorageFailed
+from waystation.catalog.catalog import (
+    FORMAT_VERSION,
+    Catalog,
+    Change,
+    Entry,
+    Snapshot,
+    Update,
+    Watch,
+    check_expected,
+    real_changes,
+)
+from waystation.catalog.history import History
+from waystation.catalog.sqlite_upgrades import ENTRIES, UPGRADES
+from waystation.errors import Corrupt, NewerFormat, StorageFailed, WriteInDoubt
 from waystation.world.disk import OsDisk
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
 
-_ROUTING = (
-    """
-CREATE TABLE exchanges (
-    name TEXT PRIMARY KEY, kind TEXT NOT NULL, alternate TEXT, auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL,
-    arguments BLOB NOT NULL
-) WITHOUT ROWID""",
-    """
-CREATE TABLE bindings (
-    exchange TEXT NOT NULL, target TEXT NOT NULL, key TEXT NOT NULL, arguments BLOB NOT NULL,
-    PRIMARY KEY (exchange, target, key, arguments)
-) WITHOUT ROWID""",
-)
-
-_DEFINITIONS = """
-CREATE TABLE definitions (kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, name))
-WITHOUT ROWID"""
-
-_DELETED_TOPICS = "CREATE TABLE deleted_topics (id TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID"
-
 _SCHEMA = f"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE cluster (id TEXT NOT NULL);
-CREATE TABLE topics (
-    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, internal INTEGER NOT NULL,
-    overrides TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-{";".join(_ROUTING)};
-{_DEFINITIONS};
-{_DELETED_TOPICS};
+{";".join(ENTRIES)};
 """
 
 
-def _add_routing(db: sqlite3.Connection) -> None:
-    for statement in _ROUTING:
-        db.execute(statement)
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """What was there before a write that may have been made though it failed."""
+
+    revision: int
+    entries: dict[str, Entry | None]
 
 
-def _add_definitions(db: sqlite3.Connection) -> None:
-    db.execute(_DEFINITIONS)
-
-
-def _add_deleted_topics(db: sqlite3.Connection) -> None:
-    db.execute(_DELETED_TOPICS)
-
-
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {
-    1: _add_routing,
-    2: _add_definitions,
-    3: _add_deleted_topics,
-}
-"""From version N to N + 1."""
-
-
-class SqliteCatalog:
+class SqliteCatalog(Catalog):
     """One connection, guarded by a lock: changes are rare."""
 
     def __init__(self, folder: str, random: Random) -> None:
@@ -101,6 +76,9 @@ class SqliteCatalog:
                 self._create(random)
             self._upgrade()
             OsDisk().sync_folder(folder)
+            self._revision = self._stored_revision()
+            self.history = History(self._revision)
+            self._undo: _Undo | None = None
         except BaseException:
             self._db.close()
             raise
@@ -122,122 +100,113 @@ class SqliteCatalog:
         while (version := self._version() or FORMAT_VERSION) < FORMAT_VERSION:
             with self._lock, self._db:
                 self._db.execute("BEGIN IMMEDIATE")
-                _UPGRADES[version](self._db)
+                UPGRADES[version](self._db)
                 self._db.execute("UPDATE format SET version = ?", (version + 1,))
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One transaction: all of it durable at the end, or none of it and StorageFailed."""
-        with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield
-                self._db.execute("COMMIT")
-            except sqlite3.Error as error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise StorageFailed(f"the catalog cannot be written: {error}") from error
 
     def cluster_id(self) -> str:
         return str(self._db.execute("SELECT id FROM cluster").fetchone()[0])
 
-    def topics(self) -> list[TopicRow]:
-        rows = self._db.execute("SELECT name, id, partitions, internal, overrides FROM topics ORDER BY name").fetchall()
-        return [
-            TopicRow(name, UUID(topic_id), partitions, bool(internal), json.loads(overrides))
-            for name, topic_id, partitions, internal, overrides in rows
-        ]
+    def revision(self) -> int:
+        return self._revision
 
-    def save_topic(self, row: TopicRow) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT INTO topics (id, name, partitions, internal, overrides) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET partitions = excluded.partitions, overrides = excluded.overrides",
-                (str(row.id), row.name, row.partitions, int(row.internal), json.dumps(row.overrides)),
-            )
-            self._db.execute("DELETE FROM deleted_topics WHERE id = ?", (str(row.id),))
+    def get(self, key: str) -> Entry | None:
+        with self._lock:
+            return self._there([key]).get(key)
 
-    def delete_topic(self, topic_id: UUID) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT OR IGNORE INTO deleted_topics (id, name) SELECT id, name FROM topics WHERE id = ?",
-                (str(topic_id),),
-            )
-            self._db.execute("DELETE FROM topics WHERE id = ?", (str(topic_id),))
+    def read(self, prefix: str = "") -> Snapshot:
+        where, bounds = ("", ()) if not prefix else (" WHERE key >= ? AND key < ?", (prefix, _after_all(prefix)))
+        with self._lock:
+            found = self._db.execute(f"SELECT key, value, revision FROM entries{where} ORDER BY key", bounds).fetchall()
+            return Snapshot(self._revision, {key: Entry(value, revision) for key, value, revision in found})
 
-    def deleted_topics(self) -> list[DeletedTopic]:
-        rows = self._db.execute("SELECT name, id FROM deleted_topics ORDER BY name").fetchall()
-        return [DeletedTopic(name, UUID(topic_id)) for name, topic_id in rows]
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
+        with self._lock:
+            made = self._write(changes, expected or {})
+            if made:
+                self._revision += 1
+                self.history.add(Update(self._revision, made))
+            return self._revision
 
-    def forget_deleted_topic(self, topic_id: UUID) -> None:
-        with self._changing():
-            self._db.execute("DELETE FROM deleted_topics WHERE id = ?", (str(topic_id),))
+    def _write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int]) -> tuple[Change, ...]:
+        """One transaction: all of it durable at the end, or none of it."""
+        there: dict[str, Entry] = {}
+        try:
+            self._settle()
+            there = self._there({**changes, **expected})
+            check_expected(expected, there)
+            made = real_changes(changes, there)
+            if made:
+                self._put(self._revision + 1, [(key, value, self._revision + 1) for key, value in made])
+        except sqlite3.Error as error:
+            before = {key: there.get(key) for key in changes}
+            self._failed(_Undo(self._revision, before), error)
+        return made
 
-    def exchanges(self) -> list[ExchangeRow]:
-        rows = self._db.execute(
-            "SELECT name, kind, alternate, auto_delete, internal, arguments FROM exchanges"
-        ).fetchall()
-        return [
-            ExchangeRow(name, kind, alternate, bool(auto_delete), bool(internal), arguments)
-            for name, kind, alternate, auto_delete, internal, arguments in rows
-        ]
+    def _there(self, keys: Iterable[str]) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        for key in keys:
+            row = self._db.execute("SELECT value, revision FROM entries WHERE key = ?", (key,)).fetchone()
+            if row is not None:
+                found[key] = Entry(*row)
+        return found
 
-    def save_exchange(self, row: ExchangeRow) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT OR REPLACE INTO exchanges (name, kind, alternate, auto_delete, internal, arguments)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (row.name, row.kind, row.alternate, int(row.auto_delete), int(row.internal), row.arguments),
-            )
-
-    def bindings(self) -> list[BindingRow]:
-        rows = self._db.execute("SELECT exchange, target, key, arguments FROM bindings").fetchall()
-        return [BindingRow(*row) for row in rows]
-
-    def save_binding(self, row: BindingRow) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT OR IGNORE INTO bindings (exchange, target, key, arguments) VALUES (?, ?, ?, ?)", _columns(row)
-            )
-
-    def delete_routes(self, exchanges: Iterable[str], bindings: Iterable[BindingRow]) -> None:
-        with self._changing():
-            self._db.executemany("DELETE FROM exchanges WHERE name = ?", [(name,) for name in exchanges])
-            self._db.executemany(
-                "DELETE FROM bindings WHERE exchange = ? AND target = ? AND key = ? AND arguments = ?",
-                [_columns(row) for row in bindings],
-            )
-
-    def settings(self) -> dict[str, str]:
-        return dict(self._db.execute("SELECT name, value FROM settings").fetchall())
-
-    def save_settings(self, settings: dict[str, str]) -> None:
-        with self._changing():
-            self._db.execute("DELETE FROM settings")
-            self._db.executemany("INSERT INTO settings VALUES (?, ?)", list(settings.items()))
-
-    def definitions(self, kind: str) -> dict[str, bytes]:
-        return dict(
-            self._db.execute("SELECT name, value FROM definitions WHERE kind = ? ORDER BY name", (kind,)).fetchall()
+    def _put(self, revision: int, entries: Iterable[tuple[str, bytes | None, int]]) -> None:
+        entries = list(entries)
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.executemany(
+            "DELETE FROM entries WHERE key = ?", [(key,) for key, value, _ in entries if value is None]
         )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO entries (key, value, revision) VALUES (?, ?, ?)",
+            [entry for entry in entries if entry[1] is not None],
+        )
+        self._db.execute("UPDATE revision SET number = ?", (revision,))
+        self._db.execute("COMMIT")
 
-    def save_definition(self, kind: str, name: str, value: bytes) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT OR REPLACE INTO definitions (kind, name, value) VALUES (?, ?, ?)", (kind, name, value)
-            )
+    def _failed(self, undo: _Undo, error: sqlite3.Error) -> NoReturn:
+        """A commit that fails may have been made: the disk refused to sync it. Then what was there is put back, now or
+        before the next write; until then a restart may show the change."""
+        text = f"the catalog cannot be written: {error}"
+        try:
+            self._roll_back()
+            self._undo = self._undo or undo
+            self._settle()
+        except sqlite3.Error:
+            raise WriteInDoubt(f"{text}; a restart may show the change") from error
+        raise StorageFailed(text) from error
 
-    def delete_definition(self, kind: str, name: str) -> None:
-        with self._changing():
-            self._db.execute("DELETE FROM definitions WHERE kind = ? AND name = ?", (kind, name))
+    def _settle(self) -> None:
+        """Puts back what a write replaced that failed and was made all the same."""
+        undo = self._undo
+        if undo is None:
+            return
+        try:
+            if self._stored_revision() != undo.revision:
+                entries = undo.entries.items()
+                self._put(undo.revision, [(key, *(entry or (None, undo.revision))) for key, entry in entries])
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+        self._undo = None
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def _stored_revision(self) -> int:
+        return int(self._db.execute("SELECT number FROM revision").fetchone()[0])
+
+    def watch(self, after: int, wake: Callable[[], None]) -> Watch:
+        return self.history.watch(after, wake)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
 
-def _columns(row: BindingRow) -> tuple[str, str, str, bytes]:
-    return row.exchange, row.target, row.key, row.arguments
+def _after_all(prefix: str) -> str:
+    """The first key that is after all those that begin like this."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _refuse_newer(path: Path) -> None:

@@ -1,7 +1,8 @@
 """Namespaces: each has its own queues, exchanges, bindings and policies, and limits to what it may hold.
 
-AMQP calls them virtual hosts. The namespace `/` is always there; others are made and deleted at run time and remembered
-in the catalog (definitions of the kind `namespace`). How names inside and outside of one belong together is said in
+AMQP calls them virtual hosts. The namespace `/` is always there; others are made and deleted at run time, as the
+catalog says (definitions of the kind `namespace`): whoever makes one writes it there, and it is made here when the
+catalog tells it (`apply`). How names inside and outside of one belong together is said in
 `namespace_names.py`. The parts of a broker do not know namespaces: they know full names.
 
 A namespace that is being deleted is not found any more from the first moment on; it leaves the catalog when everything
@@ -13,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.catalog import ABSENT, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, near_matches
+from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, RevisionConflict, near_matches
 from waystation.routing.namespace_names import (
     DEFAULT,
     Names,
@@ -61,7 +63,9 @@ class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Namespaces:
-    """One per broker."""
+    """One per broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
     def __init__(self, broker: Core) -> None:
         self._broker = broker
@@ -69,17 +73,16 @@ class Namespaces:
         self._queues: dict[str, int] = {}  # how many there are, but for `/`, which has the rest
         self.byte_limits: dict[str, int] = {}
         """Of the namespaces that have one."""
+        self._revisions: dict[str, int] = {}
         self._changes = Changes()
         self._on_delete: list[OnDelete] = []
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the doors open and before the exchanges are loaded."""
-        for name, value in self._broker.catalog.definitions(KIND).items():
-            try:
-                self._known[name] = msgspec.msgpack.decode(value, type=Namespace)
-            except msgspec.DecodeError as error:
-                logger.warning("what is known of a namespace cannot be read: name=%r: %s", name, error)
-                self._known[name] = Namespace()
+        for key, entry in self._broker.catalog.read(rows.definitions_of(KIND)).entries.items():
+            name = rows.definition_name(KIND, key)
+            self._known[name] = _read(name, entry.value)
+            self._revisions[name] = entry.revision
         routing, queues = self._broker.routing, self._broker.queues
         for name in self.names():
             if name != DEFAULT:
@@ -197,14 +200,17 @@ class Namespaces:
         if present is None:
             self._check_new(name)
         if namespace != present:
-            value = msgspec.msgpack.encode(namespace)
-            await self._broker.world.offload(self._broker.catalog.save_definition, KIND, name, value)
-            self._known[name] = namespace
-            self._note_limits()
-        if present is None:
-            self._broker.routing.add_namespace(prefix_of(name))
-            self._count_queues(name)  # some may have had such names already
+            await self._write(name, msgspec.msgpack.encode(namespace))
         return present is None
+
+    async def _write(self, name: str, value: bytes | None) -> None:
+        key = rows.definition_key(KIND, name)
+        try:
+            await self._broker.follower.change({key: value}, {key: self._revisions.get(name, ABSENT)})
+        except RevisionConflict as error:
+            raise Conflict(
+                f"namespace {name!r}: somebody else changed it at the same time; look, then try again"
+            ) from error
 
     def _check_new(self, name: str) -> None:
         if len(self._known) >= MAX_NAMESPACES:
@@ -232,14 +238,46 @@ class Namespaces:
         try:
             self._end_connections(name)
             await self._empty(name)
-            await self._broker.world.offload(self._broker.catalog.delete_definition, KIND, name)
+            await self._write(name, None)
         except BaseException:
             self._known[name] = namespace  # what is left of it can be seen, and deleted again
             self._note_limits()
             self._broker.routing.add_namespace(prefix_of(name))
             raise
-        self._queues.pop(name, None)
         logger.info("namespace deleted: name=%r", name)
+
+    # -- following the catalog --------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        return [rows.definition_key(KIND, name) for name in self._revisions]
+
+    async def apply(self, update: Update) -> None:
+        for key, value in update.changes:
+            name = rows.definition_name(KIND, key)
+            if value is None:
+                self._drop(name)
+            elif self._revisions.get(name, ABSENT) < update.revision:
+                self._take(name, _read(name, value), update.revision)
+        self._note_limits()
+
+    def _take(self, name: str, namespace: Namespace, revision: int) -> None:
+        new = name not in self._revisions
+        self._known[name] = namespace
+        self._revisions[name] = revision
+        if new:
+            self._broker.routing.add_namespace(prefix_of(name))
+            self._count_queues(name)  # some may have had such names already
+
+    def _drop(self, name: str) -> None:
+        """Who deletes a namespace empties it first; what is of this broker alone goes here."""
+        if self._revisions.pop(name, None) is None:
+            return
+        self._known.pop(name, None)
+        self._queues.pop(name, None)
+        self._end_connections(name)
+        self._broker.routing.forget_namespace(prefix_of(name))
+
+    # -- deleting ---------------------------------------------------------------------------------------------------
 
     def _end_connections(self, name: str) -> None:
         for connection in self._broker.connections:
@@ -276,6 +314,14 @@ class Namespaces:
             await self._broker.queues.delete(full_name)
         except NotFound:
             return  # it went with its connection
+
+
+def _read(name: str, value: bytes) -> Namespace:
+    try:
+        return msgspec.msgpack.decode(value, type=Namespace)
+    except msgspec.DecodeError as error:
+        logger.warning("what is known of a namespace cannot be read: name=%r: %s", name, error)
+        return Namespace()
 
 
 def _check_limits(limits: Limits) -> None:

@@ -1,9 +1,10 @@
 """Exchanges and bindings: declared at run time, remembered in the catalog, and what a publish through them does.
 
 The table in memory is what routes; the catalog has what of it survives a restart (durable exchanges, and bindings
-between what is durable). A change is in the catalog before it is in the table. The bindings of a queue or a topic that
-is deleted leave the table at once and the catalog a little later; those that a crash leaves there in between are
-dropped at the next start, since their target is gone.
+between what is durable). Such a change is written to the catalog, and made in the table when the catalog tells it
+(`apply`), whoever wrote it; what does not survive a restart is changed in the table alone. The bindings of a queue or a
+topic that is deleted leave the table at once and the catalog a little later; those that a crash leaves there in between
+are dropped at the next start, since their target is gone.
 
 On the loop's thread only.
 """
@@ -11,12 +12,13 @@ On the loop's thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from waystation.catalog import BindingRow, Catalog, ExchangeRow
+from waystation.catalog import ABSENT, BindingRow, Catalog, ExchangeRow, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import Conflict, Full, NotAllowed, NotFound, WaystationError
+from waystation.catalog.follower import Follower
+from waystation.errors import Conflict, Full, NotAllowed, NotFound, RevisionConflict, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, RoutingInfo
 from waystation.routing.binding import (
@@ -43,7 +45,6 @@ from waystation.routing.table import (
     make_exchange,
 )
 from waystation.topics.partition import Receipt
-from waystation.world import World
 
 logger = logging.getLogger("waystation.routing")
 
@@ -55,19 +56,21 @@ MAX_BINDINGS = 1_000_000
 
 
 class Routing:
-    """One per broker."""
+    """One per broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.EXCHANGES, rows.BINDINGS)
 
     def __init__(
         self,
         catalog: Catalog,
-        world: World,
+        follower: Follower,
         queues: Queues,
         messages: Messages,
         topics: Container[str],
         kept: Kept,
     ) -> None:
         self._catalog = catalog
-        self._world = world
+        self._follower = follower
         self._queues = queues
         self._messages = messages
         self._topics = topics
@@ -81,33 +84,78 @@ class Routing:
         self._table = RoutingTable(queues.__contains__, self._topic_of)
         self._resolver = Resolver(self._table)
         self._distributing = Distributing(self._resolver, queues, messages, kept)
+        self._revisions: dict[str, int] = {}  # of the exchanges that are in the catalog
         self._changes = Changes()
         self._departed: list[tuple[Binding, Receipt | None]] = []
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the doors open, when queues and topics are known."""
-        for row in self._catalog.exchanges():
-            settings = ExchangeSettings(
-                row.kind, row.alternate, True, row.auto_delete, row.internal, read_arguments(row.arguments)
-            )
-            self._load_exchange(row.name, settings)
-        stale = [row for row in self._catalog.bindings() if not self._load_binding(row)]
+        for entry in self._catalog.read(rows.EXCHANGES).entries.values():
+            self._take_exchange(rows.read_exchange(entry.value), entry.revision)
+        stale = [row for row in self._catalog.bindings() if not self._take_binding(row)]
         if stale:
             logger.info("bindings whose target is gone are dropped: count=%d", len(stale))
             self._catalog.delete_routes([], stale)
         self._changed()
 
-    def _load_exchange(self, name: str, settings: ExchangeSettings) -> None:
-        try:
-            self._table.add_exchange(make_exchange(name, settings))
-        except WaystationError as error:
-            logger.warning("an exchange is not used: name=%r: %s", name, error)
+    async def settle(self) -> None:
+        """Returns when no change is under way: before the broker stops."""
+        await self._changes.settle()
 
-    def _load_binding(self, row: BindingRow) -> bool:
+    # -- following the catalog --------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        for exchange in self._table:
+            if exchange.name in self._revisions:
+                yield rows.exchange_key(exchange.name)
+            for binding in exchange.bindings.values():
+                if binding.durable:
+                    yield rows.binding_key(_row(binding))
+
+    async def apply(self, update: Update) -> None:
+        for key, value in update.changes:
+            if key.startswith(rows.BINDINGS):
+                if value is None:
+                    self._drop_binding(key)
+                else:
+                    self._take_binding(rows.read_binding(value))
+            elif value is None:
+                self._drop_exchange(rows.exchange_name(key))
+            else:
+                row = rows.read_exchange(value)
+                self._take_exchange(row, update.revision)
+                self.govern([row.name])
+        self._changed()
+
+    def _take_exchange(self, row: ExchangeRow, revision: int) -> None:
+        settings = ExchangeSettings(
+            row.kind, row.alternate, True, row.auto_delete, row.internal, read_arguments(row.arguments)
+        )
+        present = self._table.find(row.name)
+        self._revisions[row.name] = revision
+        if present is not None and present.settings == settings:
+            return
+        try:
+            exchange = make_exchange(row.name, settings)
+        except WaystationError as error:  # taken by another version, refused by this one
+            logger.warning("an exchange is not used: name=%r: %s", row.name, error)
+            return
+        if present is not None:
+            self._table.apply(self._table.plan([present], []))
+        self._table.add_exchange(exchange)
+
+    def _drop_exchange(self, name: str) -> None:
+        exchange = self._table.find(name)
+        if self._revisions.pop(name, None) is not None and exchange is not None:
+            self._table.apply(self._table.plan([exchange], []))
+
+    def _take_binding(self, row: BindingRow) -> bool:
         """Whether the catalog shall keep it."""
         exchange = self._table.find(row.exchange)
         if exchange is None or not self._exists(row.target):
             return False
+        if (row.target, row.key, row.arguments) in exchange.bindings:
+            return True
         binding = Binding(row.exchange, row.target, row.key, read_arguments(row.arguments), row.arguments)
         try:
             self._table.add_binding(binding)
@@ -116,9 +164,13 @@ class Routing:
             logger.warning("a binding is not used: exchange=%r target=%r: %s", row.exchange, row.target, reason)
         return True
 
-    async def settle(self) -> None:
-        """Returns when no change is under way: before the broker stops."""
-        await self._changes.settle()
+    def _drop_binding(self, key: str) -> None:
+        exchange, target, routing_key = rows.binding_parts(key)
+        for binding in self._table.bindings_to(target):
+            # The arguments are in the key as a digest only.
+            same = binding.durable and binding.exchange == exchange and binding.key == routing_key
+            if same and rows.binding_key(_row(binding)) == key:
+                self._table.remove_binding(binding)
 
     # -- exchanges --------------------------------------------------------------------------------------------------
 
@@ -162,9 +214,18 @@ class Routing:
             row = ExchangeRow(
                 name, settings.kind, settings.alternate, settings.auto_delete, settings.internal, canonical
             )
-            await self._world.offload(self._catalog.save_exchange, row)
+            await self._write_exchange(row, settings)
+            return
         self._table.add_exchange(exchange)
         self.govern([name])
+
+    async def _write_exchange(self, row: ExchangeRow, settings: ExchangeSettings) -> None:
+        key = rows.exchange_key(row.name)
+        try:
+            await self._follower.change({key: rows.encode(row)}, {key: ABSENT})
+        except RevisionConflict:  # somebody else was faster: fine if it was the same
+            await self._follower.catch_up()
+            _check_same(self._table.get(row.name), settings)
 
     async def delete_exchange(self, name: str, if_unused: bool = False) -> None:
         """Its bindings go with it, those to it included."""
@@ -180,11 +241,22 @@ class Routing:
 
     async def _remove(self, removal: Removal) -> None:
         names = [exchange.name for exchange in removal.exchanges if exchange.settings.durable]
-        rows = [_row(binding) for binding in removal.bindings if binding.durable]
-        if names or rows:
-            await self._world.offload(self._catalog.delete_routes, names, rows)
-        self._table.apply(removal)
+        bindings = [_row(binding) for binding in removal.bindings if binding.durable]
+        if names or bindings:
+            await self._compare_and_change(rows.routes_deleted(names, bindings), names)
+        self._table.apply(removal)  # the rest of it: what is not in the catalog
         self._changed()
+
+    async def _compare_and_change(self, changes: Mapping[str, bytes | None], exchanges: Iterable[str]) -> None:
+        """Writes, if these exchanges are still those that we know."""
+        known = {name: self._revisions[name] for name in exchanges if name in self._revisions}
+        try:
+            await self._follower.change(changes, {rows.exchange_key(name): known[name] for name in known})
+        except RevisionConflict as error:
+            raise Conflict(
+                f"exchange {', '.join(map(repr, known))}: somebody else changed it at the same time; look, then try"
+                " again"
+            ) from error
 
     # -- policies ---------------------------------------------------------------------------------------------------
 
@@ -211,6 +283,17 @@ class Routing:
                 self._table.add_exchange(make_exchange(prefix + name, ExchangeSettings(kind)))
             self._fixed.add(prefix + name)
         self.govern([prefix + name for name in PREDECLARED])
+
+    def forget_namespace(self, prefix: str) -> None:
+        """What `add_namespace` has added, and what is not in the catalog: the rest goes as the catalog says."""
+        going = [
+            exchange
+            for exchange in self._table
+            if exchange.name.startswith(prefix) and exchange.name not in self._revisions
+        ]
+        self._fixed.difference_update(exchange.name for exchange in going)
+        self._table.apply(self._table.plan(going, []))
+        self._changed()
 
     async def remove_namespace(self, prefix: str) -> None:
         """All exchanges under this prefix, with their bindings."""
@@ -239,14 +322,15 @@ class Routing:
             return
         if self._table.binding_count >= MAX_BINDINGS:
             raise Full(f"there are {MAX_BINDINGS} bindings already; unbind some to make room")
-        if durable:
-            await self._world.offload(self._catalog.save_binding, _row(binding))
+        if not durable:
+            self._table.add_binding(binding)
+            self._changed()
+            return
+        row = _row(binding)
+        await self._compare_and_change({rows.binding_key(row): rows.encode(row)}, [name])
         if not self._exists(target):  # it was deleted while we waited, and its bindings with it
-            if durable:
-                await self._world.offload(self._catalog.delete_routes, [], [_row(binding)])
+            await self._follower.change(rows.routes_deleted([], [row]))
             raise NotFound(f"{target!r} was deleted while it was bound to exchange {name!r}")
-        self._table.add_binding(binding)
-        self._changed()
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
         """Whether there was such a binding. An auto-delete exchange goes with its last one."""

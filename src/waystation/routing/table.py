@@ -228,7 +228,9 @@ class RoutingTable:
         }
 
     def apply(self, removal: Removal) -> None:
+        """Nothing of it that is gone already, or was replaced by another of the same name."""
         for binding in removal.bindings:
             self.remove_binding(binding)
         for exchange in removal.exchanges:
-            self._exchanges.pop(exchange.name, None)
+            if self._exchanges.get(exchange.name) is exchange:
+                del self._exchanges[exchange.name]

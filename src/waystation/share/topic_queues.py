@@ -4,9 +4,10 @@ A topic queue is a shared subscription (`SharedGroups`) that has been given a na
 own. The group is called as the queue is; its members of other doors and Kafka's compete with the queue's consumers. The
 topic stays what it is, and other readers of it are not concerned.
 
-What must hold: a name is in the catalog (kind `topic-queue`) before it is found here, and out of it before its group
-goes. The group's place in the topic is fixed when the queue is declared: what comes after that is the queue's, also
-while it has no consumer. Topics and partitions that come later are read from their beginning.
+What must hold: a name is in the catalog (kind `topic-queue`) before it is found here, and out of it before its group is
+removed. Whoever declares or deletes one writes to the catalog, and the queue comes and goes when the catalog tells it
+(`apply`). The group's place in the topic is fixed when the queue is declared: what comes after that is the queue's,
+also while it has no consumer. Topics and partitions that come later are read from their beginning.
 
 Doors call it, on the loop's thread only. `load` before they open.
 """
@@ -15,14 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from waystation.catalog import Catalog
+from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound
+from waystation.catalog.follower import Follower
+from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, RevisionConflict
 from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
 from waystation.queues.settings import check_queue_name
@@ -33,7 +35,6 @@ from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queue_settings import TopicQueueSettings, check_same, group_settings
 from waystation.topics.partition import Receipt
 from waystation.topics.topics import Topic, Topics
-from waystation.world import World
 
 logger = logging.getLogger("waystation.topic_queues")
 
@@ -69,38 +70,41 @@ class Names(Protocol):
 
 
 class TopicQueues:
-    """One per broker."""
+    """One per broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
     def __init__(
         self,
-        world: World,
         catalog: Catalog,
+        follower: Follower,
         topics: Topics,
         shared: SharedGroups,
         queues: Names,
         ensure_topic: Callable[[str], Awaitable[Topic]],
     ) -> None:
-        self._world = world
         self._catalog = catalog
+        self._follower = follower
         self._topics = topics
         self._shared = shared
         self._ordinary = queues
         self._ensure_topic = ensure_topic
         self._queues: dict[str, TopicQueue] = {}
+        self._revisions: dict[str, int] = {}
         self._changes = Changes()
         self._on_change: list[Callable[[], None]] = []
         self._closed = False
 
     def load(self) -> None:
         """Reads the catalog, and removes what was not to survive. Blocks: before the doors open."""
-        for name, value in self._catalog.definitions(KIND).items():
-            try:
-                settings = msgspec.msgpack.decode(value, type=TopicQueueSettings)
-            except msgspec.DecodeError as error:
-                logger.error("topic_queues.unreadable name=%r error=%r", name, str(error))
+        for key, entry in self._catalog.read(rows.definitions_of(KIND)).entries.items():
+            name = rows.definition_name(KIND, key)
+            settings = _read(name, entry.value)
+            if settings is None:
                 continue
             if settings.durable:
                 self._queues[name] = TopicQueue(name, settings)
+                self._revisions[name] = entry.revision
             else:
                 self._catalog.delete_definition(KIND, name)
                 self._remove_group(name)
@@ -176,15 +180,60 @@ class TopicQueues:
         receipt = self._begin_group(name, settings, own)
         try:
             await self._shared.durability.wait(receipt)
-            value = msgspec.msgpack.encode(settings)
-            await self._world.offload(self._catalog.save_definition, KIND, name, value)
+            await self._write(name, msgspec.msgpack.encode(settings))
         except BaseException:
-            if not was_there:
+            if not was_there and name not in self._queues:
                 self._remove_group(name)
             raise
-        made = self._queues[name] = TopicQueue(name, settings)
+        return self.get(name)
+
+    async def _write(self, name: str, value: bytes | None) -> None:
+        key = rows.definition_key(KIND, name)
+        try:
+            await self._follower.change({key: value}, {key: self._revisions.get(name, ABSENT)})
+        except RevisionConflict as error:
+            raise Conflict(
+                f"queue {name!r}: somebody else changed it at the same time; look, then try again"
+            ) from error
+
+    # -- following the catalog --------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        return [rows.definition_key(KIND, name) for name in self._revisions]
+
+    async def apply(self, update: Update) -> None:
+        for key, value in update.changes:
+            name = rows.definition_name(KIND, key)
+            if value is None:
+                self._drop(name)
+            elif self._revisions.get(name, ABSENT) < update.revision:
+                self._take(name, value, update.revision)
         self._changed()
-        return made
+
+    def _take(self, name: str, value: bytes, revision: int) -> None:
+        settings = _read(name, value)
+        present = self._queues.get(name)
+        if settings is None:
+            return
+        self._revisions[name] = revision
+        if present is None or present.settings != settings:
+            self._drop_queue(name)
+            self._queues[name] = TopicQueue(name, settings)
+
+    def _drop(self, name: str) -> None:
+        if self._revisions.pop(name, None) is not None:
+            self._drop_queue(name)
+
+    def _drop_queue(self, name: str) -> None:
+        """Its consumers are ended; the group is removed by who deletes the queue."""
+        queue = self._queues.pop(name, None)
+        if queue is None:
+            return
+        gone = NotFound(f"queue {name!r} was deleted")
+        for feed in [*queue.feeds, *queue.getters]:
+            feed.close() if feed.retired or feed in queue.getters else feed.end(gone)
+
+    # -- groups -----------------------------------------------------------------------------------------------------
 
     def _begin_group(self, name: str, settings: TopicQueueSettings, own: dict[str, str]) -> Receipt:
         """The group with the queue's terms, standing where the queue begins."""
@@ -201,18 +250,12 @@ class TopicQueues:
         return await self._changes.to_the_end(self._delete(name, if_unused, if_empty))
 
     async def _delete(self, name: str, if_unused: bool, if_empty: bool) -> int:
-        queue = self.get(name)
         counts = self.counts(name)
         if if_unused and counts.consumers:
             raise Conflict(f"queue {name!r} is in use: it has {counts.consumers} consumers")
         if if_empty and counts.ready:
             raise Conflict(f"queue {name!r} is not empty: about {counts.ready} messages are ready in it")
-        await self._world.offload(self._catalog.delete_definition, KIND, name)
-        self._queues.pop(name, None)
-        self._changed()
-        gone = NotFound(f"queue {name!r} was deleted")
-        for feed in [*queue.feeds, *queue.getters]:
-            feed.close() if feed.retired or feed in queue.getters else feed.end(gone)
+        await self._write(name, None)
         await self._shared.durability.wait(self._remove_group(name))
         return counts.ready
 
@@ -347,6 +390,14 @@ class TopicQueues:
     async def _delete_unused(self, queue: TopicQueue) -> None:
         if self._queues.get(queue.name) is queue and not self.counts(queue.name).consumers:
             await self._delete(queue.name, if_unused=False, if_empty=False)
+
+
+def _read(name: str, value: bytes) -> TopicQueueSettings | None:
+    try:
+        return msgspec.msgpack.decode(value, type=TopicQueueSettings)
+    except msgspec.DecodeError as error:
+        logger.error("topic_queues.unreadable name=%r error=%r", name, str(error))
+        return None
 
 
 def _nothing(_: object) -> None:

@@ -1,12 +1,15 @@
-"""Topics: created, altered and deleted at run time, and remembered in the catalog.
+"""Topics: created, altered and deleted at run time, as the catalog says.
+
+Whoever changes a topic writes to the catalog, comparing with the revision that is known here; the topic itself changes
+when the catalog tells it (`apply`), whoever wrote it. Then the writer is answered.
 
 Order of things, so that a crash at any moment leaves no half-made topic: a topic is in the catalog before its folders
 are made (missing ones are made at the next start), and deleted in the catalog, which remembers that, before they are
 removed (left-over ones are removed at the next start; `topic_folders.py`). A folder carries eight digits of the topic's
 id, so that a topic that is deleted and created again never meets its old files.
 
-A change of the catalog that fails may have happened all the same (the disk failed to sync it): what was before is then
-written again, so that what was answered as failed does not take effect at the next start.
+A write that fails has not happened (the catalog sees to that), unless it says that it is in doubt. A change that is
+written and cannot be made, since the disk refuses the files, is taken back by its writer.
 """
 
 from __future__ import annotations
@@ -15,20 +18,25 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from waystation.catalog import Catalog, TopicRow
+from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
+from waystation.catalog.follower import Follower
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
     AlreadyExists,
+    Conflict,
     InvalidPartitions,
     InvalidTopicName,
     NotAllowed,
     NotEnoughReplicas,
+    RevisionConflict,
     StorageFailed,
     UnknownTopic,
     UnknownTopicId,
+    WriteInDoubt,
 )
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
@@ -95,10 +103,12 @@ IN_SYNC = 1
 class Topic:
     """A topic and its partitions."""
 
-    __slots__ = ("delivered", "folder", "partitions", "row", "settings")
+    __slots__ = ("delivered", "folder", "partitions", "revision", "row", "settings")
 
     def __init__(self, row: TopicRow, settings: TopicSettings, folder: str) -> None:
         self.row = row
+        self.revision = ABSENT
+        """Of the catalog's entry when we last heard of it: a change compares with it."""
         self.settings = settings
         self.folder = folder
         self.partitions: list[Partition] = []
@@ -136,19 +146,23 @@ class Topic:
 
 
 class Topics:
-    """All topics of a broker."""
+    """All topics of a broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.TOPICS,)
 
     def __init__(
         self,
         world: World,
         root: str,
         catalog: Catalog,
+        follower: Follower,
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,
     ) -> None:
         self._world = world
         self._catalog = catalog
+        self._follower = follower
         self._settings = settings
         self._commit = commit
         self._points = points
@@ -158,6 +172,7 @@ class Topics:
         self._by_id: dict[UUID, Topic] = {}
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._removals: dict[UUID, asyncio.Task[None]] = {}  # of files of deleted topics
         self._on_change: list[Callable[[], None]] = []
         self._on_delete: list[Callable[[list[str]], None]] = []
 
@@ -221,8 +236,10 @@ class Topics:
 
     def open_all(self) -> None:
         """Opens what the catalog knows, and puts folders in order. Blocks: before the doors open."""
-        for row in self.folders.reconcile():
-            self._admit(self._prepare(row))
+        known = self.folders.reconcile()
+        revisions = {key: entry.revision for key, entry in self._catalog.read(rows.TOPICS).entries.items()}
+        for row in known:
+            self._admit(self._prepare(row), revisions.get(rows.topic_key(row.id), ABSENT))
             self.folders.describe_again(row)
 
     def ensure_internal(self, name: str, partitions: int, overrides: dict[str, str] | None = None) -> Topic:
@@ -232,9 +249,9 @@ class Topics:
             row = TopicRow(
                 name, self._world.random.uuid(), partitions, internal=True, overrides=dict(overrides or COMPACTED)
             )
-            self._catalog.save_topic(row)
+            revision = self._catalog.save_topic(row)
             topic = self._make(row)
-            self._admit(topic)
+            self._admit(topic, revision)
         return topic
 
     def _make(self, row: TopicRow) -> Topic:
@@ -253,7 +270,8 @@ class Topics:
         topic.partitions = self._open_partitions(topic, range(row.partitions))
         return topic
 
-    def _admit(self, topic: Topic) -> None:
+    def _admit(self, topic: Topic, revision: int) -> None:
+        topic.revision = revision
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
 
@@ -329,39 +347,52 @@ class Topics:
         self.check_new(name, partitions, overrides)
         row = TopicRow(name, self._world.random.uuid(), partitions, overrides=overrides)
         try:
-            await self._world.offload(self._catalog.save_topic, row)
-            topic = await self._world.offload(self._make, row)
-        except StorageFailed:
-            await self._undo_creation(row)
-            raise
-        self._admit(topic)
-        self._changed()
-        return topic
-
-    async def _undo_creation(self, row: TopicRow) -> None:
+            revision = await self._follower.write(
+                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
+            )
+        except RevisionConflict as error:
+            raise AlreadyExists(f"topic {name!r} exists already") from error
         try:
-            await self._world.offload(self._catalog.delete_topic, row.id)
-        except StorageFailed as error:
+            await self._follower.applied(revision)
+        except StorageFailed:
+            await self._undo_creation(row, revision)
+            raise
+        return self.by_id(row.id)
+
+    async def _undo_creation(self, row: TopicRow, revision: int) -> None:
+        try:
+            await self._follower.change(rows.topic_deleted(row), {rows.topic_key(row.id): revision})
+        except (StorageFailed, RevisionConflict) as error:
             logger.warning("topic %r was not created, but may be there after a restart: %s", row.name, error)
         else:
             await self._world.offload(self.folders.remove, row)
 
-    async def _save(self, topic: Topic, row: TopicRow) -> None:
-        """Replaces what the catalog says of a topic; if that fails it says what it said before."""
+    async def _rewrite(self, topic: Topic, row: TopicRow) -> Topic:
+        """Another row for a topic; if that cannot be done, the one that it had."""
+        revision = await self._compare_and_write(topic, {rows.topic_key(topic.id): rows.encode(row)})
         try:
-            await self._world.offload(self._catalog.save_topic, row)
+            await self._follower.applied(revision)
         except StorageFailed:
-            await self._save_again(topic)
+            await self._put_back(topic)
             raise
+        return topic
 
-    async def _save_again(self, topic: Topic) -> bool:
-        """Whether the catalog is known to say what we know."""
+    async def _compare_and_write(self, topic: Topic, changes: Mapping[str, bytes | None]) -> int:
         try:
-            await self._world.offload(self._catalog.save_topic, topic.row)
-        except StorageFailed as error:
+            return await self._follower.write(changes, {rows.topic_key(topic.id): topic.revision})
+        except RevisionConflict as error:
+            raise Conflict(
+                f"topic {topic.name!r} was changed by somebody else at the same time; look at it, then try again"
+            ) from error
+
+    async def _put_back(self, topic: Topic) -> None:
+        """The catalog says something of a topic that could not be done: it shall say what is so."""
+        try:
+            await self._follower.change(
+                {rows.topic_key(topic.id): rows.encode(topic.row)}, {rows.topic_key(topic.id): topic.revision}
+            )
+        except (StorageFailed, RevisionConflict) as error:
             logger.warning("a change of topic %r failed, but may show after a restart: %s", topic.name, error)
-            return False
-        return True
 
     def _not_internal(self, name: str) -> Topic:
         topic = self.get(name)
@@ -375,30 +406,17 @@ class Topics:
 
     async def _delete(self, name: str) -> None:
         topic = self._not_internal(name)
-        await self._record_deletion(topic)
-        del self._by_name[name]
-        del self._by_id[topic.id]
-        logs = [log_of(partition) for partition in topic.partitions]
-        for log in logs:
-            log.retire(UnknownTopic(f"topic {name!r} was deleted"))
-        await self._commit.quiesce(logs)
-        for partition in topic.partitions:
-            log_of(partition).close(clean=False)
-            partition.wake()
-        await self._world.offload(self.folders.remove, topic.row)
-        for callback in self._on_delete:
-            callback([name])
-        self._changed()
-
-    async def _record_deletion(self, topic: Topic) -> None:
         try:
-            await self._world.offload(self._catalog.delete_topic, topic.id)
-        except StorageFailed as error:
-            if not await self._save_again(topic):
-                # The next start may delete it: nothing more may be acknowledged into it.
-                for partition in topic.partitions:
-                    log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
+            revision = await self._compare_and_write(topic, rows.topic_deleted(topic.row))
+        except WriteInDoubt as error:
+            # The next start may delete it: nothing more may be acknowledged into it.
+            for partition in topic.partitions:
+                log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
+        await self._follower.applied(revision)
+        removal = self._removals.get(topic.id)
+        if removal is not None:
+            await asyncio.shield(removal)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Grows a topic to `total` partitions."""
@@ -411,18 +429,7 @@ class Topics:
             raise InvalidPartitions(
                 f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
             )
-        row = TopicRow(topic.name, topic.id, total, topic.internal, topic.overrides)
-        await self._save(topic, row)
-        try:
-            added = await self._world.offload(self._open_partitions, topic, range(len(topic.partitions), total))
-        except StorageFailed:
-            await self._save_again(topic)
-            raise
-        await self._world.offload(self.folders.describe_again, row)
-        topic.row = row
-        topic.partitions += added
-        self._changed()
-        return topic
+        return await self._rewrite(topic, replace(topic.row, partitions=total))
 
     async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
         """Replaces a topic's own settings, by a map or by what `change` makes of the present ones."""
@@ -434,12 +441,59 @@ class Topics:
             raise NotAllowed(f"topic {name!r} holds the queues; its settings are the broker's own")
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
-        row = TopicRow(topic.name, topic.id, topic.row.partitions, topic.internal, overrides)
-        await self._save(topic, row)
+        return await self._rewrite(topic, replace(topic.row, overrides=overrides))
+
+    # -- following the catalog --------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        return map(rows.topic_key, self._by_id)
+
+    async def apply(self, update: Update) -> None:
+        for key, value in update.changes:
+            topic = self._by_id.get(UUID(key.removeprefix(rows.TOPICS)))
+            if value is None:
+                if topic is not None:
+                    await self._forget(topic)
+            elif topic is None:
+                await self._begin(rows.read_topic(value), update.revision)
+            elif topic.revision < update.revision:
+                topic.revision = update.revision
+                await self._become(topic, rows.read_topic(value))
+
+    async def _begin(self, row: TopicRow, revision: int) -> None:
+        self._admit(await self._world.offload(self._make, row), revision)
+        self.refresh(self._by_id[row.id])  # the broker's settings may have changed while the files were made
+        self._changed()
+
+    async def _become(self, topic: Topic, row: TopicRow) -> None:
+        indexes = range(len(topic.partitions), row.partitions)
+        added = await self._world.offload(self._open_partitions, topic, indexes) if indexes else []
         await self._world.offload(self.folders.describe_again, row)
         topic.row = row
+        topic.partitions += added
         self.refresh(topic)
-        return topic
+        if added:
+            self._changed()
+
+    async def _forget(self, topic: Topic) -> None:
+        """The topic is gone at once; its files are removed while the follower goes on."""
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        logs = [log_of(partition) for partition in topic.partitions]
+        for log in logs:
+            log.retire(UnknownTopic(f"topic {topic.name!r} was deleted"))
+        await self._commit.quiesce(logs)
+        for partition in topic.partitions:
+            log_of(partition).close(clean=False)
+            partition.wake()
+        removal = asyncio.ensure_future(self._world.offload(self.folders.remove, topic.row))
+        self._removals[topic.id] = removal
+        self._under_way.add(removal)
+        removal.add_done_callback(self._over)
+        removal.add_done_callback(lambda _: self._removals.pop(topic.id, None))
+        for callback in self._on_delete:
+            callback([topic.name])
+        self._changed()
 
     def refresh(self, topic: Topic) -> None:
         """Works out the topic's settings anew: its own or the broker's have changed."""

@@ -1,0 +1,212 @@
+"""Follows the catalog and has its changes made in memory, in the order of their revisions, this broker's own included.
+
+What must hold: what the broker shows is what the catalog said at the revision `applied`, in all parts that follow it. A
+writer does not change what is in memory itself; it writes, waits until its revision is applied, and answers then. There
+is one task that applies, and it waits for nobody who writes: a part's `apply` must not wait for a write.
+
+A change that a part cannot make (the disk refuses the files of a new topic) is told to its writer, who takes it back;
+the follower goes on. If the catalog does not remember everything since `applied`, all of it is read again.
+
+On the loop's thread only, but for `_wake`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from waystation.catalog.catalog import Catalog, Change, Compacted, Snapshot, Update, Watch
+from waystation.errors import StorageFailed, Unavailable, WaystationError
+from waystation.world import World
+
+logger = logging.getLogger("waystation.catalog")
+
+FAILURES_MOST = 100
+"""Of changes that nobody waits for: their writer is on another broker."""
+READ_AGAIN_S = 1.0
+"""After the catalog could not be read."""
+
+
+class Part(Protocol):
+    """What holds in memory what some keys of the catalog say."""
+
+    prefixes: tuple[str, ...]
+    """Of its keys: first those of what others are made of."""
+
+    async def apply(self, update: Update) -> None:
+        """Makes the changes, which are all of its keys. What is so already is left alone: a change may be told twice,
+        or again with what came later. WaystationError if it cannot be done."""
+
+    def known_keys(self) -> Iterable[str]:
+        """Of all that it holds."""
+
+
+class Follower:
+    """One per broker. `begin` before anything is read from the catalog, `start` when everything is."""
+
+    def __init__(self, catalog: Catalog, world: World) -> None:
+        self._catalog = catalog
+        self._world = world
+        self._parts: list[Part] = []
+        self._watch: Watch | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failures: dict[int, Exception] = {}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._applied = 0
+        self._stopped = False
+
+    def follow(self, part: Part) -> None:
+        self._parts.append(part)
+
+    def begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._applied = self._catalog.revision()
+        self._watch = self._catalog.watch(self._applied, self._wake)
+
+    def start(self) -> None:
+        self._woken.set()
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Nothing is applied any more, and who waits for it is told."""
+        self._stopped = True
+        for _, done in self._waiting:
+            if not done.done():
+                done.set_exception(_stopping())
+        if self._watch is not None:
+            self._watch.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    async def change(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
+        """Writes as `Catalog.write` does; durable and in force when it returns."""
+        revision = await self.write(changes, expected)
+        await self.applied(revision)
+        return revision
+
+    async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
+        """Durable, but perhaps not in force yet, when it returns. If it raises, nothing has happened."""
+        return await self._world.offload(self._catalog.write, changes, expected)
+
+    async def applied(self, revision: int) -> None:
+        """Returns when what was written is in force; raises what kept a part from making it so."""
+        await self._wait(revision)
+        error = self._failures.pop(revision, None)
+        if error is not None:
+            raise error
+
+    async def catch_up(self) -> None:
+        """Returns when all that is written now is in force: for one who was told of a conflict and looks again."""
+        await self._wait(await self._world.offload(self._catalog.revision))
+
+    async def _wait(self, revision: int) -> None:
+        if self._applied < revision:
+            if self._stopped:
+                raise _stopping()
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((revision, done))
+            await done
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """On any thread, perhaps when the loop is closed already."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._woken.set)
+
+    async def _follow(self) -> None:
+        if self._watch is None:
+            raise RuntimeError("begin comes before start")
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                for update in self._watch.take():
+                    await self._make(update)
+            except Compacted:
+                await self._read_again()
+
+    async def _make(self, update: Update) -> None:
+        for part in self._parts:
+            own = tuple(change for change in update.changes if change.key.startswith(part.prefixes))
+            if own:
+                await self._apply(part, Update(update.revision, own))
+        self._reached(update.revision)
+
+    async def _apply(self, part: Part, update: Update) -> None:
+        try:
+            await part.apply(update)
+        except WaystationError as error:
+            logger.warning("a change of the catalog cannot be made here: revision=%d: %s", update.revision, error)
+            self._fail(update.revision, error)
+        except Exception as error:
+            logger.exception("a change of the catalog cannot be made here: revision=%d", update.revision)
+            self._fail(update.revision, error)
+
+    def _fail(self, revision: int, error: Exception) -> None:
+        self._failures[revision] = error
+        if len(self._failures) > FAILURES_MOST:
+            del self._failures[next(iter(self._failures))]
+
+    def _reached(self, revision: int) -> None:
+        self._applied = max(self._applied, revision)
+        waiting, self._waiting = self._waiting, []
+        for awaited, done in waiting:
+            if awaited > self._applied:
+                self._waiting.append((awaited, done))
+            elif not done.done():
+                done.set_result(None)
+
+    async def _read_again(self) -> None:
+        try:
+            snapshot = await self._world.offload(self._catalog.read)
+        except WaystationError as error:
+            logger.warning("the catalog cannot be read: %s", error)
+            await asyncio.sleep(READ_AGAIN_S)
+            self._woken.set()
+            return
+        logger.info("the catalog was read again: revision=%d", snapshot.revision)
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = self._catalog.watch(snapshot.revision, self._wake)
+        failed_before = set(self._failures)
+        for part in self._parts:
+            for update in _differences(part, snapshot):
+                await self._apply(part, update)
+        if set(self._failures) - failed_before:
+            self._tell_waiting(StorageFailed("not everything that the catalog says could be done here"))
+        self._reached(snapshot.revision)
+        self._woken.set()
+
+    def _tell_waiting(self, error: StorageFailed) -> None:
+        """Whose change failed cannot be told any more."""
+        for _, done in self._waiting:
+            if not done.done():
+                done.set_exception(error)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the broker is stopping; the change is kept and will be in force after its next start")
+
+
+def _differences(part: Part, snapshot: Snapshot) -> Iterator[Update]:
+    """What a part has to be told to be as the snapshot says: each change by itself, since one that it cannot make shall
+    not keep it from the others, in the order in which they were written."""
+    for key in [key for key in part.known_keys() if key not in snapshot.entries]:
+        yield Update(snapshot.revision, (Change(key, None),))
+    found = [
+        (entry.revision, place, Change(key, entry.value))
+        for key, entry in snapshot.entries.items()
+        for place, prefix in enumerate(part.prefixes)
+        if key.startswith(prefix)
+    ]
+    for revision, _, change in sorted(found):
+        yield Update(revision, (change,))
