@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.log.kit import DAY_MS, Home, run
+from tests.simulation.disk import SimDisk
 from waystation.errors import OutOfOrderSequence, ProducerEpochStale
 from waystation.log import compaction, retention
 from waystation.log.producers import REMEMBERED_BATCHES, Producers
@@ -151,6 +152,21 @@ def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
         home.send(7, i, b"v")
         home.sync()
     assert len([name for name in home.names if name.endswith(".snapshot")]) <= 2
+
+
+def test_a_snapshot_is_saved_behind_the_transaction_index_that_it_needs() -> None:
+    """Also if both wait when the next snapshot is taken: the index is not saved behind the first one."""
+    disk = SimDisk()
+    home = Home("/data", disk)
+    home.send(7, 0, b"v", txn=True)
+    home.end(7, commit=False)
+    home.log._write_derived(home.log.active)
+    home.send(8, 0, b"v")
+    home.log._write_derived(home.log.active)
+    home.sync()
+    renamed = [path.rpartition(" -> ")[2] for kind, path, _, _ in disk.history if kind == "rename"]
+    saved = [path.rpartition(".")[2] for path in renamed if path.endswith(("txnindex", "snapshot"))]
+    assert saved == ["txnindex", "snapshot", "snapshot"]
 
 
 def test_a_snapshot_of_a_history_that_never_was_is_not_believed(tmp_path: Path) -> None:

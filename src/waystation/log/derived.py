@@ -52,7 +52,7 @@ class Derived:
         self.saved_offset = -1  # of the newest that is on the disk
 
     def note(self, name: str, content: bytes | None) -> None:
-        self._waiting.pop(name, None)  # the order is that of the newest contents
+        """What waits under this name is replaced in its place: a snapshot that waits behind it needs what it says."""
         self._waiting[name] = content
 
     def note_snapshot(self, offset: int, name: str, content: bytes) -> None:
