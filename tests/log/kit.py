@@ -12,7 +12,7 @@ from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL, Header, Record
 from waystation.log.log import Appended, Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import Disk, InlineOffload, OsDisk, SystemRandom, World
 
 T = TypeVar("T")
@@ -87,6 +87,7 @@ class Home:
         self.points.load()
         trust = Trust(self.points.of("log"), self.points.clean, self.points.same_boot)
         self.log = open_log(self.world, self.folder, self.settings, trust, tier=tier)
+        lead_alone(self.log, trust)
         self.save_points()
         return self.log
 

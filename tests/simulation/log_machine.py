@@ -28,7 +28,7 @@ from waystation.log.batch import TRANSACTIONAL
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Appended, Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import World
 
 ROOT = "/data"
@@ -122,6 +122,7 @@ class LogMachine:
                 tier=TIERS.get(name, 0),
                 on_write=self.commit.written,
             )
+            lead_alone(self.logs[name], trust)
         self.save_points()
         found = {name: promises.check(self.logs[name]) for name, promises in self.clients.streams.items()}
         values = {name: promises.check(self.logs[name]) for name, promises in self.clients.tables.items()}

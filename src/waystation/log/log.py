@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waystation.config import TopicSettings
-from waystation.errors import StorageFailed, WaystationError
+from waystation.errors import FencedLeaderEpoch, StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
@@ -74,6 +74,7 @@ class Log(SegmentReader):
         self.end_offset = 0
         self.durable_offset = 0
         self.epoch = 0
+        self.known_epoch = -1  # the latest that its files have spoken of, also if no batch of it is left
         self.epochs = Epochs(world.disk, folder)
         self.producers = Producers()
         self.recovery_point = RecoveryPoint(0, 0, 0)
@@ -164,6 +165,19 @@ class Log(SegmentReader):
         if self.on_readable is not None and not self.tier:
             self.on_readable()
         return Appended(base, header.last_offset, append_time)
+
+    def lead(self, epoch: int) -> None:
+        """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back
+        would stand for two histories. Blocks."""
+        if epoch < self.epochs.latest:
+            raise FencedLeaderEpoch(
+                f"{self.folder} has epoch {self.epochs.latest}: nobody leads it in {epoch} any more"
+            )
+        self.epoch = epoch
+        self.known_epoch = max(self.known_epoch, epoch)
+        self.epochs.note(epoch, self.end_offset)
+        if self.epochs.changed:
+            self.epochs.save()
 
     def _write(self, batch: bytearray | memoryview, header: Header) -> None:
         try:

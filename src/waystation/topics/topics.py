@@ -32,7 +32,7 @@ from waystation.errors import (
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.topics.folders import TopicFolders
 from waystation.topics.partition import Partition
 from waystation.topics.unfinished_batches import UnfinishedBatches
@@ -265,6 +265,7 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
+        lead_alone(log, trust)
         return Partition(topic, index, log, self._unfinished)
 
     # -- changes ----------------------------------------------------------------------------------------------------
