@@ -2,6 +2,8 @@
 
 Invariants:
 - Offsets are given once and never go back. A batch is stored whole or not at all, whatever the moment of a crash.
+- A log is led or it follows. Who leads it gives offsets and epochs (`append`). A follower takes its leader's batches as
+  they are (`append_as_is`): they begin where its log ends, and their epochs never go back.
 - `durable_offset` only covers what was fsynced; an acknowledgement that promises durability waits for it.
 - A log of tier 0 writes to the page cache at once, so readers need not wait for the disk. A log of an upper tier keeps
   appends in memory until the group commit writes them (see `commit.py`); its readers see what is written.
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waystation.config import TopicSettings
-from waystation.errors import FencedLeaderEpoch, StorageFailed, WaystationError
+from waystation.errors import FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
@@ -131,11 +133,8 @@ class Log(SegmentReader):
 
     def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a checked batch, giving it its offset in place. Nothing has changed if it raises."""
-        if self.failure is not None:
-            raise self.failure
-        if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
-            self._tell_commit()  # it tries again
-            raise self.stalled
+        if self.failure is not None or self.stalled is not None:
+            self._check_appendable()
         control = header.control
         if header.producer_id >= 0 and not control:
             stored = self.producers.check(header)
@@ -166,6 +165,63 @@ class Log(SegmentReader):
             self.on_readable()
         return Appended(base, header.last_offset, append_time)
 
+    def append_as_is(self, data: bytes | bytearray | memoryview, *, gaps: bool = False) -> Appended:
+        """Appends a leader's batches, byte for byte: their offsets and epochs stay. `data` holds whole batches only.
+
+        All of it is checked before anything is written. CorruptBatch or InvalidRecord: it is not what a leader stores.
+        UnexpectedOffset: it does not begin at this log's end, or has a hole; what is there already is refused too, so
+        that the caller asks for what it needs. `gaps` allows holes: a leader's compaction leaves them.
+        FencedLeaderEpoch: an epoch goes back: they are of a former leader, or this log must be truncated first.
+
+        If the disk refuses some of them (StorageFailed), those before are in the log, and its end says how far it came.
+        """
+        self._check_appendable()
+        found = batches.check_batches(data)
+        if not found:
+            raise InvalidRecord("there is no batch to be appended")
+        self._check_following(found, gaps=gaps)
+        begin = self.end_offset
+        now = self.world.clock.now_ms()
+        try:
+            for batch, header in found:
+                if self.tier:
+                    self._pending.append((batch, header))
+                else:
+                    self._write(batch, header)
+                    self.written_offset = header.last_offset + 1
+                self.end_offset = header.last_offset + 1
+                self.epoch = max(self.epoch, header.leader_epoch)
+                if header.producer_id >= 0:
+                    self.apply(batch, header, now)
+        finally:
+            if self.end_offset > begin:
+                self._tell_commit()
+                if self.on_readable is not None and not self.tier:
+                    self.on_readable()
+        return Appended(found[0][1].base_offset, found[-1][1].last_offset, -1)
+
+    def _check_following(self, found: list[tuple[memoryview, Header]], *, gaps: bool) -> None:
+        end, epoch = self.end_offset, max(self.epochs.latest, 0)
+        if self._pending:
+            epoch = max(epoch, self._pending[-1][1].leader_epoch)
+        for batch, header in found:
+            if header.base_offset < end or (header.base_offset > end and not gaps):
+                raise UnexpectedOffset(
+                    f"{self.folder} ends at {end}, but its leader's batch begins at {header.base_offset}"
+                )
+            if header.leader_epoch < epoch:
+                raise FencedLeaderEpoch(f"{self.folder} has epoch {epoch}, but a batch of {header.leader_epoch} came")
+            if header.control and header.producer_id >= 0:
+                batches.marker_commits(batch, header)  # or it could not be applied
+            end, epoch = header.last_offset + 1, header.leader_epoch
+
+    def _check_appendable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
+            self._tell_commit()  # it tries again
+            raise self.stalled
+
     def lead(self, epoch: int) -> None:
         """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back
         would stand for two histories. Blocks."""
@@ -182,7 +238,7 @@ class Log(SegmentReader):
     def _write(self, batch: bytearray | memoryview, header: Header) -> None:
         try:
             if self._roll_due(len(batch), header):
-                self.roll(header.base_offset)
+                self.roll(self.written_offset)  # not the batch's offset: a name behind a hole would look like a loss
             segment = self.active
             segment.append(batch, header)
         except OSError as error:
