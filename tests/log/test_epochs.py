@@ -38,6 +38,14 @@ def test_an_epoch_ends_where_the_next_begins(tmp_path: Path) -> None:
     assert epochs(tmp_path).end_offset_for(0, 40) == (-1, -1)
 
 
+def test_an_epoch_without_a_batch_is_forgotten_when_the_next_begins(tmp_path: Path) -> None:
+    table = epochs(tmp_path, (0, 0), (2, 10), (5, 10))
+    assert table.entries == [(0, 0), (5, 10)]
+    table.drop_before(12)
+    table.note(6, 12)
+    assert table.entries == [(6, 12)]
+
+
 def test_the_file_is_kafkas(tmp_path: Path) -> None:
     table = epochs(tmp_path, (0, 0), (2, 10))
     assert table.changed

@@ -55,8 +55,10 @@ class Epochs:
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch of `epoch` stands at `offset`."""
+        """A batch of `epoch` stands at `offset`, or will. An epoch that began there and has no batch is forgotten."""
         if epoch > self.latest:
+            while self.entries and self.entries[-1][1] >= offset:
+                del self.entries[-1]
             self.entries.append((epoch, offset))
             self.changed = True
 
