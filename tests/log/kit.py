@@ -93,7 +93,7 @@ class Home:
 
     def save_points(self, *, clean: bool = False) -> None:
         self.points.save({"log": self.log.recovery_point}, clean=clean)
-        self.log.saved_point = self.log.recovery_point
+        self.log.point_saved(self.log.recovery_point)
 
     def sync(self) -> None:
         """What a commit round does for this log."""

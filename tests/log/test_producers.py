@@ -146,12 +146,28 @@ def test_an_idle_producer_is_forgotten_a_busy_one_is_not_however_old_its_records
     assert home.put(b"import", at=5, producer_id=8, producer_epoch=0, base_sequence=0).duplicate
 
 
+def snapshots(home: Home) -> list[int]:
+    return [int(name.partition(".")[0]) for name in home.names if name.endswith(".snapshot")]
+
+
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for i in range(12):
+        home.send(7, i, b"v")
+        home.log._write_derived(home.log.active)
+        home.sync()
+    assert snapshots(home) == [11, 12]
+
+
+def test_the_snapshot_at_the_beginning_of_a_segment_is_kept_as_long_as_the_segment(tmp_path: Path) -> None:
+    """What is before it may be removed by retention; then a truncation has nothing else to begin with."""
     home = Home(tmp_path, segment_bytes=1)
     for i in range(12):
         home.send(7, i, b"v")
         home.sync()
-    assert len([name for name in home.names if name.endswith(".snapshot")]) <= 2
+    assert snapshots(home) == [*range(1, 12)]
+    run(retention.remove_before(home.log, 9))
+    assert snapshots(home) == [9, 10, 11]
 
 
 def test_a_snapshot_is_saved_behind_the_transaction_index_that_it_needs() -> None:

@@ -144,9 +144,7 @@ class LogMachine:
         points = {name: log.recovery_point for name, log in self.logs.items()}
         self.points.save(points, clean=clean)
         for name, point in points.items():
-            log = self.logs[name]
-            if hasattr(log, "saved_point"):  # compaction stays behind it
-                log.saved_point = point
+            self.logs[name].point_saved(point)  # compaction stays behind it
 
     def _check_commits(self, committed: dict[bytes, bytes | None]) -> None:
         for key, value in committed.items():

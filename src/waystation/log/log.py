@@ -3,7 +3,8 @@
 Invariants:
 - Offsets are given once and never go back. A batch is stored whole or not at all, whatever the moment of a crash.
 - A log is led or it follows. Who leads it gives offsets and epochs (`append`). A follower takes its leader's batches as
-  they are (`append_as_is`): they begin where its log ends, and their epochs never go back.
+  they are (`append_as_is`): they begin where its log ends, and their epochs never go back. Only a follower's log is
+  truncated (`truncation.py`), and it takes no appends meanwhile.
 - `durable_offset` only covers what was fsynced; an acknowledgement that promises durability waits for it.
 - A log of tier 0 writes to the page cache at once, so readers need not wait for the disk. A log of an upper tier keeps
   appends in memory until the group commit writes them (see `commit.py`); its readers see what is written.
@@ -20,6 +21,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from waystation.config import TopicSettings
 from waystation.errors import FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset, WaystationError
@@ -35,6 +37,9 @@ from waystation.log.swap import Swap
 from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
 from waystation.world import World
+
+if TYPE_CHECKING:
+    from waystation.log.truncation import Truncation
 
 logger = logging.getLogger("waystation.log")
 
@@ -96,6 +101,8 @@ class Log(SegmentReader):
         self._checkpointed_size = 0
         self.moving_start = asyncio.Lock()  # held by whoever removes segments or swaps them
         self.swap: Swap | None = None
+        self.truncation: Truncation | None = None  # under way, or interrupted by the disk: no appends
+        self.truncations = 0  # how often; tells what was noted before from what is true now
         self.cleaned_offset = 0  # compaction has seen everything before this
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -125,15 +132,21 @@ class Log(SegmentReader):
     def pending_count(self) -> int:
         return len(self._pending)
 
+    @property
+    def pending_headers(self) -> list[Header]:
+        return [header for _, header in self._pending]
+
     def check_usable(self) -> None:
         if self.failure is not None:
             raise self.failure
+        if self.truncation is not None and self.truncation.interrupted:
+            raise self.truncation.refusal
 
     # -- append -----------------------------------------------------------------------------------------------------
 
     def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a checked batch, giving it its offset in place. Nothing has changed if it raises."""
-        if self.failure is not None or self.stalled is not None:
+        if self.failure is not None or self.stalled is not None or self.truncation is not None:
             self._check_appendable()
         control = header.control
         if header.producer_id >= 0 and not control:
@@ -218,6 +231,8 @@ class Log(SegmentReader):
     def _check_appendable(self) -> None:
         if self.failure is not None:
             raise self.failure
+        if self.truncation is not None:
+            raise self.truncation.refusal
         if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
             self._tell_commit()  # it tries again
             raise self.stalled
@@ -386,6 +401,8 @@ class Log(SegmentReader):
 
     def checkpoint(self) -> None:
         """Writes indexes and producer state down if much was appended since the last time; if nothing, lets go."""
+        if self.truncation is not None:
+            return
         active = self.active
         if self._seen_bytes == self.appended_bytes and not self.uses(active):
             active.close()  # opened again on first use: a thousand idle partitions hold no handles
@@ -405,12 +422,14 @@ class Log(SegmentReader):
         """What a commit round must sync of this log; None if there is nothing or the log has failed."""
         if self.failure is not None or not (self._dirty or self._names_changed or self.derived.waits):
             return None
+        if self.truncation is not None:
+            return None
         active = self.active
         job = SyncJob(
             self,
             self._dirty,
             self.folder if self._names_changed else None,
-            RecoveryPoint(self.written_offset, active.base_offset, active.size),
+            RecoveryPoint(self.written_offset, active.base_offset, active.size, self.truncations),
             self.derived.take(),
             self.appended_bytes - self._taken_bytes,
         )
@@ -441,10 +460,44 @@ class Log(SegmentReader):
         else:
             logger.warning("%s: cannot be noted now: %s", self.folder, job.unsaved.strerror or job.unsaved)
 
+    def unsynced(self, segments: list[Segment]) -> list[Segment]:
+        """Those of the segments that are to be synced."""
+        return [segment for segment in segments if segment in self._dirty]
+
+    def point_saved(self, point: RecoveryPoint) -> None:
+        """The next start would begin with this point; unless it was taken before a truncation, and counts no more."""
+        if point.truncations == self.truncations:
+            self.saved_point = point
+
     @property
     def sealed_unsynced(self) -> bool:
         """Whether a segment that is complete has not been synced yet: without that it can never be removed."""
         return any(segment is not self.active for segment in self._dirty)
+
+    def cut(self, segments: list[Segment], producers: Producers, point: RecoveryPoint) -> list[Segment]:
+        """Takes these as all that there is: they end at `point`, and are durable up to there. Gives the segments that
+        are not needed any more; the files are as they were. For `truncation.py` only.
+        """
+        gone = [segment for segment in self.segments if segment not in segments]
+        for segment in gone:
+            segment.close()
+        self._last_read = None
+        self._pending = []
+        self._dirty = []
+        self.stalled = None
+        self._names_changed = False
+        self.adopt(segments)
+        self.producers = producers
+        self.aborted.drop_from(point.offset)
+        self.epochs.cut(point.offset)
+        self.epoch = max(0, self.epochs.latest)
+        self.truncations = point.truncations
+        self.recovery_point = point
+        self.end_offset = self.written_offset = self.durable_offset = point.offset
+        self.cleaned_offset = min(self.cleaned_offset, point.offset)
+        self._checkpointed_size = 0
+        self.derived.cut(point.offset)
+        return gone
 
     def fail(self, failure: WaystationError) -> None:
         if self.failure is None:
@@ -463,6 +516,8 @@ class Log(SegmentReader):
         """Closes the files; `clean` leaves everything durable, so that the next start reads nothing again."""
         if clean and self.failure is None:
             try:
+                if self.truncation is not None:
+                    raise OSError(self.truncation.refusal)
                 self._close_clean()
             except OSError as error:
                 self.fail(StorageFailed(f"{self.folder}: cannot be closed cleanly: {error.strerror or error}"))

@@ -26,18 +26,19 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
 from waystation.log import overlaps
-from waystation.log.aborted import AbortedTransactions
+from waystation.log.aborted import AbortedTransactions, cut_file
 from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.damage import blank, next_good_batch, plausible
 from waystation.log.epochs import UNKNOWN, Epochs
 from waystation.log.log import START_FILE, Log
+from waystation.log.points import TRUNCATED_FILE, trusted_point
 from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
 from waystation.log.swap import CLEANED, REFUSED, SWAP, SwapFile
@@ -77,6 +78,8 @@ def open_log(
     """The log in `folder`, recovered, created if it is new. Blocks while it reads."""
     log = Log(world, folder, settings, tier=tier, on_write=on_write)
     names = world.disk.list(folder)
+    point, log.truncations = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in names)
+    trust = replace(trust, point=point)
     if not names:
         world.disk.make_folder(folder)
     names = _settle_names(log, names)
@@ -94,7 +97,7 @@ def open_log(
     log.durable_offset = log.end_offset
     if log.failure is None:
         active = log.active
-        log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size)
+        log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size, log.truncations)
     else:
         log.recovery_point = trust.point or RecoveryPoint(log.start_offset, log.segments[0].base_offset, -1)
     for segment in log.segments:
@@ -408,6 +411,8 @@ def _settle_epochs(log: Log, read_from: int, *, after_crash: bool) -> None:
 
 def _epoch_before(log: Log, offset: int) -> int:
     """Of the last batch before `offset`."""
+    if offset == log.end_offset and log.active.restored_epoch >= 0:
+        return log.active.restored_epoch  # mostly: nothing was written behind the recovery point
     for segment in reversed(log.segments):
         if segment.base_offset < offset:
             found = UNKNOWN
@@ -450,14 +455,19 @@ def _restore_producers(log: Log, names: list[str]) -> None:
     offset = _newest_snapshot(log, names)
     now_ms = log.world.clock.now_ms()
     for segment in log.segments:
-        for entry in AbortedTransactions.decode(log.world.disk.read_file(segment.path("txnindex")) or b""):
+        for entry in cut_file(log.world.disk, segment.path("txnindex"), log.end_offset):
             if entry.last_offset < offset:
                 log.aborted.add(entry)
     if offset >= log.end_offset:
         return
-    for segment in log.segments:
+    for i, segment in enumerate(log.segments):
         if segment.last_offset < offset:
             continue
+        if segment.base_offset > offset and log.producers.by_id:  # as when the segment was begun: see `derived.py`
+            before = log.segments[i - 1]
+            aborted = log.aborted.between(before.base_offset, segment.base_offset)
+            log.derived.note(file_name(before.base_offset, "txnindex"), AbortedTransactions.encode(aborted) or None)
+            log.derived.note(file_name(segment.base_offset, "snapshot"), log.producers.snapshot(segment.base_offset))
         for position, header in segment.walk(segment.index.floor(max(0, offset - segment.base_offset))):
             if header.base_offset < offset or header.producer_id < 0:
                 continue
