@@ -191,6 +191,15 @@ def test_a_file_that_is_lost_after_a_clean_stop_is_made_again(tmp_path: Path) ->
     assert recovered(home, same_boot=True, clean=True).epochs.entries == KNOWN
 
 
+def test_what_the_file_says_of_offsets_behind_the_end_is_not_believed_after_a_clean_stop_either(tmp_path: Path) -> None:
+    home = filled(tmp_path)
+    home.stop()
+    home.path(FILE).write_text("0\n4\n0 0\n3 7\n4 14\n6 21\n")
+    log = recovered(home, same_boot=True, clean=True)
+    assert log.epochs.entries == KNOWN
+    assert log.known_epoch == 6
+
+
 def test_what_the_file_says_of_another_history_is_not_believed(tmp_path: Path) -> None:
     """Behind the recovery point the batches say it."""
     home = filled(tmp_path)

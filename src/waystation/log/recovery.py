@@ -135,6 +135,7 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     checked: Checked | None = None
     if trust.clean and trust.point is not None and _take_clean(log, bases, trust.point):
         read_from = log.end_offset
+        log.epochs.cut(read_from)  # the file could not be saved after a truncation, for all we know
     else:
         read_from, checked = _check_tail(log, bases, trust)
     log.start_offset = max(log.start_offset, log.segments[0].base_offset)
