@@ -143,6 +143,10 @@ class FencedLeaderEpoch(Conflict):
     """The client's leader epoch is older than the broker's."""
 
 
+class UnexpectedOffset(Conflict):
+    """A leader's batches do not begin where the follower's log ends; ask for those from its end on."""
+
+
 class ResourceAlarm(Unavailable):
     """Publishers have to wait: the disk, the memory or the namespace's share is nearly full. Nothing was stored."""
 

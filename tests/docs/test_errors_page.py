@@ -12,6 +12,7 @@ SOURCES = ROOT / "src" / "waystation"
 UNUSED = "Not in use."
 
 ELSEWHERE = {
+    "UnexpectedOffset": "between a follower and its leader; no client meets it",
     "WaystationError": "the base of all",
     "Malformed": "ends a Kafka connection, without an answer",
     "SessionError": "carries any code of a fetch session",

@@ -12,7 +12,7 @@ from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL, Header, Record
 from waystation.log.log import Appended, Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import Disk, InlineOffload, OsDisk, SystemRandom, World
 
 T = TypeVar("T")
@@ -87,12 +87,13 @@ class Home:
         self.points.load()
         trust = Trust(self.points.of("log"), self.points.clean, self.points.same_boot)
         self.log = open_log(self.world, self.folder, self.settings, trust, tier=tier)
+        lead_alone(self.log, trust)
         self.save_points()
         return self.log
 
     def save_points(self, *, clean: bool = False) -> None:
         self.points.save({"log": self.log.recovery_point}, clean=clean)
-        self.log.saved_point = self.log.recovery_point
+        self.log.point_saved(self.log.recovery_point)
 
     def sync(self) -> None:
         """What a commit round does for this log."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.log.kit import Home, run
 from waystation.log import retention
 from waystation.log.epochs import FILE, Epochs
+from waystation.log.log import Log
+from waystation.log.recovery import Trust, open_log
 from waystation.world import OsDisk
 
 
@@ -33,6 +36,14 @@ def test_an_epoch_ends_where_the_next_begins(tmp_path: Path) -> None:
     assert table.end_offset_for(-1, 40) == (-1, -1)
     assert epochs(tmp_path, (3, 10)).end_offset_for(2, 40) == (-1, -1)
     assert epochs(tmp_path).end_offset_for(0, 40) == (-1, -1)
+
+
+def test_an_epoch_without_a_batch_is_forgotten_when_the_next_begins(tmp_path: Path) -> None:
+    table = epochs(tmp_path, (0, 0), (2, 10), (5, 10))
+    assert table.entries == [(0, 0), (5, 10)]
+    table.drop_before(12)
+    table.note(6, 12)
+    assert table.entries == [(6, 12)]
 
 
 def test_the_file_is_kafkas(tmp_path: Path) -> None:
@@ -121,3 +132,105 @@ def test_epochs_follow_the_start_of_the_log(tmp_path: Path) -> None:
     home.sync()
     home.restart()
     assert home.log.epochs.entries == [(1, 4)]
+
+
+# -- what recovery makes of them ---------------------------------------------------------------------------------------
+
+
+def filled(tmp_path: Path, **settings: Any) -> Home:
+    """Three epochs on several segments, and a recovery point behind all of it."""
+    home = Home(tmp_path, segment_bytes=500, **settings)
+    for epoch in (0, 3, 4):
+        home.log.lead(epoch)
+        home.fill(7)
+    home.sync()
+    home.save_points()
+    return home
+
+
+KNOWN = [(0, 0), (3, 7), (4, 14)]
+
+
+def recovered(home: Home, *, same_boot: bool, clean: bool = False) -> Log:
+    """As one finds it who does not lead it."""
+    trust = Trust(home.points.of("log"), clean, same_boot)
+    home.log = open_log(home.world, home.folder, home.settings, trust)
+    return home.log
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_recovery_gives_no_epochs(tmp_path: Path, same_boot: bool) -> None:
+    home = filled(tmp_path)
+    home.kill()
+    log = recovered(home, same_boot=same_boot)
+    assert log.epochs.entries == KNOWN
+    assert log.epoch == log.known_epoch == 4
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+@pytest.mark.parametrize("behind", ["0\n1\n0 0\n", "0\n2\n0 0\n3 7\n", "0\n0\n", "0\n3\n0 0\n3 7\n4", "", None])
+def test_a_file_that_is_lost_or_behind_is_made_again_from_the_batches(
+    tmp_path: Path, same_boot: bool, behind: str | None
+) -> None:
+    home = filled(tmp_path)
+    home.kill()
+    if behind is None:
+        home.path(FILE).unlink()
+    else:
+        home.path(FILE).write_text(behind)
+    assert recovered(home, same_boot=same_boot).epochs.entries == KNOWN
+    home.fill(1)
+    home.sync()
+    assert home.path(FILE).read_text() == "0\n3\n0 0\n3 7\n4 14\n"
+
+
+def test_a_file_that_is_lost_after_a_clean_stop_is_made_again(tmp_path: Path) -> None:
+    home = filled(tmp_path)
+    home.stop()
+    home.path(FILE).unlink()
+    assert recovered(home, same_boot=True, clean=True).epochs.entries == KNOWN
+
+
+def test_what_the_file_says_of_offsets_behind_the_end_is_not_believed_after_a_clean_stop_either(tmp_path: Path) -> None:
+    home = filled(tmp_path)
+    home.stop()
+    home.path(FILE).write_text("0\n4\n0 0\n3 7\n4 14\n6 21\n")
+    log = recovered(home, same_boot=True, clean=True)
+    assert log.epochs.entries == KNOWN
+    assert log.known_epoch == 6
+
+
+def test_what_the_file_says_of_another_history_is_not_believed(tmp_path: Path) -> None:
+    """Behind the recovery point the batches say it."""
+    home = filled(tmp_path)
+    home.fill(3)
+    home.kill()
+    home.path(FILE).write_text("0\n5\n0 0\n3 7\n4 14\n5 21\n9 22\n")
+    log = recovered(home, same_boot=True)
+    assert log.epochs.entries == KNOWN
+    assert log.known_epoch == 9  # nobody leads in one of them again
+
+
+def test_a_file_that_knows_of_a_start_that_a_crash_has_undone_is_made_again(tmp_path: Path) -> None:
+    home = filled(tmp_path)
+    home.kill()
+    home.path(FILE).write_text("0\n1\n4 16\n")
+    assert recovered(home, same_boot=False).epochs.entries == KNOWN
+
+
+def test_an_epoch_that_has_begun_is_not_given_again_after_a_crash(tmp_path: Path) -> None:
+    """The machine went down and took what was read in epoch 0. Then the process died, before anything was written."""
+    home = Home(tmp_path)
+    home.put(b"kept")
+    home.sync()
+    home.save_points()
+    kept = home.log.active.size
+    home.put(b"read, and lost")
+    home.kill()
+    with home.segment().open("r+b") as file:
+        file.truncate(kept)
+    home.reboot_and_open()
+    assert home.log.epoch == 1
+    home.kill_and_open()
+    home.put(b"another record at its offset")
+    assert [header.leader_epoch for header in home.headers()] == [0, 1]

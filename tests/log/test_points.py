@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.log.kit import BootingDisk, Home, flip
-from waystation.log.points import FILE, RecoveryPoints
+from waystation.log.points import FILE, TRUNCATED_FILE, RecoveryPoints, save_truncated, trusted_point
 from waystation.log.sync import RecoveryPoint
 from waystation.world import OsDisk
 
@@ -68,3 +68,43 @@ def test_on_another_volume_a_torn_batch_ends_the_log_as_after_a_power_cut(tmp_pa
     assert home.log.end_offset < 10
     assert home.log.epoch == epoch + 1
     assert [name for name in home.names if ".log.cut-" in name]
+
+
+# -- of a log that was truncated ---------------------------------------------------------------------------------------
+
+
+def test_a_point_says_how_often_its_log_was_truncated(tmp_path: Path) -> None:
+    points = {"log": RecoveryPoint(5, 0, 100, 3), "other": RecoveryPoint(7, 0, 70)}
+    RecoveryPoints(OsDisk(), str(tmp_path)).save(points, clean=False)
+    assert loaded(tmp_path).of("log") == points["log"]
+    assert loaded(tmp_path).of("other") == points["other"]
+    loaded(tmp_path).forget("log")
+    assert loaded(tmp_path).of("log") == RecoveryPoint(5, 0, -1, 3)
+
+
+@pytest.mark.parametrize(
+    ("saved", "truncated", "counts"),
+    [
+        (RecoveryPoint(9, 0, 90, 1), RecoveryPoint(5, 0, 50, 2), RecoveryPoint(5, 0, 50, 2)),  # of before: taken back
+        (RecoveryPoint(3, 0, 30, 1), RecoveryPoint(5, 0, 50, 2), RecoveryPoint(3, 0, 30, 2)),  # of before, but lower
+        (RecoveryPoint(9, 0, 90, 2), RecoveryPoint(5, 0, 50, 2), RecoveryPoint(9, 0, 90, 2)),  # of afterwards
+        (
+            RecoveryPoint(9, 0, -1, 1),
+            RecoveryPoint(5, 0, 50, 2),
+            RecoveryPoint(5, 0, -1, 2),
+        ),  # the files were rewritten
+        (None, RecoveryPoint(5, 0, 50, 2), None),
+    ],
+)
+def test_a_point_of_before_a_truncation_counts_only_as_far_as_that_left_it_true(
+    tmp_path: Path, saved: RecoveryPoint | None, truncated: RecoveryPoint, counts: RecoveryPoint | None
+) -> None:
+    assert trusted_point(OsDisk(), str(tmp_path), saved, False) == (saved, saved.truncations if saved else 0)
+    save_truncated(OsDisk(), str(tmp_path), truncated)
+    assert trusted_point(OsDisk(), str(tmp_path), saved, True) == (counts, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"1 2 3", b"1 2 3 x", b"1 2 3 4 5", b"\xff"])
+def test_a_damaged_note_of_a_truncation_takes_every_point_back(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / TRUNCATED_FILE).write_bytes(content)
+    assert trusted_point(OsDisk(), str(tmp_path), RecoveryPoint(9, 0, 90, 1), True) == (None, 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.log.kit import DAY_MS, Home, run
+from tests.simulation.disk import SimDisk
 from waystation.errors import OutOfOrderSequence, ProducerEpochStale
 from waystation.log import compaction, retention
 from waystation.log.producers import REMEMBERED_BATCHES, Producers
@@ -145,12 +146,43 @@ def test_an_idle_producer_is_forgotten_a_busy_one_is_not_however_old_its_records
     assert home.put(b"import", at=5, producer_id=8, producer_epoch=0, base_sequence=0).duplicate
 
 
+def snapshots(home: Home) -> list[int]:
+    return [int(name.partition(".")[0]) for name in home.names if name.endswith(".snapshot")]
+
+
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for i in range(12):
+        home.send(7, i, b"v")
+        home.log._write_derived(home.log.active)
+        home.sync()
+    assert snapshots(home) == [11, 12]
+
+
+def test_the_snapshot_at_the_beginning_of_a_segment_is_kept_as_long_as_the_segment(tmp_path: Path) -> None:
+    """What is before it may be removed by retention; then a truncation has nothing else to begin with."""
     home = Home(tmp_path, segment_bytes=1)
     for i in range(12):
         home.send(7, i, b"v")
         home.sync()
-    assert len([name for name in home.names if name.endswith(".snapshot")]) <= 2
+    assert snapshots(home) == [*range(1, 12)]
+    run(retention.remove_before(home.log, 9))
+    assert snapshots(home) == [9, 10, 11]
+
+
+def test_a_snapshot_is_saved_behind_the_transaction_index_that_it_needs() -> None:
+    """Also if both wait when the next snapshot is taken: the index is not saved behind the first one."""
+    disk = SimDisk()
+    home = Home("/data", disk)
+    home.send(7, 0, b"v", txn=True)
+    home.end(7, commit=False)
+    home.log._write_derived(home.log.active)
+    home.send(8, 0, b"v")
+    home.log._write_derived(home.log.active)
+    home.sync()
+    renamed = [path.rpartition(" -> ")[2] for kind, path, _, _ in disk.history if kind == "rename"]
+    saved = [path.rpartition(".")[2] for path in renamed if path.endswith(("txnindex", "snapshot"))]
+    assert saved == ["txnindex", "snapshot", "snapshot"]
 
 
 def test_a_snapshot_of_a_history_that_never_was_is_not_believed(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """One run: a broker works, one chosen disk operation fails once, it works on, ends, and is audited after two starts.
 
 `trace` tells which disk calls a seed makes in the life that is to be hurt; `run` repeats that life exactly until the
-chosen call, and fails it. What must hold: every promise of the machines (`broker_machine.py`, `queue_machine.py`) after
-the next start and the one after that, whatever the end was; and unless a sync has failed, everything works again
-before that end, without a restart.
+chosen call, and fails it. What must hold: every promise of the machines (`broker_machine.py`, `queue_machine.py`,
+`follower_machine.py`) after the next start and the one after that, whatever the end was; and unless a sync has failed,
+everything works again before that end, without a restart.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.simulation.broker_machine import ROOT, BrokerClients, BrokerMachine
 from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.disk_calls import DiskCall, callers, lasting
+from tests.simulation.follower_machine import Cluster, FollowerMachine
 from tests.simulation.loop import VirtualTime
 from tests.simulation.offload import SimOffload
 from tests.simulation.promises import expect
@@ -28,11 +29,12 @@ from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import Simulation
 from waystation.errors import WaystationError
+from waystation.log.log import Log
 
-Kind = Literal["broker", "queues"]
+Kind = Literal["broker", "queues", "follower"]
 Ending = Literal["crash", "power cut", "stop"]
 ENDINGS: tuple[Ending, ...] = ("crash", "power cut", "stop")
-KINDS: tuple[Kind, ...] = ("broker", "queues")
+KINDS: tuple[Kind, ...] = ("broker", "queues", "follower")
 
 LIFE_LONGEST_S = 600.0
 """In virtual time. Who waits longer than this for an answer waits for ever."""
@@ -100,7 +102,8 @@ class Story:
         self._rng = random.Random(seed)
         self._disk = SimDisk(seed)
         self._time = VirtualTime()
-        self._clients: Any = BrokerClients(self._rng) if kind == "broker" else QueueClients(self._rng)
+        clients = {"broker": BrokerClients, "queues": QueueClients, "follower": Cluster}
+        self._clients: Any = clients[kind](self._rng)
         self._life = 0
 
     def tell(self, *, only_the_hurt_life: bool = False) -> None:
@@ -108,7 +111,7 @@ class Story:
         if first_end != "stop":
             self._disk.fail_at(1 + int(self._rng.choice((400, 1_500, 4_000)) * (0.3 + self._rng.random())))
         self._next_life(lambda machine: self._live(machine, 0.3, stop=first_end == "stop"), first_end)
-        if self._seed % 3 == 2 and first_end != "stop":
+        if self._seed % 3 == 2 and first_end != "stop" and self._kind != "follower":
             self._leave_things_over()
             self._leave_logs_over(power_was_cut=first_end == "power cut")
         self._next_life(self._hurt_life, self._ending)
@@ -178,9 +181,7 @@ class Story:
             self._watch.attach(self._disk, simulation)
 
         async def main() -> None:
-            make = BrokerMachine if self._kind == "broker" else QueueMachine
-            catalog = DiskCatalog(self._disk, ROOT)
-            machine: Any = make(simulation.world, self._disk, catalog, self._clients, faults=hurt)
+            machine = self._machine(simulation, faults=hurt)
             if hurt:
                 machine.trouble = QuietTrouble(self._disk, random.Random(0))
                 machine.check = self._disarmed(machine.check)
@@ -193,21 +194,35 @@ class Story:
         self._disk = self._disk.power_cut(self._rng) if ending == "power cut" else self._disk.process_crash()
         self._life += 1
 
-    def _disarmed(self, check: Callable[[], None]) -> Callable[[], None]:
+    def _machine(self, simulation: Simulation, *, faults: bool) -> Any:
+        if self._kind == "follower":
+            return FollowerMachine(simulation.world, self._disk, self._clients, faults=faults)
+        make = BrokerMachine if self._kind == "broker" else QueueMachine
+        return make(simulation.world, self._disk, DiskCatalog(self._disk, ROOT), self._clients, faults=faults)
+
+    def _disarmed(self, check: Callable[..., None]) -> Callable[..., None]:
         """An audit looks at everything, and nobody but the audit may be hurt by what it cannot see."""
 
-        def disarmed() -> None:
+        def disarmed(*args: Any) -> None:
             self._watch.armed = False
-            check()
+            check(*args)
             self._watch.armed = True
 
         return disarmed
+
+    async def _stop(self, machine: Any) -> None:
+        await (machine.stop() if self._kind == "follower" else machine.broker.stop())
+
+    def _logs(self, machine: Any) -> list[Log]:
+        if self._kind == "follower":
+            return list(machine.logs.values())
+        return [log for _, log in machine.broker.topics.logs()]
 
     async def _live(self, machine: Any, seconds: float, *, stop: bool = False) -> None:
         await machine.start()
         await machine.work(seconds)
         if stop:
-            await machine.broker.stop()
+            await self._stop(machine)
             expect(not self._disk.open_files, f"still open after a clean stop: {[*self._disk.open_files.values()]}")
 
     async def _hurt_life(self, machine: Any) -> None:
@@ -223,7 +238,7 @@ class Story:
         if watch.struck:
             await machine.work(0.4)
         if self._ending == "stop":
-            await machine.broker.stop()
+            await self._stop(machine)
         watch.armed = False
         fault = watch.fault
         passed = watch.struck and fault is not None and not lasting(fault.call)
@@ -232,7 +247,7 @@ class Story:
             await machine.heal()
 
     def _expect_no_log_condemned(self, machine: Any) -> None:
-        for _, log in machine.broker.topics.logs():
+        for log in self._logs(machine):
             expect(log.failure is None, f"an error that passed has ended a log: {log.failure}")
 
 

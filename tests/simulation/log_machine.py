@@ -29,7 +29,7 @@ from waystation.log.batch import TRANSACTIONAL
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Appended, Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import World
 
 ROOT = "/data"
@@ -123,6 +123,7 @@ class LogMachine:
                 tier=TIERS.get(name, 0),
                 on_write=self.commit.written,
             )
+            lead_alone(self.logs[name], trust)
         self.save_points()
         found = {name: promises.check(self.logs[name]) for name, promises in self.clients.streams.items()}
         values = {name: promises.check(self.logs[name]) for name, promises in self.clients.tables.items()}
@@ -144,9 +145,7 @@ class LogMachine:
         points = {name: log.recovery_point for name, log in self.logs.items()}
         self.points.save(points, clean=clean)
         for name, point in points.items():
-            log = self.logs[name]
-            if hasattr(log, "saved_point"):  # compaction stays behind it
-                log.saved_point = point
+            self.logs[name].point_saved(point)  # compaction stays behind it
 
     def _check_commits(self, committed: dict[bytes, bytes | None]) -> None:
         for key, value in committed.items():

@@ -94,9 +94,14 @@ class Planned:
 
 
 def plan(kind: Kind, where: Where, *, thorough: bool) -> Iterator[Planned]:
-    """A run for each line, kind of operation and error; `thorough`: for each way to it, and each ending."""
+    """A run for each line, kind of operation and error; `thorough`: for each way to it, and each ending.
+
+    A follower does much that every log does: if not thorough, only its truncations are failed.
+    """
     rng = random.Random(kind)
     told: set[tuple[str, str, int]] = set()
+    if kind == "follower" and not thorough:
+        where = {call: seeds for call, seeds in where.items() if any("/truncation.py" in c for c in call.callers)}
     for call, seeds in where.items():
         for error in ERRORS[call.kind]:
             if not thorough and (call.kind, call.site, error) in told:

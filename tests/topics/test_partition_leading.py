@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from tests.broker.kit import broker_on, run
 from waystation.errors import NotLeader
 from waystation.message import Message
 from waystation.protocols.kafka.errors_map import code_of
+from waystation.topics.partition import Receipt
 
 
 def test_a_partition_that_is_not_led_refuses_and_stays_readable(tmp_path: Path) -> None:
@@ -41,5 +45,39 @@ def test_what_is_appended_after_a_change_of_leaders_has_the_new_epoch(tmp_path: 
             broker.messages.publish("t", [Message(b"second")])
             assert [header.leader_epoch for _, header in partition.batches_from(0)] == [first, first + 2]
             assert partition.epochs.end_offset_for(first, partition.end_offset) == (first, 1)
+
+    run(main())
+
+
+class Truncated:
+    """A partition whose next round comes after its end was cut off and written again."""
+
+    durable_offset, truncations, failure, stalled, waits, index = 0, 0, None, None, True, 0
+    topic = SimpleNamespace(name="t")
+
+    def __init__(self) -> None:
+        self.round: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def next_attempt(self) -> asyncio.Future[None]:
+        return self.round
+
+    def cut_and_written_again(self) -> None:
+        self.truncations, self.durable_offset = 1, 1
+        self.round.set_result(None)
+
+
+def test_who_waits_for_a_record_that_is_truncated_is_never_told_that_it_is_durable(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            partition: Any = Truncated()
+            told: list[object] = []
+            broker.when_durable([Receipt(partition, 1)], told.append)
+            broker.durability.when_each_durable([Receipt(partition, 1)], told.append)
+            partition.cut_and_written_again()  # the other record has the same offset
+            await asyncio.sleep(0.01)
+            first, each = told
+            assert isinstance(first, NotLeader)
+            assert isinstance(each, dict)
+            assert isinstance(each[0], NotLeader)
 
     run(main())

@@ -319,7 +319,7 @@ class Broker:
     def _save_points(self, *, clean: bool) -> None:
         self._points.save({name: log.recovery_point for name, log in self.topics.logs()}, clean=clean)
         for _, log in self.topics.logs():
-            log.saved_point = log.recovery_point
+            log.point_saved(log.recovery_point)
 
     def max_queue_message_bytes(self) -> int:
         return self.settings.integer("waystation.queue.message.max.bytes")

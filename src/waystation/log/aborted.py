@@ -2,7 +2,11 @@
 
 A read_committed consumer is sent the same bytes as any other, and beside them the list of aborted transactions that
 overlap; it drops those records itself. One `.txnindex` file per segment, written like the other indexes, holds the
-transactions whose marker is in that segment: (producer id i64, first offset i64, last offset i64), big-endian.
+transactions whose marker is in that segment: (producer id i64, first offset i64, last offset i64), big-endian. (Those
+of an upper tier may be in an earlier segment's file: it is written before they are.)
+
+Before a log takes appends, no file says anything of offsets behind its end: or a marker of a lost history would count
+once the log reaches that far again.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from typing import NamedTuple
+
+from waystation.world.disk import Disk
 
 _ENTRY = struct.Struct(">qqq")
 
@@ -62,6 +68,14 @@ class AbortedTransactions:
         del self._ends[:keep]
         del self._lowest[:keep]
 
+    def drop_from(self, offset: int) -> None:
+        """The log was cut to `offset`: transactions whose marker stood there or later are not aborted any more."""
+        keep = bisect_left(self._ends, offset)
+        del self._entries[keep:], self._ends[keep:], self._lowest[keep:]
+        lowest = 2**63
+        for i in range(keep - 1, -1, -1):
+            self._lowest[i] = lowest = min(lowest, self._entries[i].first_offset)
+
     @staticmethod
     def encode(entries: list[Aborted]) -> bytes:
         return b"".join(_ENTRY.pack(*entry) for entry in entries)
@@ -70,3 +84,15 @@ class AbortedTransactions:
     def decode(data: bytes) -> list[Aborted]:
         whole = len(data) - len(data) % _ENTRY.size
         return [Aborted(*entry) for entry in _ENTRY.iter_unpack(data[:whole])]
+
+
+def cut_file(disk: Disk, path: str, end_offset: int) -> list[Aborted]:
+    """Removes from a transaction index what it says of offsets from `end_offset` on, and gives the rest. Durable when
+    the folder is synced; blocks."""
+    entries = AbortedTransactions.decode(disk.read_file(path) or b"")
+    kept = [entry for entry in entries if entry.last_offset < end_offset]
+    if kept and len(kept) < len(entries):
+        disk.replace_file(path, AbortedTransactions.encode(kept))
+    elif entries and not kept:
+        disk.remove(path)
+    return kept

@@ -132,6 +132,21 @@ def check_batch(data: Buffer) -> Header:
     return header
 
 
+def check_batches(data: Buffer) -> list[tuple[memoryview, Header]]:
+    """The batches that fill `data` exactly, each intact, with their headers; raises otherwise."""
+    view = memoryview(data)
+    found: list[tuple[memoryview, Header]] = []
+    position = 0
+    while position < len(view):
+        size = PREFIX_SIZE + _PREFIX.unpack_from(view, position)[1] if position + PREFIX_SIZE <= len(view) else 0
+        if size < HEADER_SIZE or position + size > len(view):
+            raise CorruptBatch(f"there is no whole batch at byte {position} of {len(view)}")
+        batch = view[position : position + size]
+        found.append((batch, check_batch(batch)))
+        position += size
+    return found
+
+
 def _old_format(magic: int) -> str:
     return f"message format v{magic} is not supported; use a client that writes record batch v2 (Kafka 0.11 or later)"
 

@@ -17,6 +17,9 @@ A sync that fails condemns its log and the tiers above it, which may speak of wh
 not even be tried is put off: no handle to open a file with, no room to write what waits in memory. Nothing is lost by
 that. The log and the tiers above it are left out of the rounds until the next attempt, and who waits for them is told
 (`Log.stalled`) when that takes too long.
+
+A truncation works on a log while no round does (`apart`). Who has waited for records since before it is told that
+another leader's may stand in their place: an offset that becomes durable later is not their record's.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Literal
 
-from waystation.errors import StorageFailed
+from waystation.errors import NotLeader, StorageFailed
 from waystation.log.log import Log
 from waystation.log.sync import SyncJob
 from waystation.observe.meters import CommitMeter
@@ -58,6 +61,7 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
         self._aside: dict[Log, None] = {}  # what was put off: not in the rounds until the next attempt
         self._since: dict[Log, float] = {}  # when it was put off first; forgotten when it was synced
+        self._apart: dict[Log, asyncio.Future[None]] = {}  # until the end of the first round that takes it again
         self._retried: asyncio.Future[None] | None = None  # the end of the round with the next attempt
         self._timer: asyncio.TimerHandle | None = None
         self._unasked: asyncio.TimerHandle | None = None
@@ -94,6 +98,8 @@ class GroupCommit:
     def written(self, log: Log) -> None:
         """The log has something to sync. Called by the log on every append."""
         self._appends += 1
+        if log in self._apart:
+            return
         if log not in self._aside:
             self._dirty[log.tier][log] = None
         elif log.stalled is not None:
@@ -110,6 +116,8 @@ class GroupCommit:
     def join(self, log: Log | None = None) -> asyncio.Future[None]:
         """The end of the next round: everything appended before this call has then been synced, has failed, or was put
         off. Of the next round that tries `log`, where one is named: rounds without it are of no use to who waits."""
+        if log in self._apart:
+            return self._apart[log]
         if log in self._aside and self._retried is not None:
             return self._retried
         future = self._next
@@ -119,10 +127,14 @@ class GroupCommit:
         return future
 
     async def durable(self, log: Log, offset: int) -> None:
-        """Returns when everything before `offset` is durable; raises StorageFailed if it is not to be, or not soon."""
+        """Returns when everything before `offset` is durable; raises StorageFailed if it is not to be, or not soon, and
+        NotLeader if the log was truncated meanwhile."""
+        truncations = log.truncations
         while log.durable_offset < offset:
             log.check_usable()
             await asyncio.shield(self.join(log))
+            if log.truncations != truncations:
+                raise NotLeader(f"{log.folder} was truncated: what was written may not be there; ask its leader")
             if log.stalled is not None and log.durable_offset < offset:
                 raise log.stalled
 
@@ -145,6 +157,26 @@ class GroupCommit:
         for log in logs:
             self._aside.pop(log, None)  # the round may have put it off
             self._since.pop(log, None)
+
+    @contextlib.asynccontextmanager
+    async def apart(self, log: Log) -> AsyncIterator[None]:
+        """No round uses the log meanwhile; who waits for it waits until a round has taken it again."""
+        over = self._apart[log] = asyncio.get_running_loop().create_future()
+        try:
+            self._leave_out(log)
+            if self._running is not None:
+                await asyncio.shield(self._running)
+                self._leave_out(log)  # the round may have put it off
+            yield
+        finally:
+            del self._apart[log]
+            self._dirty[log.tier][log] = None
+            self.join().add_done_callback(lambda _: over.set_result(None))
+
+    def _leave_out(self, log: Log) -> None:
+        self._dirty[log.tier].pop(log, None)
+        self._aside.pop(log, None)
+        self._since.pop(log, None)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -38,15 +38,16 @@ class Plan:
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
+    truncations: int  # of the log so far: after another one the plan is void
 
 
 def due(log: Log, now_ms: int) -> Plan | None:
     """A plan, if enough of the log has not been compacted yet."""
     settings = log.settings
-    if log.failure is not None:
+    if log.failure is not None or log.truncation is not None:
         return None
     if log.swap is not None:
-        return Plan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes)
+        return Plan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes, log.truncations)
     if not settings.compacts:
         return None
     stable = log.stable_offset
@@ -72,11 +73,23 @@ def due(log: Log, now_ms: int) -> Plan | None:
     aborted: dict[int, list[Aborted]] = {}
     for entry in log.aborted.overlapping(segments[0].base_offset, segments[-1].last_offset + 1):
         aborted.setdefault(entry.producer_id, []).append(entry)
-    return Plan(segments, log.cleaned_offset, aborted, now_ms, settings.delete_retention_ms, settings.segment_bytes)
+    return Plan(
+        segments, log.cleaned_offset, aborted, now_ms, settings.delete_retention_ms, settings.segment_bytes,
+        log.truncations,
+    )  # fmt: skip
 
 
 async def compact(log: Log, plan: Plan) -> int:
-    """Carries out a plan; returns the bytes that were freed."""
+    """Carries out a plan; returns the bytes that were freed. Nothing, if the log is truncated meanwhile."""
+    try:
+        return await _compact(log, plan)
+    except (CorruptBatch, OSError):
+        if log.truncations == plan.truncations:
+            raise
+        return 0  # what it was reading has been cut or removed
+
+
+async def _compact(log: Log, plan: Plan) -> int:
     async with log.moving_start:
         await settle(log)
     if not plan.segments:
@@ -89,10 +102,11 @@ async def compact(log: Log, plan: Plan) -> int:
     for group in _groups(plan, until):
         segment = await log.world.offload(_rewrite, log, plan, group, newest)
         async with log.moving_start:
-            if not await swap_in(log, group, segment):
+            if not await swap_in(log, group, segment, plan.truncations):
                 return 0
         made.append(segment)
-    log.cleaned_offset = max(log.cleaned_offset, until)
+    if log.truncations == plan.truncations:
+        log.cleaned_offset = max(log.cleaned_offset, until)
     return before - sum(segment.size for segment in made)
 
 

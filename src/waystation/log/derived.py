@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from waystation.log.segment import file_name
 from waystation.world.disk import Disk
 
 SNAPSHOTS = 2
-"""Kept: should the newest be damaged, the one before it spares most of the reading."""
+"""Kept: should the newest be damaged, the one before it spares most of the reading. Those at the beginning of a segment
+are kept as long as it is, for a truncation: what was removed before it, they alone remember."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,10 @@ class Files:
                 self.disk.remove(path)
             else:
                 self.disk.replace_file(path, content)
-        for name in [name for name in self.disk.list(self.folder) if name.endswith(".snapshot")][:-SNAPSHOTS]:
-            self.disk.remove(f"{self.folder}/{name}")
+        names = self.disk.list(self.folder)
+        for name in [name for name in names if name.endswith(".snapshot")][:-SNAPSHOTS]:
+            if name.replace(".snapshot", ".log") not in names:
+                self.disk.remove(f"{self.folder}/{name}")
 
 
 class Derived:
@@ -52,7 +56,7 @@ class Derived:
         self.saved_offset = -1  # of the newest that is on the disk
 
     def note(self, name: str, content: bytes | None) -> None:
-        self._waiting.pop(name, None)  # the order is that of the newest contents
+        """What waits under this name is replaced in its place: a snapshot that waits behind it needs what it says."""
         self._waiting[name] = content
 
     def note_snapshot(self, offset: int, name: str, content: bytes) -> None:
@@ -67,6 +71,28 @@ class Derived:
     def waits(self) -> bool:
         """Whether there is a set to be saved, and nobody saves one."""
         return bool(self._waiting) and not self._saving
+
+    async def pause(self) -> None:
+        """Returns when nobody saves a set; nobody does until `resume`."""
+        while await self.settled():
+            pass
+        self._saving = True
+
+    def resume(self) -> None:
+        self._saving = False
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+    def snapshots_until(self, offset: int) -> dict[str, bytes | None]:
+        """Those that wait, up to this one."""
+        last = file_name(offset, "snapshot")
+        return {name: content for name, content in self._waiting.items() if name.endswith(".snapshot") and name <= last}
+
+    def cut(self, snapshot_offset: int) -> None:
+        """The log was cut to `snapshot_offset`, and a snapshot of that offset is on the disk: forgets all else."""
+        self._waiting.clear()
+        self.restored(snapshot_offset)
 
     def take(self) -> Files | None:
         """What is to be saved now; None if nothing is, or while another set is being saved."""
@@ -88,10 +114,7 @@ class Derived:
 
     def done(self, files: Files, *, saved: bool) -> None:
         """The set that was taken is saved, or has to wait for another time."""
-        self._saving = False
-        if self._settled is not None:
-            self._settled.set_result(None)
-            self._settled = None
+        self.resume()
         if saved:
             self.saved_offset = files.snapshot_offset
         else:

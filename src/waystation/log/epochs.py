@@ -4,6 +4,10 @@ An epoch begins when a partition gets a new leader, and on a single broker after
 that were read but not yet on the disk may be gone, and a consumer that asks where its epoch ended (KIP-320) learns it
 instead of reading on in another history. The file `leader-epoch-checkpoint` is Kafka's: version, count, then
 "epoch offset" lines.
+
+What it says follows from the batches, but for an epoch that has begun and has no batch yet. It is saved before a
+recovery point goes past a new epoch's first batch, so recovery believes it up to that point, and the batches from there
+on. A file that is lost or behind is made again from the batches (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +28,16 @@ class Epochs:
         self._path = f"{folder}/{FILE}"
         self.entries: list[tuple[int, int]] = []
         self.changed = False
+        self.lost = False  # nothing was there to be loaded, or not all of it
 
     def load(self) -> None:
         text = (self._disk.read_file(self._path) or b"").decode("ascii", "replace").split()
         if len(text) < 2:
+            self.lost = True
             return
         numbers = [int(word) for word in text[2:] if word.lstrip("-").isdigit()]
         self.entries = list(zip(numbers[0::2], numbers[1::2], strict=False))
+        self.lost = text[1] != str(len(self.entries)) or len(numbers) != len(text) - 2
 
     def save(self) -> None:
         """Durable when it returns; blocks, and may run on a thread."""
@@ -48,8 +55,10 @@ class Epochs:
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch of `epoch` stands at `offset`."""
+        """A batch of `epoch` stands at `offset`, or will. An epoch that began there and has no batch is forgotten."""
         if epoch > self.latest:
+            while self.entries and self.entries[-1][1] >= offset:
+                del self.entries[-1]
             self.entries.append((epoch, offset))
             self.changed = True
 

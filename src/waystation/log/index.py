@@ -43,6 +43,13 @@ class OffsetIndex:
         i = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[i] if i >= 0 else 0
 
+    def before(self, position: int) -> OffsetIndex:
+        """A copy, of the batches that start before `position`."""
+        keep = bisect_left(self.positions, position)
+        made = OffsetIndex()
+        made.offsets, made.positions = self.offsets[:keep], self.positions[:keep]
+        return made
+
     def to_bytes(self) -> bytes:
         mixed = array("I", bytes(self.ENTRY_SIZE * len(self.offsets)))
         mixed[0::2] = self.offsets
@@ -97,6 +104,13 @@ class TimeIndex:
         """A relative offset at or before the first record with a timestamp of at least `timestamp`."""
         i = bisect_left(self.timestamps, timestamp) - 1
         return self.offsets[i] if i >= 0 else 0
+
+    def up_to(self, relative_offset: int) -> TimeIndex:
+        """A copy, of what is said of offsets up to this one."""
+        keep = bisect_right(self.offsets, relative_offset)
+        made = TimeIndex()
+        made.timestamps, made.offsets = self.timestamps[:keep], self.offsets[:keep]
+        return made
 
     def to_bytes(self) -> bytes:
         return b"".join(map(_TIME_ENTRY.pack, self.timestamps, self.offsets))

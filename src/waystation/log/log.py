@@ -2,6 +2,9 @@
 
 Invariants:
 - Offsets are given once and never go back. A batch is stored whole or not at all, whatever the moment of a crash.
+- A log is led or it follows. Who leads it gives offsets and epochs (`append`). A follower takes its leader's batches as
+  they are (`append_as_is`): they begin where its log ends, and their epochs never go back. Only a follower's log is
+  truncated (`truncation.py`), and it takes no appends meanwhile.
 - `durable_offset` only covers what was fsynced; an acknowledgement that promises durability waits for it.
 - A log of tier 0 writes to the page cache at once, so readers need not wait for the disk. A log of an upper tier keeps
   appends in memory until the group commit writes them (see `commit.py`); its readers see what is written.
@@ -18,9 +21,10 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from waystation.config import TopicSettings
-from waystation.errors import StorageFailed, WaystationError
+from waystation.errors import FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset, WaystationError
 from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
@@ -34,6 +38,9 @@ from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
 from waystation.world import World
 from waystation.world.uncancelled import to_its_end
+
+if TYPE_CHECKING:
+    from waystation.log.truncation import Truncation
 
 logger = logging.getLogger("waystation.log")
 
@@ -75,6 +82,7 @@ class Log(SegmentReader):
         self.end_offset = 0
         self.durable_offset = 0
         self.epoch = 0
+        self.known_epoch = -1  # the latest that its files have spoken of, also if no batch of it is left
         self.epochs = Epochs(world.disk, folder)
         self.producers = Producers()
         self.recovery_point = RecoveryPoint(0, 0, 0)
@@ -94,6 +102,8 @@ class Log(SegmentReader):
         self._checkpointed_size = 0
         self.moving_start = asyncio.Lock()  # held by whoever removes segments or swaps them
         self.swap: Swap | None = None
+        self.truncation: Truncation | None = None  # under way, or interrupted by the disk: no appends
+        self.truncations = 0  # how often; tells what was noted before from what is true now
         self.cleaned_offset = 0  # compaction has seen everything before this
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -118,19 +128,22 @@ class Log(SegmentReader):
     def pending_count(self) -> int:
         return len(self._pending)
 
+    @property
+    def pending_headers(self) -> list[Header]:
+        return [header for _, header in self._pending]
+
     def check_usable(self) -> None:
         if self.failure is not None:
             raise self.failure
+        if self.truncation is not None and self.truncation.interrupted:
+            raise self.truncation.refusal
 
     # -- append -----------------------------------------------------------------------------------------------------
 
     def append(self, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a checked batch, giving it its offset in place. Nothing has changed if it raises."""
-        if self.failure is not None:
-            raise self.failure
-        if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
-            self._tell_commit()  # it tries again
-            raise self.stalled
+        if self.failure is not None or self.stalled is not None or self.truncation is not None:
+            self._check_appendable()
         control = header.control
         if header.producer_id >= 0 and not control:
             stored = self.producers.check(header)
@@ -161,10 +174,82 @@ class Log(SegmentReader):
             self.on_readable()
         return Appended(base, header.last_offset, append_time)
 
+    def append_as_is(self, data: bytes | bytearray | memoryview, *, gaps: bool = False) -> Appended:
+        """Appends a leader's batches, byte for byte: their offsets and epochs stay. `data` holds whole batches only.
+
+        All of it is checked before anything is written. CorruptBatch or InvalidRecord: it is not what a leader stores.
+        UnexpectedOffset: it does not begin at this log's end, or has a hole; what is there already is refused too, so
+        that the caller asks for what it needs. `gaps` allows holes: a leader's compaction leaves them.
+        FencedLeaderEpoch: an epoch goes back: they are of a former leader, or this log must be truncated first.
+
+        If the disk refuses some of them (StorageFailed), those before are in the log, and its end says how far it came.
+        """
+        self._check_appendable()
+        found = batches.check_batches(data)
+        if not found:
+            raise InvalidRecord("there is no batch to be appended")
+        self._check_following(found, gaps=gaps)
+        begin = self.end_offset
+        now = self.world.clock.now_ms()
+        try:
+            for batch, header in found:
+                if self.tier:
+                    self._pending.append((batch, header))
+                else:
+                    self._write(batch, header)
+                    self.written_offset = header.last_offset + 1
+                self.end_offset = header.last_offset + 1
+                self.epoch = max(self.epoch, header.leader_epoch)
+                if header.producer_id >= 0:
+                    self.apply(batch, header, now)
+        finally:
+            if self.end_offset > begin:
+                self._tell_commit()
+                if self.on_readable is not None and not self.tier:
+                    self.on_readable()
+        return Appended(found[0][1].base_offset, found[-1][1].last_offset, -1)
+
+    def _check_following(self, found: list[tuple[memoryview, Header]], *, gaps: bool) -> None:
+        end, epoch = self.end_offset, max(self.epochs.latest, 0)
+        if self._pending:
+            epoch = max(epoch, self._pending[-1][1].leader_epoch)
+        for batch, header in found:
+            if header.base_offset < end or (header.base_offset > end and not gaps):
+                raise UnexpectedOffset(
+                    f"{self.folder} ends at {end}, but its leader's batch begins at {header.base_offset}"
+                )
+            if header.leader_epoch < epoch:
+                raise FencedLeaderEpoch(f"{self.folder} has epoch {epoch}, but a batch of {header.leader_epoch} came")
+            if header.control and header.producer_id >= 0:
+                batches.marker_commits(batch, header)  # or it could not be applied
+            end, epoch = header.last_offset + 1, header.leader_epoch
+
+    def _check_appendable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.truncation is not None:
+            raise self.truncation.refusal
+        if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
+            self._tell_commit()  # it tries again
+            raise self.stalled
+
+    def lead(self, epoch: int) -> None:
+        """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back
+        would stand for two histories. Blocks."""
+        if epoch < self.epochs.latest:
+            raise FencedLeaderEpoch(
+                f"{self.folder} has epoch {self.epochs.latest}: nobody leads it in {epoch} any more"
+            )
+        self.epoch = epoch
+        self.known_epoch = max(self.known_epoch, epoch)
+        self.epochs.note(epoch, self.end_offset)
+        if self.epochs.changed:
+            self.epochs.save()
+
     def _write(self, batch: bytearray | memoryview, header: Header) -> None:
         try:
             if self._roll_due(len(batch), header):
-                self.roll(header.base_offset)
+                self.roll(self.written_offset)  # not the batch's offset: a name behind a hole would look like a loss
             segment = self.active
             segment.append(batch, header)
         except OSError as error:
@@ -315,6 +400,8 @@ class Log(SegmentReader):
 
     def checkpoint(self) -> None:
         """Writes indexes and producer state down if much was appended since the last time; if nothing, lets go."""
+        if self.truncation is not None:
+            return
         active = self.active
         if self._seen_bytes == self.appended_bytes and not self.uses(active):
             active.close()  # opened again on first use: a thousand idle partitions hold no handles
@@ -334,12 +421,14 @@ class Log(SegmentReader):
         """What a commit round must sync of this log; None if there is nothing or the log has failed."""
         if self.failure is not None or not (self._dirty or self._names_changed or self.derived.waits):
             return None
+        if self.truncation is not None:
+            return None
         active = self.active
         job = SyncJob(
             self,
             self._dirty,
             self.folder if self._names_changed else None,
-            RecoveryPoint(self.written_offset, active.base_offset, active.size),
+            RecoveryPoint(self.written_offset, active.base_offset, active.size, self.truncations),
             self.derived.take(),
             self.appended_bytes - self._taken_bytes,
         )
@@ -370,10 +459,44 @@ class Log(SegmentReader):
         else:
             logger.warning("%s: cannot be noted now: %s", self.folder, job.unsaved.strerror or job.unsaved)
 
+    def unsynced(self, segments: list[Segment]) -> list[Segment]:
+        """Those of the segments that are to be synced."""
+        return [segment for segment in segments if segment in self._dirty]
+
+    def point_saved(self, point: RecoveryPoint) -> None:
+        """The next start would begin with this point; unless it was taken before a truncation, and counts no more."""
+        if point.truncations == self.truncations:
+            self.saved_point = point
+
     @property
     def sealed_unsynced(self) -> bool:
         """Whether a segment that is complete has not been synced yet: without that it can never be removed."""
         return any(segment is not self.active for segment in self._dirty)
+
+    def cut(self, segments: list[Segment], producers: Producers, point: RecoveryPoint) -> list[Segment]:
+        """Takes these as all that there is: they end at `point`, and are durable up to there. Gives the segments that
+        are not needed any more; the files are as they were. For `truncation.py` only.
+        """
+        gone = [segment for segment in self.segments if segment not in segments]
+        for segment in gone:
+            segment.close()
+        self._last_read = None
+        self._pending = []
+        self._dirty = []
+        self.stalled = None
+        self._names_changed = False
+        self.adopt(segments)
+        self.producers = producers
+        self.aborted.drop_from(point.offset)
+        self.epochs.cut(point.offset)
+        self.epoch = max(0, self.epochs.latest)
+        self.truncations = point.truncations
+        self.recovery_point = point
+        self.end_offset = self.written_offset = self.durable_offset = point.offset
+        self.cleaned_offset = min(self.cleaned_offset, point.offset)
+        self._checkpointed_size = 0
+        self.derived.cut(point.offset)
+        return gone
 
     def fail(self, failure: WaystationError) -> None:
         if self.failure is None:
@@ -392,6 +515,8 @@ class Log(SegmentReader):
         """Closes the files; `clean` leaves everything durable, so that the next start reads nothing again."""
         if clean and self.failure is None:
             try:
+                if self.truncation is not None:
+                    raise OSError(self.truncation.refusal)
                 self._close_clean()
             except OSError as error:
                 self.fail(StorageFailed(f"{self.folder}: cannot be closed cleanly: {error.strerror or error}"))

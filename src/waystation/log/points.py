@@ -4,9 +4,16 @@
 cleanly, and during which boot of the machine and on which volume it was written: the same boot vouches for what is in
 the page cache, but not for a copy that was restored elsewhere. After a crash only what lies behind the points is read
 and checked; after a clean stop, nothing is. The file is replaced atomically; losing it costs time, never data.
+
+A truncation takes back what a point has said, and it must not wait for a file that all logs share. So each log that was
+ever truncated has a file of its own, `truncated-to`: how often it was truncated, and a point that all of these
+truncations have left true. A point that was noted before the latest truncation counts only as far as this file says. It
+is durable before the truncation removes anything.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import msgspec
 from crc32c import crc32c
@@ -15,6 +22,7 @@ from waystation.log.sync import RecoveryPoint
 from waystation.world.disk import Disk
 
 FILE = "recovery-points"
+TRUNCATED_FILE = "truncated-to"
 
 
 class _Content(msgspec.Struct):
@@ -22,6 +30,7 @@ class _Content(msgspec.Struct):
     boot: str
     points: dict[str, tuple[int, int, int]]
     volume: str = ""  # not known: an older broker wrote the file
+    truncations: dict[str, int] = {}  # of logs that were truncated at least once
 
 
 class RecoveryPoints:
@@ -36,6 +45,7 @@ class RecoveryPoints:
         self._boot = ""
         self._volume = ""
         self._points: dict[str, tuple[int, int, int]] = {}
+        self._truncations: dict[str, int] = {}
 
     def load(self) -> None:
         data = self._disk.read_file(self._path)
@@ -49,10 +59,11 @@ class RecoveryPoints:
         same_volume = content.volume in ("", self._disk.volume_id(self._folder))
         self.same_boot = bool(content.boot) and content.boot == self._disk.boot_id() and same_volume
         self._points = content.points
+        self._truncations = content.truncations
 
     def of(self, name: str) -> RecoveryPoint | None:
         point = self._points.get(name)
-        return None if point is None else RecoveryPoint(*point)
+        return None if point is None else RecoveryPoint(*point, self._truncations.get(name, 0))
 
     def forget(self, name: str) -> None:
         """The log's files were rewritten: the next start reads its last segment from the beginning.
@@ -67,16 +78,46 @@ class RecoveryPoints:
     def discard(self) -> None:
         """Removes the file: what it says is no longer true, and there is no room to say what is."""
         self._disk.remove(self._path)
-        self._points, self.clean = {}, False
+        self._points, self._truncations, self.clean = {}, {}, False
 
     def save(self, points: dict[str, RecoveryPoint], *, clean: bool) -> None:
         """Durable when it returns; blocks."""
         self._boot = self._disk.boot_id()
         self._volume = self._disk.volume_id(self._folder)
         self._points = {name: (point.offset, point.segment, point.position) for name, point in points.items()}
+        self._truncations = {name: point.truncations for name, point in points.items() if point.truncations}
         self.clean = clean
         self._write()
 
     def _write(self) -> None:
-        body = msgspec.json.encode(_Content(self.clean, self._boot, self._points, self._volume))
+        body = msgspec.json.encode(_Content(self.clean, self._boot, self._points, self._volume, self._truncations))
         self._disk.replace_file(self._path, crc32c(body).to_bytes(4, "big") + body)
+
+
+# -- of a log that was truncated ---------------------------------------------------------------------------------------
+
+
+def save_truncated(disk: Disk, folder: str, point: RecoveryPoint) -> None:
+    """Durable when it returns; blocks."""
+    text = f"{point.truncations} {point.offset} {point.segment} {point.position}\n"
+    disk.replace_file(f"{folder}/{TRUNCATED_FILE}", text.encode())
+
+
+def trusted_point(
+    disk: Disk, folder: str, point: RecoveryPoint | None, truncated: bool
+) -> tuple[RecoveryPoint | None, int]:
+    """What of a saved point still counts, and how often the log in `folder` was truncated; `truncated`: whether it has
+    the file that says so."""
+    truncations = 0 if point is None else point.truncations
+    if not truncated:
+        return point, truncations
+    words = (disk.read_file(f"{folder}/{TRUNCATED_FILE}") or b"").split()
+    if len(words) != 4 or not all(word.isdigit() for word in words):
+        return None, truncations + 1  # damaged: whatever was noted before may have been taken back
+    count, offset, segment, position = map(int, words)
+    if point is None or truncations >= count:
+        return point, max(truncations, count)
+    if offset <= point.offset:
+        known = point.position >= 0  # else the files were rewritten (`RecoveryPoints.forget`)
+        return RecoveryPoint(offset, segment, position if known else -1, count), count
+    return replace(point, truncations=count), count

@@ -153,6 +153,13 @@ class Producers:
             del self.by_id[producer_id]
             self.changed = True
 
+    def changed_by(self, others: dict[int, ProducerState | None]) -> Producers:
+        """The same, but for these: as they are given, None: not known."""
+        made = Producers()
+        made._load(state for state in self.by_id.values() if state.producer_id not in others)
+        made._load(state for state in others.values() if state is not None)
+        return made
+
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def snapshot(self, offset: int) -> bytes:

@@ -14,6 +14,10 @@ What was checked is then written again, byte for byte, and synced. Reading it pr
 an fsync has failed before, the kernel takes those pages for clean, and syncing alone would not write them.
 
 Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
+
+Recovery gives no leader epochs. Those of the log are what its batches say: read from them behind the recovery point,
+and from the file before it; if that is lost or behind, from the batches too. Which epoch is next is for whoever leads
+the log (`Log.lead`); for a broker alone, `lead_alone` says it.
 """
 
 from __future__ import annotations
@@ -22,17 +26,19 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
 from waystation.log import overlaps
-from waystation.log.aborted import AbortedTransactions
-from waystation.log.batch import HEADER_SIZE
+from waystation.log.aborted import AbortedTransactions, cut_file
+from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.damage import blank, next_good_batch, plausible
+from waystation.log.epochs import UNKNOWN, Epochs
 from waystation.log.log import START_FILE, Log
+from waystation.log.points import TRUNCATED_FILE, trusted_point
 from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
 from waystation.log.swap import CLEANED, REFUSED, SWAP, SwapFile
@@ -72,26 +78,43 @@ def open_log(
     """The log in `folder`, recovered, created if it is new. Blocks while it reads."""
     log = Log(world, folder, settings, tier=tier, on_write=on_write)
     names = world.disk.list(folder)
+    point, log.truncations = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in names)
+    trust = replace(trust, point=point)
     if not names:
         world.disk.make_folder(folder)
     names = _settle_names(log, names)
     log.start_offset = _saved_start(world, folder)
     bases = segment_bases(names)
     log.epochs.load()
+    log.known_epoch = log.epochs.latest
     if bases:
         _open_segments(log, bases, names, trust)
     else:
         log.roll(log.start_offset)
         log.end_offset = log.written_offset = log.start_offset
-        log.epoch = max(0, log.epochs.latest)
+    log.epoch = max(0, log.epochs.latest)
+    log.known_epoch = max(log.known_epoch, log.epochs.latest)
     log.durable_offset = log.end_offset
     if log.failure is None:
-        log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+        active = log.active
+        log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size, log.truncations)
     else:
         log.recovery_point = trust.point or RecoveryPoint(log.start_offset, log.segments[0].base_offset, -1)
     for segment in log.segments:
         segment.close()  # opened again on first use
     return log
+
+
+def lead_alone(log: Log, trust: Trust) -> None:
+    """A log that was just opened is led by a broker without others: in the latest epoch that it knows, or in a new one
+    if the machine went down, since records that were read may be gone. Blocks."""
+    epoch = max(0, log.known_epoch)
+    if not trust.nothing_lost and (log.end_offset > 0 or log.known_epoch >= 0):
+        with _unless_full(log.folder):
+            log.lead(epoch + 1)
+    elif epoch > log.epochs.latest and log.known_epoch >= 0:
+        log.epoch = epoch  # it has begun, and no batch of it is left
+        log.epochs.note(epoch, log.end_offset)
 
 
 def segment_bases(names: list[str]) -> list[int]:
@@ -109,25 +132,21 @@ def _saved_start(world: World, folder: str) -> int:
 
 def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> None:
     bases = overlaps.settle(log, bases)
-    last_epoch = log.epochs.latest
     checked: Checked | None = None
-    if not (trust.clean and trust.point is not None and _take_clean(log, bases, trust.point)):
-        checked = _check_tail(log, bases, trust)
+    if trust.clean and trust.point is not None and _take_clean(log, bases, trust.point):
+        read_from = log.end_offset
+        log.epochs.cut(read_from)  # the file could not be saved after a truncation, for all we know
+    else:
+        read_from, checked = _check_tail(log, bases, trust)
     log.start_offset = max(log.start_offset, log.segments[0].base_offset)
     log.end_offset = max(log.end_offset, log.start_offset)
     log.written_offset = log.end_offset
+    _settle_epochs(log, read_from, after_crash=checked is not None)
     _restore_producers(log, names)
-    log.epoch = max(0, log.epochs.latest)
     if log.active.base_offset + 2**31 <= log.end_offset:
         log.roll(log.end_offset)  # offsets in its index have 32 bits
     if checked is None:
         return
-    if not trust.nothing_lost and (log.end_offset > 0 or last_epoch >= 0):
-        # Durable before it is used: an epoch that a second power cut took back would stand for two histories.
-        log.epoch = max(log.epoch, last_epoch) + 1
-        log.epochs.note(log.epoch, log.end_offset)
-        with _unless_full(log.folder):
-            log.epochs.save()
     if not (trust.nothing_lost and trust.point is not None and trust.point.offset == log.end_offset):
         _sync_checked(log, checked)
     else:
@@ -215,11 +234,13 @@ def _sealed(log: Log, bases: list[int]) -> list[Segment]:
 # -- after a crash --------------------------------------------------------------------------------------------------
 
 
-def _check_tail(log: Log, bases: list[int], trust: Trust) -> Checked:
-    """Reads every batch behind the recovery point and settles where the log ends. Returns what it read."""
+def _check_tail(log: Log, bases: list[int], trust: Trust) -> tuple[int, Checked]:
+    """Reads every batch behind the recovery point and settles where the log ends. Returns from which offset on it read,
+    and what."""
     point = trust.point if trust.point is not None and trust.point.segment in bases else None
     first_checked = bases.index(point.segment) if point is not None else 0
     checked: Checked = []
+    read_from = 0
     for i, base in enumerate(bases[first_checked:], first_checked):
         segment = log.new_segment(base)
         following = bases[i + 1] if i + 1 < len(bases) else None
@@ -231,6 +252,9 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> Checked:
             and 0 <= point.position <= (log.world.disk.size(segment.path()) or 0)
         ):
             start, log.end_offset = point.position, point.offset
+        if not checked:
+            read_from = log.end_offset
+            log.epochs.cut(read_from)  # the batches say it, and the file may be of another history
         _check_segment(log, segment, start, following, trust)
         checked.append((segment, start))
         if not trust.nothing_lost and following is not None and following > max(log.end_offset, log.start_offset):
@@ -245,7 +269,7 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> Checked:
         )  # fmt: skip
         log.end_offset = trust.point.offset
     log.epochs.cut(log.end_offset)
-    return checked
+    return read_from, checked
 
 
 def _check_segment(log: Log, segment: Segment, start: int, following: int | None, trust: Trust) -> None:
@@ -368,6 +392,67 @@ def _unless_full(what: str) -> Iterator[None]:
         logger.warning("%s: recovery could not write all it wanted: %s", what, error.strerror or error)
 
 
+# -- leader epochs -----------------------------------------------------------------------------------------------------
+
+
+def _settle_epochs(log: Log, read_from: int, *, after_crash: bool) -> None:
+    """Up to `read_from` the epochs are those of the file. If it cannot be right, they are read from the batches."""
+    epochs = log.epochs
+    before = [entry for entry in epochs.entries if entry[1] < read_from]
+    latest = before[-1][0] if before else UNKNOWN
+    ahead = bool(before) and before[0][1] > log.start_offset  # it knows of a new start that a crash has undone
+    if epochs.lost or ahead or (after_crash and _epoch_before(log, read_from) > latest):
+        found = Epochs(log.world.disk, log.folder)
+        for header in _where_epochs_change(log, read_from):
+            found.note(header.leader_epoch, header.base_offset)
+        for epoch, offset in epochs.entries:
+            if offset >= read_from:
+                found.note(epoch, offset)
+        if found.entries != epochs.entries:
+            logger.warning("%s: its leader epochs do not fit, and are read from the batches", log.folder)
+            epochs.entries, epochs.changed = found.entries, True
+    epochs.drop_before(log.start_offset)
+
+
+def _epoch_before(log: Log, offset: int) -> int:
+    """Of the last batch before `offset`."""
+    if offset == log.end_offset and log.active.restored_epoch >= 0:
+        return log.active.restored_epoch  # mostly: nothing was written behind the recovery point
+    for segment in reversed(log.segments):
+        if segment.base_offset < offset:
+            found = UNKNOWN
+            for _, header in segment.walk(segment.index.floor(offset - 1 - segment.base_offset)):
+                if header.base_offset >= offset:
+                    break
+                found = header.leader_epoch
+            if found != UNKNOWN:
+                return found
+    return UNKNOWN
+
+
+def _where_epochs_change(log: Log, until: int) -> Iterator[Header]:
+    """Batches before `until`, the first of every epoch among them. Epochs go up, so only the first batch is read of a
+    segment that begins and ends in the same one."""
+    segments = [segment for segment in log.segments if segment.base_offset < until]
+    firsts = [_first_header(segment) for segment in segments]
+    for i, segment in enumerate(segments):
+        first = firsts[i]
+        following = next((header for header in firsts[i + 1 :] if header is not None), None)
+        if first is not None and following is not None and first.leader_epoch == following.leader_epoch:
+            yield first
+            continue
+        for _, header in segment.walk(0):
+            if header.base_offset >= until:
+                break
+            yield header
+
+
+def _first_header(segment: Segment) -> Header | None:
+    first = next((header for _, header in segment.walk(0)), None)
+    segment.close()  # opened again on next use: there may be thousands
+    return first
+
+
 # -- producers and transactions ---------------------------------------------------------------------------------------
 
 
@@ -375,14 +460,19 @@ def _restore_producers(log: Log, names: list[str]) -> None:
     offset = _newest_snapshot(log, names)
     now_ms = log.world.clock.now_ms()
     for segment in log.segments:
-        for entry in AbortedTransactions.decode(log.world.disk.read_file(segment.path("txnindex")) or b""):
+        for entry in cut_file(log.world.disk, segment.path("txnindex"), log.end_offset):
             if entry.last_offset < offset:
                 log.aborted.add(entry)
     if offset >= log.end_offset:
         return
-    for segment in log.segments:
+    for i, segment in enumerate(log.segments):
         if segment.last_offset < offset:
             continue
+        if segment.base_offset > offset and log.producers.by_id:  # as when the segment was begun: see `derived.py`
+            before = log.segments[i - 1]
+            aborted = log.aborted.between(before.base_offset, segment.base_offset)
+            log.derived.note(file_name(before.base_offset, "txnindex"), AbortedTransactions.encode(aborted) or None)
+            log.derived.note(file_name(segment.base_offset, "snapshot"), log.producers.snapshot(segment.base_offset))
         for position, header in segment.walk(segment.index.floor(max(0, offset - segment.base_offset))):
             if header.base_offset < offset or header.producer_id < 0:
                 continue

@@ -49,7 +49,7 @@ async def enforce(log: Log, now_ms: int) -> int:
     """Removes what retention says; returns how many segments went."""
     until = expired_until(log, now_ms)
     below_start = len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
-    if log.failure is not None or not (until > log.start_offset or below_start):
+    if log.failure is not None or log.truncation is not None or not (until > log.start_offset or below_start):
         return 0
     if until > log.active.base_offset and not log.pending_count:
         try:
@@ -64,6 +64,8 @@ async def enforce(log: Log, now_ms: int) -> int:
 async def remove_before(log: Log, offset: int) -> int:
     """Moves the log's start to `offset`, durably, and removes the segments that are wholly below it."""
     async with log.moving_start:  # one after another: the last to be saved must be the furthest
+        if log.truncation is not None:
+            raise log.truncation.refusal
         try:
             await settle(log)  # or it would be carried out at the next start, in place of what is removed here
         except OSError as error:

@@ -40,6 +40,7 @@ class Segment:
         self.last_offset = base_offset - 1
         self.verified = (0, 0)
         self.created_ms = 0
+        self.restored_epoch = -1  # of the last batch, when the indexes were loaded
         self.stored_as: str | None = None  # the file's name, where it is not yet that of a segment
         self._index_interval_bytes = index_interval_bytes
         self._since_index_entry = index_interval_bytes + 1  # the first batch always gets an entry
@@ -169,6 +170,7 @@ class Segment:
                 elif position == indexed:
                     self._since_index_entry = header.size
                 self._note(header)
+                self.restored_epoch = header.leader_epoch
                 reached = position + header.size
         if reached < self.size:
             self._since_index_entry = self._index_interval_bytes + 1  # what is appended can be found behind the damage
@@ -188,6 +190,31 @@ class Segment:
         """Takes a segment that is followed by others as it is; nothing is read until somebody asks."""
         self.size = self._allocated = size
         self.last_offset = last_offset
+
+    def twin(self) -> Segment:
+        """The same segment with a handle and indexes of its own, for a thread."""
+        made = Segment(self.disk, self.folder, self.base_offset, index_interval_bytes=self._index_interval_bytes)
+        made.restore_sealed(self.size, self.last_offset)
+        made.created_ms = self.created_ms
+        if self._index is not None and self._times is not None:
+            made._index, made._times = self._index.before(2**32), self._times.up_to(2**32)
+        return made
+
+    def cut(self, size: int, end_offset: int) -> None:
+        """Takes only the first `size` bytes, which end before `end_offset`. The file is as it was."""
+        index, times = self.index, self.times
+        self.size = size
+        self.last_offset = max(end_offset, self.base_offset) - 1
+        self.verified = (0, 0)
+        self.first_timestamp = None
+        self._index = index.before(size)
+        self._times = times.up_to(self.last_offset - self.base_offset)
+        self._complete(self._index, self._times, ())
+
+    def shorten(self) -> None:
+        """The file ends where the segment does; durable when it is synced."""
+        self.file.truncate(self.size)
+        self._allocated = self.size
 
     def latest_timestamp(self) -> int:
         """The largest timestamp of a record in the segment, -1 if there is none."""

@@ -95,11 +95,15 @@ class Swap:
     begun: bool = False
 
 
-async def swap_in(log: Log, group: list[Segment], made: Segment) -> bool:
-    """Puts `made`, which is complete as a `.cleaned` file, in the place of the group; False if that has changed."""
+async def swap_in(log: Log, group: list[Segment], made: Segment, truncations: int) -> bool:
+    """Puts `made`, which is complete as a `.cleaned` file, in the place of the group; False if that has changed.
+
+    So it has if the log was truncated since `truncations` of them: a record may have been left out for the sake of a
+    newer one that is not there any more.
+    """
     file = SwapFile(log.world.disk, log.folder, group[0].base_offset, group[-1].base_offset)
-    if any(segment not in log.segments for segment in group):
-        await log.world.offload(file.withdraw)  # retention was here
+    if log.truncations != truncations or any(segment not in log.segments for segment in group):
+        await log.world.offload(file.withdraw)  # retention or a truncation was here
         return False
     log.swap = Swap(file, group, made)
     await to_its_end(_carry_out(log, log.swap))

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """Everything before `offset` is known to be on the disk, intact; it ends at `position` of segment `segment`."""
+    """Everything before `offset` is known to be on the disk, intact; it ends at `position` of segment `segment`.
+
+    `truncations`: how often the log had been truncated when this was true. See `points.py`.
+    """
 
     offset: int
     segment: int
     position: int
+    truncations: int = 0
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from waystation.errors import WaystationError
+from waystation.errors import NotLeader, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.topics.partition import Receipt
 
@@ -40,7 +40,7 @@ class Durability:
     def when_each_durable(self, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
         """Calls `told` once, when every receipt is durable or never will be: with the failures of those."""
         if self._commit.waits:
-            _EachWait(dict(enumerate(receipts)), told).check()
+            _EachWait(receipts, told).check()
         else:
             told({})
 
@@ -55,49 +55,61 @@ class Durability:
         self._commit.join()
 
 
+def _failure(receipt: Receipt, truncations: int, *, tried: bool) -> WaystationError | None:
+    """Why this never will be durable, or not soon; None: it may be. `tried`: a round has been meanwhile."""
+    partition = receipt.partition
+    if partition.truncations != truncations:
+        return NotLeader(
+            f"{partition.topic.name}-{partition.index} was truncated: what was written may not be there; ask its leader"
+        )
+    return partition.failure or (partition.stalled if tried else None)
+
+
 class _Wait:
-    __slots__ = ("_receipts", "_told")
+    __slots__ = ("_receipts", "_told", "_truncations")
 
     def __init__(self, receipts: list[Receipt], told: Told) -> None:
         self._receipts = receipts
+        self._truncations = [receipt.partition.truncations for receipt in receipts]
         self._told = told
 
     def check(self, round_over: asyncio.Future[None] | None = None) -> None:
-        waiting = [receipt for receipt in self._receipts if receipt.partition.durable_offset < receipt.offset]
-        if not waiting:
-            self._told(None)
-            return
-        for receipt in waiting:
-            partition = receipt.partition
-            failure = partition.failure or (partition.stalled if round_over is not None else None)
+        first: Receipt | None = None
+        for receipt, truncations in zip(self._receipts, self._truncations, strict=True):
+            failure = _failure(receipt, truncations, tried=round_over is not None)
+            if receipt.partition.durable_offset >= receipt.offset and not isinstance(failure, NotLeader):
+                continue
             if failure is not None:
                 self._told(failure)
                 return
-        self._receipts = waiting
-        waiting[0].partition.next_attempt().add_done_callback(self.check)
+            first = first or receipt
+        if first is None:
+            self._told(None)
+        else:
+            first.partition.next_attempt().add_done_callback(self.check)
 
 
 class _EachWait:
     __slots__ = ("_failures", "_told", "_waiting")
 
-    def __init__(self, receipts: dict[int, Receipt], told: Callable[[Failures], None]) -> None:
-        self._waiting = receipts
+    def __init__(self, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
+        self._waiting = [(number, receipt, receipt.partition.truncations) for number, receipt in enumerate(receipts)]
         self._told = told
         self._failures: Failures = {}
 
     def check(self, round_over: asyncio.Future[None] | None = None) -> None:
-        waiting: dict[int, Receipt] = {}
-        for number, receipt in self._waiting.items():
-            partition = receipt.partition
-            if partition.durable_offset >= receipt.offset:
+        waiting = []
+        for one in self._waiting:
+            number, receipt, truncations = one
+            failure = _failure(receipt, truncations, tried=round_over is not None)
+            if receipt.partition.durable_offset >= receipt.offset and not isinstance(failure, NotLeader):
                 continue
-            failure = partition.failure or (partition.stalled if round_over is not None else None)
             if failure is not None:
                 self._failures[number] = failure
             else:
-                waiting[number] = receipt
+                waiting.append(one)
         self._waiting = waiting
         if waiting:
-            next(iter(waiting.values())).partition.next_attempt().add_done_callback(self.check)
+            waiting[0][1].partition.next_attempt().add_done_callback(self.check)
         else:
             self._told(self._failures)

@@ -75,7 +75,8 @@ class Housekeeping:
         if changed:
             await self._world.offload(lambda: self._points.save(points, clean=False))
         for name, log in self._topics.logs():
-            log.saved_point = points.get(name, log.saved_point)
+            if name in points:
+                log.point_saved(points[name])
 
     async def retain(self) -> None:
         now = self._world.clock.now_ms()

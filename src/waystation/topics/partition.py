@@ -76,8 +76,8 @@ class Partition:
     # -- who leads --------------------------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """This broker takes what is published to the partition, and writes this epoch into it."""
-        self._log.epoch = epoch
+        """This broker takes what is published to the partition, and writes this epoch into it. Blocks."""
+        self._log.lead(epoch)
         self.append = self._log.append
 
     def follow(self, epoch: int) -> None:
@@ -133,6 +133,11 @@ class Partition:
     def next_attempt(self) -> asyncio.Future[None]:
         """Is done when what was appended until now has become durable, has failed, or was put off."""
         return self._commit.join(self._log)
+
+    @property
+    def truncations(self) -> int:
+        """How often its end was cut off: what was appended before may not be there, though offsets say it is."""
+        return self._log.truncations
 
     # -- what it is -------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from waystation.errors import (
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, open_log
+from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.topics.folders import TopicFolders
 from waystation.topics.partition import Partition, log_of
 from waystation.topics.unfinished_batches import UnfinishedBatches
@@ -296,6 +296,7 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
+        lead_alone(log, trust)
         partition = Partition(topic, index, log, self._unfinished, self._commit)
         partition.lead(log.epoch)  # a broker alone leads everything
         return partition
