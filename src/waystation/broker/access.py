@@ -1,8 +1,8 @@
 """`Access`: what a protocol's session holds of the broker, bound to a principal and a namespace.
 
-The rules of publishing are asked here, once for every protocol, before anything is stored:
+Every verb asks whether the principal may (`security/permissions.py`), before it has any effect. For publishing there is
+more, once for every protocol, before anything is stored:
 
-- may the principal write there (`security/permissions.py`);
 - is there room: while a resource alarm or a limit of the namespace is on, a publish is refused (ResourceAlarm). A
   protocol that holds its publishers back instead says `waits=True` and asks `alarm`. What such a client has sent before
   it was held back is stored;
@@ -17,16 +17,22 @@ here: it was admitted when it was published. On the loop's thread only; the face
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from waystation.errors import ResourceAlarm
 from waystation.log.batch import Header
 from waystation.log.log import Appended
 from waystation.message import Message
-from waystation.protocol import PublishAnswer, PutAnswer
+from waystation.protocol import Found, Peeked, PublishAnswer, PutAnswer, QueueInfo, RedriveAnswer, RoutingInfo
+from waystation.queues.feed import Deliver
+from waystation.queues.looking import PEEKED_BYTES
+from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
+from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult
+from waystation.routing.exchange import ExchangeSettings
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Published
@@ -109,6 +115,110 @@ class Access:
         self.count(len(taken), sum(len(message.payload) for message in taken))
         return answer
 
+    async def declare_queue(
+        self,
+        queue: str,
+        settings: QueueSettings | None = None,
+        *,
+        passive: bool = False,
+        alter: bool = False,
+        owner: str | None = None,
+    ) -> QueueInfo:
+        """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns."""
+        self._permissions.check(self.principal, "describe" if passive else "create", "queue", queue)
+        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, owner=owner)
+
+    async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages were deleted with it."""
+        self._permissions.check(self.principal, "delete", "queue", queue)
+        return await self._broker.queues.delete(queue, if_empty=if_empty, if_unused=if_unused)
+
+    async def purge_queue(self, queue: str) -> int:
+        """Deletes what is not in flight; returns how many messages that were."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return await self._broker.queues.purge(queue)
+
+    def describe_queue(self, queue: str) -> QueueInfo:
+        self._permissions.check(self.principal, "describe", "queue", queue)
+        return self._broker.queues.describe(queue)
+
+    def list_queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[QueueInfo]:
+        """In the order of their names, from behind `after` on."""
+        return self._broker.queues.list(prefix, after, limit)
+
+    def peek(
+        self, queue: str, count: int, after: int = -1, state: str = "any", max_bytes: int = PEEKED_BYTES
+    ) -> list[Peeked]:
+        """Messages as they are, oldest first: as many as have `max_bytes`, or one."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return self._broker.queues.peek(queue, count, after, state, max_bytes)
+
+    def find_queued(self, message_id: str, queue: str | None = None) -> Found | None:
+        """A message of a queue by its id: its own, or QUEUE#TAG."""
+        self._permissions.check(self.principal, "read", "queue", queue or "*")
+        return self._broker.queues.find(message_id, queue)
+
+    async def cancel(self, queue: str, message_id: str) -> bool:
+        """Deletes a message that is not in flight; False if there is none."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return await self._broker.queues.cancel(queue, message_id)
+
+    async def redrive(
+        self,
+        queue: str,
+        *,
+        to: str | None = None,
+        filter: str | None = None,
+        rate: float = 0.0,
+        limit: int = 0,
+        dry_run: bool = False,
+        message_ids: Sequence[str] = (),
+    ) -> RedriveAnswer:
+        """Moves dead letters back to where they came from, or to `to`."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return await self._broker.queues.redrive(
+            queue, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=message_ids
+        )
+
+    def consume(
+        self,
+        queue: str,
+        consumer: str,
+        deliver: Deliver,
+        *,
+        on_end: OnEnd,
+        prefetch: int = 0,
+        hold_ms: int | None = None,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+        owner: str | None = None,
+        priority: int = 0,
+    ) -> QueueFeed:
+        """A consumer of the queue; it gets messages with its first credit."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return self._broker.queues.open_feed(
+            queue,
+            consumer,
+            deliver,
+            on_end=on_end,
+            prefetch=prefetch,
+            hold_ms=hold_ms,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
+            owner=owner,
+            priority=priority,
+        )
+
+    def getter(self, queue: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False) -> Getter:
+        """A consumer that asks for messages."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return self._broker.queues.getter(queue, owner, hold_ms, auto_ack)
+
+    def open_reader(self, queue: str, consumer: str, *, on_end: OnEnd, owner: str | None = None) -> QueueReader:
+        """Who reads the queue alone and by entry numbers."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        return self._broker.queues.open_reader(queue, consumer, on_end=on_end, owner=owner)
+
     # -- topics -----------------------------------------------------------------------------------------------------
 
     async def ensure_topic(self, topic: str) -> Topic:
@@ -116,6 +226,23 @@ class Access:
         if topic not in self._broker.topics:
             self._permissions.check(self.principal, "create", "topic", topic)
         return await self._broker.messages.ensure(topic)
+
+    async def create_topic(
+        self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        """A new topic; `partitions` are `num.partitions` where they are not said."""
+        self._permissions.check(self.principal, "create", "topic", topic)
+        count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
+        return await self._broker.topics.create(topic, count, settings)
+
+    async def delete_topic(self, topic: str) -> None:
+        self._permissions.check(self.principal, "delete", "topic", topic)
+        await self._broker.topics.delete(topic)
+
+    async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
+        """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or in a named topic by its own id."""
+        self._permissions.check(self.principal, "read", "topic", topic or "*")
+        return await self._broker.messages.find(message_id, topic)
 
     def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool = True
@@ -162,6 +289,46 @@ class Access:
         answer = await self._broker.routing.publish(exchange, routing_key, messages, mandatory=mandatory)
         self.count(len(messages), sum(len(message.payload) for message in messages))
         return answer
+
+    async def declare_exchange(
+        self,
+        exchange: str,
+        kind: str = "direct",
+        alternate: str | None = None,
+        passive: bool = False,
+        *,
+        arguments: dict[str, Any] | None = None,
+    ) -> None:
+        """An exchange of this name, created if it is not there (`passive`: it has to be); durable when this returns."""
+        self._permissions.check(self.principal, "describe" if passive else "create", "exchange", exchange)
+        await self._broker.routing.declare_exchange(exchange, kind, alternate, passive, arguments=arguments)
+
+    async def delete_exchange(self, exchange: str, if_unused: bool = False) -> None:
+        self._permissions.check(self.principal, "delete", "exchange", exchange)
+        await self._broker.routing.delete_exchange(exchange, if_unused=if_unused)
+
+    async def bind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        """Messages of the exchange that match go to the target from now on."""
+        self._permissions.check(self.principal, "alter", "exchange", exchange)
+        await self._broker.routing.bind(exchange, target, key, arguments)
+
+    async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
+        """False if there is no such binding."""
+        self._permissions.check(self.principal, "alter", "exchange", exchange)
+        return await self._broker.routing.unbind(exchange, target, key, arguments)
+
+    def describe_exchange(self, exchange: str) -> ExchangeSettings:
+        self._permissions.check(self.principal, "describe", "exchange", exchange)
+        return self._broker.routing.describe(exchange)
+
+    def list_routing(self) -> RoutingInfo:
+        """All exchanges and bindings."""
+        return self._broker.routing.listing()
+
+    def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]:
+        """Where the message would go; nothing is sent."""
+        self._permissions.check(self.principal, "describe", "exchange", exchange)
+        return self._broker.routing.route(exchange, message, routing_key)
 
     # -- by protocols that route themselves, and meter what they have routed once (`count`) --------------------------
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from waystation.security.principals import Principal
 
-Operation = Literal["write", "create"]
+Operation = Literal["read", "write", "create", "delete", "alter", "describe"]
 Resource = Literal["topic", "queue", "exchange", "transactional-id"]
 
 

@@ -184,7 +184,7 @@ class Consumer:
             outcome = self._desk.holds.touch(touch.ack_ids, touch.hold_ms, now_ms, holder=self._holder)
         else:
             outcome = self._settle(action, value)
-        await self._desk.broker.durability.wait(*outcome.receipts)
+        await self._desk.access.durable(*outcome.receipts)
         check_any(outcome)
         return {"settled": outcome.settled, "unknown": outcome.unknown}
 

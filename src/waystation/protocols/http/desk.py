@@ -60,7 +60,7 @@ class Desk:
         self.meter = broker.meters.http
         self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
         self.holds = Holds(broker.world.random.below(2**32), self.meter)
-        self.takers = Takers(broker, self.holds)
+        self.takers = Takers(self.access, broker.world.clock, self.holds)
         self.live = LiveView(broker)
         self.openapi: bytes | None = None
         self.files = DashboardFiles()

@@ -78,7 +78,7 @@ class RouteOut(msgspec.Struct):
 
 
 def _one(desk: Desk, name: str) -> ExchangeOut:
-    settings = desk.broker.routing.describe(name)
+    settings = desk.access.describe_exchange(name)
     found = bindings_page(desk.broker, BindingsQuery(exchange=name))
     return ExchangeOut(name, settings.kind, settings.alternate, found.bindings, found.total)
 
@@ -89,13 +89,12 @@ async def list_exchanges(desk: Desk, call: Call[ExchangesQuery, Nothing]) -> Out
 
 async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
     name, wanted = call.path["exchange"], call.body or ExchangeIn()
-    routing = desk.broker.routing
     try:
-        routing.describe(name)
+        desk.access.describe_exchange(name)
         status = 200
     except NotFound:
         status = 201
-    await routing.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
+    await desk.access.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
     return json_reply(_one(desk, name), status)
 
 
@@ -104,7 +103,7 @@ async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
-    await desk.broker.routing.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
+    await desk.access.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
     return None
 
 
@@ -115,7 +114,7 @@ async def list_bindings(desk: Desk, call: Call[BindingsTerms, Nothing]) -> Outco
 
 async def bind(desk: Desk, call: Call[Nothing, Binding]) -> Outcome:
     said = call.body
-    await desk.broker.routing.bind(call.path["exchange"], said.target, said.key, said.arguments)
+    await desk.access.bind(call.path["exchange"], said.target, said.key, said.arguments)
     return said
 
 
@@ -125,7 +124,7 @@ async def unbind(desk: Desk, call: Call[UnbindQuery, Nothing]) -> Outcome:
     if not isinstance(arguments, dict):
         raise Invalid("arguments: have to be a JSON object")
     name = call.path["exchange"]
-    if await desk.broker.routing.unbind(name, asked.target, asked.key, arguments) is False:
+    if await desk.access.unbind(name, asked.target, asked.key, arguments) is False:
         raise NotFound(f"exchange {name!r} has no such binding to {asked.target!r}")
     return None
 
@@ -141,7 +140,7 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
 async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
     given = read_json(call.request.body)
     message = from_json_object(given.get("message", {"payload": ""}))
-    return RouteOut(desk.broker.routing.route(call.path["exchange"], message, call.body.routing_key))
+    return RouteOut(desk.access.route(call.path["exchange"], message, call.body.routing_key))
 
 
 ROUTES: tuple[AnyRoute, ...] = (

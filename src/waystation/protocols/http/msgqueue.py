@@ -117,7 +117,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
     check_message(message)
     desk.access.admit_queue(said.queue)
     if said.queue not in desk.broker.queues:
-        await desk.broker.queues.declare(said.queue)
+        await desk.access.declare_queue(said.queue)
     answer = await desk.access.put_durable(said.queue, [message])
     known = message.id if message.id is not None else f"{said.queue}#{answer.first}"
     return Enqueued("queued", known, said.queue, bool(answer.duplicates))
@@ -126,7 +126,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
 async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
     asked = call.query
     if asked.queue not in desk.broker.queues:
-        await desk.broker.queues.declare(asked.queue)  # whoever waits for the first message must not fail
+        await desk.access.declare_queue(asked.queue)  # whoever waits for the first message must not fail
     taken = await desk.takers.take(asked.queue, call.peer, count=1, wait_ms=_ms(asked.timeout))
     desk.delivered([delivered for delivered, _ in taken])
     if not taken:
@@ -151,13 +151,13 @@ async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
 
 async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
     settled = desk.holds.settle([call.body.ack_id], Verdict.ACK)
-    await desk.broker.durability.wait(*settled.receipts)
+    await desk.access.durable(*settled.receipts)
     check_any(settled)
     return Acked(True)
 
 
 async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    info = desk.broker.queues.describe(call.path["queue"])
+    info = desk.access.describe_queue(call.path["queue"])
     return QueueStats(info.queue, info.ready + info.parked + info.held, info.held, info.ready, info.parked)
 
 

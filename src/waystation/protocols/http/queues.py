@@ -104,7 +104,7 @@ async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcom
     if call.body is not None and call.body.exclusive:
         raise Invalid("exclusive: such a queue goes with its connection, and a request by HTTP has none to go with")
     there = name in desk.broker.queues
-    await desk.broker.queues.declare(name, call.body, alter=call.query.alter)
+    await desk.access.declare_queue(name, call.body, alter=call.query.alter)
     return json_reply(queue_view(desk.broker, name), 200 if there else 201)
 
 
@@ -119,12 +119,12 @@ async def list_consumers(desk: Desk, call: Call[ConsumersTerms, Nothing]) -> Out
 
 async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
     asked = call.query
-    count = await desk.broker.queues.delete(call.path["queue"], if_empty=asked.if_empty, if_unused=asked.if_unused)
+    count = await desk.access.delete_queue(call.path["queue"], if_empty=asked.if_empty, if_unused=asked.if_unused)
     return Count(count)
 
 
 async def purge(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Count(await desk.broker.queues.purge(call.path["queue"]))
+    return Count(await desk.access.purge_queue(call.path["queue"]))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
     shown: list[dict[str, Any]] = []
     after, size = asked.after, 0
     while len(shown) < asked.count and size < PEEKED_BYTES:
-        found = desk.broker.queues.peek(queue, asked.count - len(shown), after, asked.state, STEP_BYTES)
+        found = desk.access.peek(queue, asked.count - len(shown), after, asked.state, STEP_BYTES)
         if not found:
             break
         shown += [peeked_out(one, queue) for one in found]
@@ -198,7 +198,7 @@ def found_out(found: Found) -> dict[str, Any]:
 
 async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     queue, message_id = call.path["queue"], call.path["id"]
-    found = desk.broker.queues.find(message_id, queue)
+    found = desk.access.find_queued(message_id, queue)
     if found is None:
         raise NotFound(f"queue {queue!r} has no message {message_id!r}")
     return found_out(found)
@@ -206,9 +206,9 @@ async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     queue, message_id = call.path["queue"], call.path["id"]
-    if await desk.broker.queues.cancel(queue, message_id):
+    if await desk.access.cancel(queue, message_id):
         return None
-    if desk.broker.queues.find(message_id, queue) is not None:
+    if desk.access.find_queued(message_id, queue) is not None:
         raise Conflict(f"message {message_id!r} is held by a consumer and cannot be cancelled now")
     raise NotFound(f"queue {queue!r} has no message {message_id!r}")
 
@@ -216,7 +216,7 @@ async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
     queue, asked = call.path["queue"], call.query
     consumer = Consumer(desk, queue, acks=not asked.auto_ack, credit=asked.credit)
-    feed = desk.broker.queues.open_feed(
+    feed = desk.access.consume(
         queue,
         call.peer.name,
         consumer.deliver,
@@ -226,7 +226,7 @@ async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
         auto_ack=asked.auto_ack,
         exclusive=asked.exclusive,
     )
-    hold_ms = asked.hold_ms or desk.broker.queues.describe(queue).settings.hold_ms
+    hold_ms = asked.hold_ms or desk.access.describe_queue(queue).settings.hold_ms
     consumer.attach(feed, f"queue:{queue}", hold_ms)
     return Stream(consumer)
 

@@ -27,7 +27,7 @@ def _place(path: dict[str, str]) -> str | None:
 
 
 async def _answer(desk: Desk, settled: Settled) -> Outcome:
-    await desk.broker.durability.wait(*settled.receipts)
+    await desk.access.durable(*settled.receipts)
     check_any(settled)
     return SettleOut(settled.settled, settled.unknown)
 

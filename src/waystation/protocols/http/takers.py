@@ -16,8 +16,9 @@ from waystation.queues.feed import Verdict
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
     from waystation.queues.shard.queue_feed import Getter
+    from waystation.world.clock import Clock
 
 OWNER = "http"
 TAKEN_AT_ONCE = 16
@@ -30,8 +31,9 @@ ANSWER_BYTES = 8 * 1024 * 1024
 class Takers:
     """One per door."""
 
-    def __init__(self, broker: Broker, holds: Holds) -> None:
-        self._broker = broker
+    def __init__(self, access: Access, clock: Clock, holds: Holds) -> None:
+        self._access = access
+        self._clock = clock
         self._holds = holds
         self._by_queue: dict[str, tuple[Getter, Holder]] = {}
 
@@ -50,11 +52,11 @@ class Takers:
             getter.settle(Verdict.RELEASE, runs)
             return []
         if taken and auto_ack:
-            await self._broker.durability.wait(getter.settle(Verdict.ACK, runs).receipt)
+            await self._access.durable(getter.settle(Verdict.ACK, runs).receipt)
             return [(delivered, to_json_object(delivered, queue)) for delivered in taken]
         if taken and hold_ms is not None:
             getter.touch(runs, hold_ms)
-        now_ms = monotonic_ms(self._broker.world.clock)
+        now_ms = monotonic_ms(self._clock)
         shown = []
         for delivered in taken:
             found = to_json_object(delivered, queue)
@@ -80,15 +82,15 @@ class Takers:
             return known
         if known is not None:
             self._holds.drop(known[1])
-        getter = self._broker.queues.getter(queue, OWNER)
+        getter = self._access.getter(queue, OWNER)
         getter.portion_bytes = PORTION_BYTES
-        holder = self._holds.add(f"queue:{queue}", getter, self._broker.queues.describe(queue).settings.hold_ms)
+        holder = self._holds.add(f"queue:{queue}", getter, self._access.describe_queue(queue).settings.hold_ms)
         self._by_queue[queue] = (getter, holder)
         return getter, holder
 
     def sweep(self) -> None:
         """Closes getters that nobody needs."""
-        empty = set(self._holds.sweep(monotonic_ms(self._broker.world.clock)))
+        empty = set(self._holds.sweep(monotonic_ms(self._clock)))
         for queue, (getter, holder) in list(self._by_queue.items()):
             if getter.closed or (holder in empty and not holder.users):
                 self._holds.drop(holder)

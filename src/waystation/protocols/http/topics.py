@@ -99,13 +99,11 @@ async def list_topics(desk: Desk, call: Call[TopicsQuery, Nothing]) -> Outcome:
 
 async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
     name, wanted = call.path["topic"], call.body or TopicIn()
-    topics = desk.broker.topics
-    partitions = wanted.partitions or desk.broker.settings.integer("num.partitions")
     status = 201
     try:
-        await topics.create(name, partitions, wanted.settings)
+        await desk.access.create_topic(name, wanted.partitions or None, wanted.settings)
     except AlreadyExists:
-        there = topics.get(name)
+        there = desk.broker.topics.get(name)
         if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):
             raise Conflict(
                 f"topic {name!r} is there with {len(there.partitions)} partitions; PATCH changes it"
@@ -132,7 +130,7 @@ async def offsets(desk: Desk, call: Call[StartQuery, Nothing]) -> Outcome:
 
 async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     topic_of(desk.broker, call.path["topic"])  # NotFound with near matches
-    await desk.broker.topics.delete(call.path["topic"])
+    await desk.access.delete_topic(call.path["topic"])
     return None
 
 
@@ -210,7 +208,7 @@ async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     message_id = call.path["id"]
-    found = desk.broker.queues.find(message_id) or await desk.broker.messages.find(message_id)
+    found = desk.access.find_queued(message_id) or await desk.access.find_stored(message_id)
     if found is None:
         raise NotFound(f"there is no message {message_id!r}; one with an id of its own in a topic is found there alone")
     return found_out(found)

@@ -44,7 +44,7 @@ def consume(session: Session, command: Consume) -> None:
     consumer = session.new_consumer(command.consumer, command.queue)
     consumer.prefetch, consumer.acks = command.prefetch, not command.auto_ack
     try:
-        consumer.feed = session.broker.queues.open_feed(
+        consumer.feed = session.access.consume(
             command.queue,
             f"{session.name}/{command.consumer}",
             lambda messages: session.delivered(consumer, messages),
@@ -224,7 +224,7 @@ def _getter(session: Session, command: Get) -> Consumer:
         _forget(session, consumer)
     if len(session.getters) >= MAX_GETTERS:
         raise Invalid(f"queue: this connection gets from {MAX_GETTERS} queues already; open another one")
-    feed = session.broker.queues.getter(command.queue, session.name, command.hold_ms, command.auto_ack)
+    feed = session.access.getter(command.queue, session.name, command.hold_ms, command.auto_ack)
     consumer = Consumer(-session.next_number(), command.queue)
     consumer.acks = not command.auto_ack
     consumer.feed = feed

@@ -27,7 +27,7 @@ MAX_READ = 4_096
 def open_reader(session: Session, command: OpenReader) -> ReaderAnswer:
     consumer = session.new_consumer(command.consumer, command.queue)
     try:
-        consumer.feed = reader = session.broker.queues.open_reader(
+        consumer.feed = reader = session.access.open_reader(
             command.queue,
             f"{session.name}/{command.consumer}",
             on_end=lambda error: session.feed_ended(consumer, error),

@@ -106,47 +106,47 @@ def stats(session: Session, command: Stats) -> dict[str, Any]:
 
 
 def declare_queue(session: Session, command: DeclareQueue) -> Awaitable[QueueInfo]:
-    return session.broker.queues.declare(
+    return session.access.declare_queue(
         command.queue, command.settings, passive=command.passive, alter=command.alter, owner=session.name
     )
 
 
 def delete_queue(session: Session, command: DeleteQueue) -> Awaitable[int]:
-    return session.broker.queues.delete(command.queue, if_empty=command.if_empty, if_unused=command.if_unused)
+    return session.access.delete_queue(command.queue, if_empty=command.if_empty, if_unused=command.if_unused)
 
 
 def purge_queue(session: Session, command: PurgeQueue) -> Awaitable[int]:
-    return session.broker.queues.purge(command.queue)
+    return session.access.purge_queue(command.queue)
 
 
 def describe_queue(session: Session, command: DescribeQueue) -> QueueInfo:
-    return session.broker.queues.describe(command.queue)
+    return session.access.describe_queue(command.queue)
 
 
 def list_queues(session: Session, command: ListQueues) -> list[QueueInfo]:
     limit = _between("limit", command.limit, MAX_LISTED)
-    return session.broker.queues.list(command.prefix, command.after, limit)
+    return session.access.list_queues(command.prefix, command.after, limit)
 
 
 def peek(session: Session, command: Peek) -> list[Peeked]:
     count = _between("count", command.count, MAX_PEEKED)
-    return session.broker.queues.peek(command.queue, count, command.after, command.state, session.answer_bytes)
+    return session.access.peek(command.queue, count, command.after, command.state, session.answer_bytes)
 
 
 async def find(session: Session, command: Find) -> Found | None:
-    broker = session.broker
+    access = session.access
     if command.queue is not None:
-        return broker.queues.find(command.message_id, command.queue)
-    found = broker.queues.find(command.message_id) if command.topic is None else None
-    return found or await broker.messages.find(command.message_id, command.topic)
+        return access.find_queued(command.message_id, command.queue)
+    found = access.find_queued(command.message_id) if command.topic is None else None
+    return found or await access.find_stored(command.message_id, command.topic)
 
 
 def cancel(session: Session, command: Cancel) -> Awaitable[bool]:
-    return session.broker.queues.cancel(command.queue, command.message_id)
+    return session.access.cancel(command.queue, command.message_id)
 
 
 def redrive(session: Session, command: Redrive) -> Awaitable[RedriveAnswer]:
-    return session.broker.queues.redrive(
+    return session.access.redrive(
         command.queue,
         to=command.to,
         filter=command.filter,
@@ -161,16 +161,12 @@ def redrive(session: Session, command: Redrive) -> Awaitable[RedriveAnswer]:
 
 
 async def create_topic(session: Session, command: CreateTopic) -> TopicInfo:
-    broker = session.broker
-    partitions = command.partitions
-    if partitions is None:
-        partitions = broker.settings.integer("num.partitions")
-    await broker.topics.create(command.topic, partitions, command.settings)
-    return overview.topic_info(broker, command.topic)
+    await session.access.create_topic(command.topic, command.partitions, command.settings)
+    return overview.topic_info(session.broker, command.topic)
 
 
 def delete_topic(session: Session, command: DeleteTopic) -> Awaitable[None]:
-    return session.broker.topics.delete(command.topic)
+    return session.access.delete_topic(command.topic)
 
 
 def describe_topic(session: Session, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
@@ -189,29 +185,29 @@ def list_topics(session: Session, command: ListTopics) -> list[TopicInfo]:
 
 
 def declare_exchange(session: Session, command: DeclareExchange) -> Awaitable[None]:
-    return session.broker.routing.declare_exchange(
+    return session.access.declare_exchange(
         command.exchange, command.kind, command.alternate, command.passive, arguments=command.arguments
     )
 
 
 def delete_exchange(session: Session, command: DeleteExchange) -> Awaitable[None]:
-    return session.broker.routing.delete_exchange(command.exchange, if_unused=command.if_unused)
+    return session.access.delete_exchange(command.exchange, if_unused=command.if_unused)
 
 
 def bind(session: Session, command: Bind) -> Awaitable[None]:
-    return session.broker.routing.bind(command.exchange, command.target, command.key, command.arguments)
+    return session.access.bind(command.exchange, command.target, command.key, command.arguments)
 
 
 async def unbind(session: Session, command: Unbind) -> None:
-    await session.broker.routing.unbind(command.exchange, command.target, command.key, command.arguments)
+    await session.access.unbind(command.exchange, command.target, command.key, command.arguments)
 
 
 def list_routing(session: Session, command: ListRouting) -> RoutingInfo:
-    return session.broker.routing.listing()
+    return session.access.list_routing()
 
 
 def route(session: Session, command: Route) -> list[str]:
-    return session.broker.routing.route(command.exchange, command.message, command.routing_key)
+    return session.access.route(command.exchange, command.message, command.routing_key)
 
 
 def reply(session: Session, command: Reply) -> bool:
