@@ -24,6 +24,9 @@ MAX_HORIZON_MS = 100 * 365 * 24 * 3600 * 1000
 LATEST_MS = 2**60
 """The last moment that there is: beyond it, times do not fit where they are stored."""
 
+Run = tuple[int, int]
+"""Neighbours, of a queue's entries or a log's offsets: the first, and how many."""
+
 
 class Priority(IntEnum):
     """Names for some of the everyday priorities, 0 to 9. A message that says nothing has 0 and comes last."""

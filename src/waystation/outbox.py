@@ -51,7 +51,7 @@ class Cursor(Protocol):
     def close(self) -> object: ...
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """A DB-API connection."""
 
     def cursor(self) -> Any: ...
@@ -77,7 +77,7 @@ _POSTGRES = _Dialect(
 )
 
 
-def _dialect(connection: Connection) -> _Dialect:
+def _dialect(connection: DatabaseConnection) -> _Dialect:
     """By its cursor's class: a connection is often wrapped (pools, tracing), a cursor seldom."""
     cursor = connection.cursor()
     cursor.close()
@@ -93,23 +93,25 @@ class Outbox:
         self.name = name
         self.table = table
 
-    def create_table(self, connection: Connection) -> None:
+    def create_table(self, connection: DatabaseConnection) -> None:
         """Makes the table unless it is there; you commit."""
         self._execute(connection, _dialect(connection).create.format(table=self.table))
 
-    def publish(self, connection: Connection, topic: str, value: Value, **options: Unpack[MessageOptions]) -> None:
+    def publish(
+        self, connection: DatabaseConnection, topic: str, value: Value, **options: Unpack[MessageOptions]
+    ) -> None:
         """A message for a topic, as `Client.publish` takes it, in the connection's present transaction."""
         self._add(connection, TOPIC + topic, make_message(value, options))
 
-    def put(self, connection: Connection, queue: str, value: Value, **options: Unpack[MessageOptions]) -> None:
+    def put(self, connection: DatabaseConnection, queue: str, value: Value, **options: Unpack[MessageOptions]) -> None:
         """A message for a queue, as `Queue.put` takes it, in the connection's present transaction."""
         self._add(connection, QUEUE + queue, make_message(value, options))
 
-    def waiting(self, connection: Connection) -> int:
+    def waiting(self, connection: DatabaseConnection) -> int:
         """How many rows wait for the relay, as this connection sees it."""
         return int(self._select(connection, f"SELECT count(*) FROM {self.table}")[0][0])
 
-    def _add(self, connection: Connection, target: str, message: Message) -> None:
+    def _add(self, connection: DatabaseConnection, target: str, message: Message) -> None:
         mark = _dialect(connection).mark
         self._execute(
             connection,
@@ -117,7 +119,7 @@ class Outbox:
             (target, msgspec.msgpack.encode(message)),
         )
 
-    def next_rows(self, connection: Connection, limit: int) -> list[tuple[int, str, Message]]:
+    def next_rows(self, connection: DatabaseConnection, limit: int) -> list[tuple[int, str, Message]]:
         """The oldest rows: number, target, message. For the relay."""
         mark = _dialect(connection).mark
         rows = self._select(
@@ -125,7 +127,7 @@ class Outbox:
         )
         return [(int(number), target, _decode(bytes(content))) for number, target, content in rows]
 
-    def delete(self, connection: Connection, numbers: Sequence[int]) -> None:
+    def delete(self, connection: DatabaseConnection, numbers: Sequence[int]) -> None:
         """Rows that were published. For the relay."""
         mark = _dialect(connection).mark
         for start in range(0, len(numbers), BATCH):
@@ -134,7 +136,7 @@ class Outbox:
             self._execute(connection, f"DELETE FROM {self.table} WHERE id IN ({marks})", part)
 
     @staticmethod
-    def _execute(connection: Connection, statement: str, parameters: Sequence[Any] = ()) -> None:
+    def _execute(connection: DatabaseConnection, statement: str, parameters: Sequence[Any] = ()) -> None:
         cursor: Cursor = connection.cursor()
         try:
             cursor.execute(statement, tuple(parameters))
@@ -142,7 +144,7 @@ class Outbox:
             cursor.close()
 
     @staticmethod
-    def _select(connection: Connection, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    def _select(connection: DatabaseConnection, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         cursor: Cursor = connection.cursor()
         try:
             cursor.execute(statement, tuple(parameters))
@@ -165,7 +167,7 @@ class Relay:
     def __init__(
         self,
         outbox: Outbox,
-        connect: Callable[[], Connection],
+        connect: Callable[[], DatabaseConnection],
         client: Client,
         *,
         every: float = 0.2,
@@ -221,7 +223,7 @@ class Relay:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        connection: Connection | None = None
+        connection: DatabaseConnection | None = None
         pause = self._every
         while not self._stopping:
             try:
@@ -240,18 +242,18 @@ class Relay:
         if connection is not None:
             _quietly(connection.close)
 
-    def _drain(self, connection: Connection) -> int:
+    def _drain(self, connection: DatabaseConnection) -> int:
         count = 0
         while not self._stopping and self._rows(connection, 1):
             count += self._carry(connection)
         return count
 
-    def _rows(self, connection: Connection, limit: int) -> list[tuple[int, str, Message]]:
+    def _rows(self, connection: DatabaseConnection, limit: int) -> list[tuple[int, str, Message]]:
         rows = self.outbox.next_rows(connection, limit)
         connection.rollback()  # ends the reading transaction: rows are looked at, not locked
         return rows
 
-    def _carry(self, connection: Connection) -> int:
+    def _carry(self, connection: DatabaseConnection) -> int:
         """Publishes one batch. Rows are read after the transaction has begun: whoever else was at work is fenced off by
         then, and what it has published is known by its notes."""
         notes = self._client.queue(self._notes)
@@ -275,7 +277,7 @@ class Relay:
         notes.cancel(note_id)
         return len(rows)
 
-    def _finish_others(self, connection: Connection, notes: Queue) -> None:
+    def _finish_others(self, connection: DatabaseConnection, notes: Queue) -> None:
         """Deletes the rows that were published by one that died, or was fenced off, before it could."""
         while left := notes.peek(100, state="ready"):
             for note in left:

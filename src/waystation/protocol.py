@@ -15,14 +15,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.message import Delivered, Message
+from waystation.message import Delivered, Message, Run
 from waystation.queues.settings import QueueSettings
 
 MAGIC = b"\xd7WS1"
 VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-
-Run = tuple[int, int]
 
 
 class Command(msgspec.Struct, tag_field="action", kw_only=True, omit_defaults=True, gc=False):

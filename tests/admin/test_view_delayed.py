@@ -10,8 +10,8 @@ import pytest
 from tests.broker.queue_kit import HOUR_MS, Machine, on_a_machine
 from waystation.admin.view_delayed import (
     SLICE,
+    DelayedPlace,
     DelayedQuery,
-    Place,
     cancel_delayed,
     delayed_view,
     first_parked,
@@ -24,10 +24,10 @@ from waystation.queues.ledger.ledger import Ledger
 START = 1_700_000_000_000
 
 
-def read_all(ledger: Ledger, count: int) -> list[Place]:
-    async def work() -> list[Place]:
-        found: list[Place] = []
-        after: Place = (0, -1)
+def read_all(ledger: Ledger, count: int) -> list[DelayedPlace]:
+    async def work() -> list[DelayedPlace]:
+        found: list[DelayedPlace] = []
+        after: DelayedPlace = (0, -1)
         while page := await first_parked(ledger, after, count):
             assert len(page) <= count
             found += page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.toml_places import Path, Place, find_places
+from waystation.cli.toml_places import Path, TomlPlace, find_places
 
 DOCUMENT = '''# a comment with = and [brackets]
 top = "a # b" # "x"
@@ -57,11 +57,11 @@ def test_the_places_in_a_document_with_everything() -> None:
     places = find_places(DOCUMENT)
     assert set(places) == set(key_paths(tomllib.loads(DOCUMENT)))
     lines = DOCUMENT.split("\n")
-    assert places["top",] == Place(2, 1)
-    assert places["a", "b", "c d"] == Place(4, 1)
+    assert places["top",] == TomlPlace(2, 1)
+    assert places["a", "b", "c d"] == TomlPlace(4, 1)
     assert lines[places["many", 0, "y", "z"].line - 1][places["many", 0, "y", "z"].column - 1 :].startswith("y.z")
     assert lines[places["list", 1, "below", "three"].line - 1] == "three = 3"
-    assert places["table", "sub.table"] == Place(lines.index('[table."sub.table"] # here') + 1, 2)
+    assert places["table", "sub.table"] == TomlPlace(lines.index('[table."sub.table"] # here') + 1, 2)
 
 
 # -- any document ------------------------------------------------------------------------------------------------------

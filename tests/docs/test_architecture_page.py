@@ -101,7 +101,7 @@ def test_files_and_functions_exist() -> None:
 
 def test_what_does_not_exist_is_found() -> None:
     wrong = ["log/nowhere.py", "log/log.py:Log.no_such_function", "log/nowhere.py:Log.append"]
-    right = ["log/log.py", "log/log.py:Log.append", "protocols/kafka/connection.py:Connection._slot.answer"]
+    right = ["log/log.py", "log/log.py:Log.append", "protocols/kafka/connection.py:KafkaConnection._slot.answer"]
     assert missing("\n".join(f"`{span}`" for span in chain(wrong, right))) == wrong
 
 

@@ -14,7 +14,7 @@ from waystation.errors import InvalidSetting
 from waystation.log import batch as batches
 from waystation.log.compression import CODEC_NAMES
 from waystation.message import Delivered, Message
-from waystation.observe.spans import Attributes, Place, Span
+from waystation.observe.spans import Attributes, Span, TracedPlace
 from waystation.observe.traceparent import Parent, read_parent
 from waystation.observe.tracing import MOST_AT_ONCE, MOST_PER_S, Tracing
 from waystation.topics.record_tracing import traced_from, traced_in
@@ -22,7 +22,7 @@ from waystation.world import real_world
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
-QUEUE = Place("queue", "jobs", "native", "worker")
+QUEUE = TracedPlace("queue", "jobs", "native", "worker")
 
 
 class Recorded:

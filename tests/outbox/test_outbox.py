@@ -16,7 +16,7 @@ from tests.support.postgres import Postgres, need
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.errors import Invalid
-from waystation.outbox import Connection, Outbox, Relay
+from waystation.outbox import DatabaseConnection, Outbox, Relay
 
 Connect = Callable[[], Any]
 
@@ -129,7 +129,7 @@ def test_a_relay_that_dies_at_any_moment_publishes_nothing_twice(
     fill(outbox, connect, range(6))
     left = [calls]
 
-    def dying() -> Connection:
+    def dying() -> DatabaseConnection:
         connection: Any = Dying(connect(), left)
         return connection  # type: ignore[no-any-return]
 

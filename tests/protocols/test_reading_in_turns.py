@@ -17,10 +17,10 @@ from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.protocol import MAGIC
 from waystation.protocols.budget import FEW_BYTES, Budgets
-from waystation.protocols.kafka.connection import Connection as KafkaConnection
+from waystation.protocols.kafka.connection import KafkaConnection as KafkaConnection
 from waystation.protocols.kafka.server import KafkaDoor
 from waystation.protocols.native.binary import BinaryTalk
-from waystation.protocols.native.connection import Connection as NativeConnection
+from waystation.protocols.native.connection import NativeConnection as NativeConnection
 
 LARGE = 8 * 1024 * 1024
 FIRST = 2 * 1024 * 1024 + 100

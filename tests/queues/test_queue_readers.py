@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Invalid, StorageFailed, WaystationError
+from waystation.message import Run
 from waystation.protocol import EntriesAnswer
 from waystation.queues.feed import Verdict
-from waystation.queues.ledger.runs import Run, common, runs_of, without
+from waystation.queues.ledger.runs import common, runs_of, without
 from waystation.queues.looking import read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_reader import QueueReader

@@ -18,7 +18,7 @@ from tests.protocols.amqp.kit import HEADER, method, publish
 from tests.simulation.promises import expect
 from waystation.broker.broker import Broker
 from waystation.protocols.amqp.room import Room
-from waystation.protocols.amqp.session import Session
+from waystation.protocols.amqp.session import AmqpSession
 
 QUEUES = ("one", "two", "three")
 FANOUT = "everywhere"
@@ -38,7 +38,7 @@ class SimConnection:
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
         self._flushing = False
-        self.session = Session(broker, self, name, [], Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes))
+        self.session = AmqpSession(broker, self, name, [], Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes))
 
     # -- what the session asks ----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOKED_AT_ONCE = 200
 """Partitions that are looked up by time before others have their turn: each may read from the disk."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class Reset(msgspec.Struct, kw_only=True):
@@ -130,14 +130,14 @@ def _refuse_members(broker: ManagedBroker, name: str) -> None:
         )
 
 
-def _positions(broker: ManagedBroker, name: str) -> dict[Place, int]:
+def _positions(broker: ManagedBroker, name: str) -> dict[TopicPartition, int]:
     if name in broker.shared:
         offsets = broker.shared_admin.offsets(name)
         return {(one.topic, one.partition): one.start for one in offsets if one.start >= 0}
     return {(one.topic, one.partition): one.offset for one in broker.groups.fetch_offsets(name) if one.offset >= 0}
 
 
-def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[Place, int]) -> list[Place]:
+def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     if query.topic is None:
         if query.partitions is not None:
             raise Invalid("partitions: say of which topic")
@@ -158,13 +158,13 @@ def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[Place, int
     return [(query.topic, index) for index in wanted]
 
 
-def _exists(broker: ManagedBroker, place: Place) -> bool:
+def _exists(broker: ManagedBroker, place: TopicPartition) -> bool:
     topic = broker.topics.find(place[0])
     return topic is not None and place[1] < len(topic.partitions)
 
 
-async def _resolved(broker: ManagedBroker, start: Start, places: list[Place]) -> dict[Place, int]:
-    found: dict[Place, int] = {}
+async def _resolved(broker: ManagedBroker, start: Start, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
     for count, (topic, index) in enumerate(places, 1):
         found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index))
         if not count % LOOKED_AT_ONCE:

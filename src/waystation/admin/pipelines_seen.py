@@ -21,7 +21,7 @@ from waystation.errors import OffsetOutOfRange, WaystationError
 from waystation.message import Delivered
 from waystation.observe.pipeline_state import CONTROL, TOPIC, PipelineState, SinkState
 from waystation.topics.crossing import TOMBSTONE
-from waystation.topics.reading import Place
+from waystation.topics.reading import ReadPosition
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -65,7 +65,7 @@ class PipelinesSeen:
         self._broker = broker
         self._seen: dict[str, _Seen] = {}  # the one heard of last comes last
         self._topic: Topic | None = None
-        self._places: list[Place] = []
+        self._places: list[ReadPosition] = []
         self._started = False
         self._scheduled = False
         self._caught_up = asyncio.Event()
@@ -119,7 +119,7 @@ class PipelinesSeen:
             self._topic = topic
         if topic is not None:
             for partition in topic.partitions[len(self._places) :]:
-                place = Place(self._broker.readers.of(partition), partition.start_offset)
+                place = ReadPosition(self._broker.readers.of(partition), partition.start_offset)
                 place.reader.listen(self._soon)
                 self._places.append(place)
         self._soon()

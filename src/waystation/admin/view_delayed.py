@@ -45,7 +45,7 @@ AT_ONCE = 1_000
 MAX_WORK_S = 0.1
 NUMBER_DIGITS = 20
 
-Place = tuple[int, int]
+DelayedPlace = tuple[int, int]
 """(when it is due, its tag): what the messages are ordered by."""
 
 
@@ -146,7 +146,7 @@ async def _of_queue(broker: ManagedBroker, shard: Shard, queue: Queue, query: De
     return DelayedList(shown, [], 0, _written(places[query.limit - 1]) if more else None, ledger.parked)
 
 
-async def first_parked(ledger: Ledger, after: Place, count: int) -> list[Place]:
+async def first_parked(ledger: Ledger, after: DelayedPlace, count: int) -> list[DelayedPlace]:
     """The first `count` that are parked, behind a place, in order. In slices: others have their turn in between."""
     best: list[int] = []
     from_ms: int | None = after[0]
@@ -166,7 +166,7 @@ async def first_parked(ledger: Ledger, after: Place, count: int) -> list[Place]:
     return [_place(number) for number in best]
 
 
-def _candidates(part: Part, at: int, after: Place, before: Place | None) -> list[int]:
+def _candidates(part: Part, at: int, after: DelayedPlace, before: DelayedPlace | None) -> list[int]:
     """A slice of a part, between two places: as numbers that are in the order of places, quicker to sort than those."""
     rows, low = part.rows[at : at + SLICE], part.number_of(*after)
     start, shift, mask = part.start_ms << ENTRY_BITS, part.shift, part.mask
@@ -189,17 +189,19 @@ def _merged(ledger: Ledger, best: list[int], some: list[int], count: int) -> lis
     return sorted({*best, *found})[:count] if found else best
 
 
-def _place(number: int) -> Place:
+def _place(number: int) -> DelayedPlace:
     return number >> ENTRY_BITS, number & ENTRY_MASK
 
 
-async def _opened(broker: ManagedBroker, shard: Shard, queue: Queue, places: Sequence[Place]) -> list[DelayedOut]:
+async def _opened(
+    broker: ManagedBroker, shard: Shard, queue: Queue, places: Sequence[DelayedPlace]
+) -> list[DelayedOut]:
     """The messages at some places, in the order of the places; those that have gone since, or that the disk does not
     give, are left out."""
     due = {entry: due_ms for due_ms, entry in places}
     ledger = queue.open_ledger()
     pace = Pace(broker.world.clock)
-    found: dict[Place, DelayedOut] = {}
+    found: dict[DelayedPlace, DelayedOut] = {}
     for entry, taken_ms, message in shard.look_at(queue, due):
         found[due[entry], entry] = _shown(queue.name, ledger, due[entry], entry, taken_ms, message)
         await pace.breathe()
@@ -293,11 +295,11 @@ def _with_id(broker: ManagedBroker, message_id: str) -> Iterator[tuple[Shard, Qu
 # -- places as text ----------------------------------------------------------------------------------------------------
 
 
-def _written(place: Place) -> str:
+def _written(place: DelayedPlace) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def _read_after(text: str) -> Place:
+def _read_after(text: str) -> DelayedPlace:
     if not text:
         return 0, -1
     due, dash, tag = text.partition("-")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from waystation.cli.options import DOORS, OPTIONS, Option, door_address, nearest
-from waystation.cli.toml_places import Path, Place, find_places
+from waystation.cli.toml_places import Path, TomlPlace, find_places
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from waystation.errors import Invalid
 
@@ -114,7 +114,7 @@ def _syntax(path: str, text: str, said: str) -> Mistake:
 class _Checker:
     """Takes the values of a file one by one; a wrong one is a mistake, and the next is looked at."""
 
-    def __init__(self, config: ConfigFile, places: Mapping[Path, Place]) -> None:
+    def __init__(self, config: ConfigFile, places: Mapping[Path, TomlPlace]) -> None:
         self._config = config
         self._places = places
 
@@ -144,9 +144,9 @@ class _Checker:
             try:
                 door_address(door, given.text, f'{door} = "{given.text}"', insecure=insecure)
             except Invalid as error:
-                self._mistake(Place(given.line, 1), str(error))
+                self._mistake(TomlPlace(given.line, 1), str(error))
 
-    def _mistake(self, place: Place, text: str) -> None:
+    def _mistake(self, place: TomlPlace, text: str) -> None:
         self._config.mistakes.append(Mistake(self._config.path, place.line, place.column, text))
 
 

@@ -20,7 +20,7 @@ from waystation.cli.template import DEFAULT, compile_template
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
-    from waystation.client.records.offsets import Place
+    from waystation.client.records.offsets import TopicPartition
     from waystation.client.records.reading import IncomingRecord
     from waystation.client.sync.client import Client
 
@@ -67,7 +67,7 @@ class _Source(Protocol):
     """What both ways of reading have in common."""
 
     @property
-    def positions(self) -> dict[Place, int]: ...
+    def positions(self) -> dict[TopicPartition, int]: ...
 
     def poll(self, wait_ms: int) -> Iterator[IncomingRecord]: ...
 
@@ -145,7 +145,7 @@ class _Stop:
         self._timeout_s: float | None = arguments.timeout
         self._mq = mq
         self._source = source
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._quiet_since = time.monotonic()
 
     def saw(self) -> bool:

@@ -24,7 +24,7 @@ from waystation.errors import Invalid
 
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
-    from waystation.client.records.offsets import Place
+    from waystation.client.records.offsets import TopicPartition
     from waystation.client.sync.client import Client
     from waystation.client.sync.message import Message
     from waystation.client.sync.queue import Queue
@@ -145,7 +145,7 @@ def _export_topic(arguments: argparse.Namespace, form: str, interrupt: Interrupt
             return _save(rows, writer, progress, interrupt)
 
 
-def _span(arguments: argparse.Namespace, mq: Client) -> tuple[dict[Place, int], dict[Place, int]]:
+def _span(arguments: argparse.Namespace, mq: Client) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """From which offset on, and up to which, in each partition that has something."""
     from waystation.client.records.offsets import EARLIEST, LATEST, offsets_at
 
@@ -162,7 +162,9 @@ def _span(arguments: argparse.Namespace, mq: Client) -> tuple[dict[Place, int], 
     return {place: offset for place, offset in first.items() if offset < last[place]}, last
 
 
-def _records(mq: Client, starts: dict[Place, int], ends: dict[Place, int], interrupt: Interrupt) -> Iterator[TopicRow]:
+def _records(
+    mq: Client, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int], interrupt: Interrupt
+) -> Iterator[TopicRow]:
     from waystation.client.records.reading import RecordReader
 
     reader = RecordReader(mq)

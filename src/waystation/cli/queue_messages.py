@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from waystation.client.sync.queue import Queue
     from waystation.message import Message as Outgoing
 
-Run = Callable[[argparse.Namespace], int]
+Action = Callable[[argparse.Namespace], int]
 
 PUT_AT_ONCE = 1_000
 GET_AT_ONCE = 100
@@ -44,7 +44,7 @@ WAIT_S = 0.25
 """How long a get waits for the first message: also how soon a stop is noticed."""
 
 
-def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Run]]:
+def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
     put = verbs.add_parser("put", help="put messages into a queue")
     put.add_argument("queue")
     put.add_argument("message", nargs="*", help="without any, each line of standard input is a message")

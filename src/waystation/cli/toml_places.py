@@ -29,14 +29,14 @@ _PLAIN = re.compile(r"[^,\]}#\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TomlPlace:
     """Both counted from 1; the column in characters."""
 
     line: int
     column: int
 
 
-def find_places(text: str) -> dict[Path, Place]:
+def find_places(text: str) -> dict[Path, TomlPlace]:
     """The place of every key, also of those that only lead to another (`log` in `log.retention.ms`)."""
     return _Scanner(text).scan()
 
@@ -46,10 +46,10 @@ class _Scanner:
         self._text = text
         self._at = 0
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._places: dict[Path, Place] = {}
+        self._places: dict[Path, TomlPlace] = {}
         self._elements: dict[Path, int] = {}  # of arrays of tables: how many there are so far
 
-    def scan(self) -> dict[Path, Place]:
+    def scan(self) -> dict[Path, TomlPlace]:
         table: Path = ()
         self._skip(_BLANK)
         while self._at < len(self._text):
@@ -156,7 +156,7 @@ class _Scanner:
         if isinstance(path[-1], int):
             path = path[:-1]
         line = bisect_right(self._lines, start)
-        self._places.setdefault(path, Place(line, start - self._lines[line - 1] + 1))
+        self._places.setdefault(path, TomlPlace(line, start - self._lines[line - 1] + 1))
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self._at)

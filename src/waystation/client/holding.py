@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from waystation.client.connection import Waiter, reject, resolve
 from waystation.errors import Conflict, WaystationError
-from waystation.protocol import Run, Settle, SettleAnswer, Touch
+from waystation.message import Run
+from waystation.protocol import Settle, SettleAnswer, Touch
 
 if TYPE_CHECKING:
     from waystation.client.connection import Connection

@@ -21,7 +21,7 @@ from waystation.protocol import Answer, Ceased, Command, Deliver, Failure, Outgo
 T = TypeVar("T")
 
 
-class Session(Protocol):
+class BrokerSession(Protocol):
     """The broker's side of a connection, as the native door has it; on the broker's loop."""
 
     def handle_all(self, commands: Sequence[Any]) -> object: ...
@@ -29,7 +29,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-OpenSession = Callable[[Callable[[Outgoing], None]], Session]
+OpenSession = Callable[[Callable[[Outgoing], None]], BrokerSession]
 """Makes a session that sends by the given callable. Called on the broker's loop."""
 
 
@@ -84,7 +84,7 @@ class LocalLink:
         self._ear = ear
         self._over = False
         self._open_session = open_session
-        self._session: Session | None = None
+        self._session: BrokerSession | None = None
         self._in: Chute[Outgoing] = Chute(here, self._hear, same_thread=here is home)
         self._out: Chute[Command | None] = Chute(home, self._speak, same_thread=here is home)
 

@@ -48,7 +48,7 @@ class Traced(NamedTuple):
     offset: int  # a record's, or an entry's
 
 
-class Place(NamedTuple):
+class TracedPlace(NamedTuple):
     """Where messages come from, and who gets them."""
 
     kind: str  # queue, topic, subscription

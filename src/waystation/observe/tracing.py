@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from waystation.message import Delivered, Message
-from waystation.observe.spans import Attributes, Place, Span, Spans, Traced, Written, about, describe
+from waystation.message import Delivered, Message, Run
+from waystation.observe.spans import Attributes, Span, Spans, Traced, TracedPlace, Written, about, describe
 from waystation.observe.traceparent import HEADER, parent_of
 from waystation.world.clock import Clock
 
@@ -43,7 +43,6 @@ BROKER = "broker"
 ACKED = ("ack", "release", "auto-ack")
 """Outcomes that are no failure."""
 
-Run = tuple[int, int]
 Deliver = Callable[[list[Delivered]], None]
 
 
@@ -159,7 +158,7 @@ class Tracing:
 
     def watching(self, deliver: Deliver, kind: str, name: str, consumer: str = "", group: str = "") -> Deliver:
         """`deliver` for a consumer without verdicts; the present request opens it."""
-        place = Place(kind, name, self.door, consumer, group)
+        place = TracedPlace(kind, name, self.door, consumer, group)
 
         def traced(messages: list[Delivered]) -> None:
             self.delivered(place, messages)
@@ -167,7 +166,9 @@ class Tracing:
 
         return traced
 
-    def delivered(self, place: Place, messages: Iterable[Delivered], owner: object = None, outcome: str = "") -> None:
+    def delivered(
+        self, place: TracedPlace, messages: Iterable[Delivered], owner: object = None, outcome: str = ""
+    ) -> None:
         """A consumer gets these. `owner`: what it will settle them with, if it has to; else they have an `outcome`."""
         found = [
             (Traced(parent, one.message.id, len(one.message.payload), one.offset), one)
@@ -189,14 +190,14 @@ class Tracing:
             else:
                 self._end(span, outcome, self.now_ns())
 
-    def fetched(self, place: Place, partition: int, found: Sequence[Traced]) -> None:
+    def fetched(self, place: TracedPlace, partition: int, found: Sequence[Traced]) -> None:
         """A consumer gets these records as they are stored."""
         now = self.now_ns()
         for traced in found[: self._allowed(len(found))]:
             self._begin_delivery(place, traced, now, "", partition, 0).end(self.now_ns())
 
     def _begin_delivery(
-        self, place: Place, traced: Traced, now: int, source: str, partition: int, deliveries: int
+        self, place: TracedPlace, traced: Traced, now: int, source: str, partition: int, deliveries: int
     ) -> Span:
         name = source or place.name
         known = about("deliver", "receive", place.kind, name, place.door)

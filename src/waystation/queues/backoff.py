@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from waystation.message import Run
 from waystation.queues.ledger.ledger import Ledger
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import State
 from waystation.queues.settings import QueueSettings
 from waystation.world.random import Random

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from waystation.message import Delivered
+from waystation.message import Delivered, Run
 from waystation.topics.partition import Receipt
 
 Deliver = Callable[[list[Delivered]], None]
-Run = tuple[int, int]
-"""(first tag, how many)."""
 
 
 class Verdict(Enum):

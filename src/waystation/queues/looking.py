@@ -9,11 +9,10 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Delivered, size_of
+from waystation.message import Delivered, Run, size_of
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
-from waystation.queues.ledger.runs import Run
 from waystation.queues.ledger.states import State
-from waystation.queues.names import Place
+from waystation.queues.names import QueuePlace
 from waystation.queues.shard.message_index import trace_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
@@ -116,7 +115,7 @@ def read_entries(shard: Shard, queue: Queue, runs: Sequence[Run], count: int, ma
     return EntriesAnswer(found)
 
 
-def entries_with_id(places: Iterable[Place], message_id: str) -> Iterator[tuple[Shard, Queue, int]]:
+def entries_with_id(places: Iterable[QueuePlace], message_id: str) -> Iterator[tuple[Shard, Queue, int]]:
     """The living messages that have this id of their own."""
     try:
         trace = trace_of(message_id)

@@ -19,7 +19,7 @@ NEAR = 2000
 FEW = 200
 """Names that went are taken out of the order one by one, if they are not more."""
 
-Place = tuple[Shard, Queue]
+QueuePlace = tuple[Shard, Queue]
 
 
 def check_not_internal(name: str, field: str = "queue") -> None:
@@ -29,7 +29,7 @@ def check_not_internal(name: str, field: str = "queue") -> None:
         )
 
 
-class QueueNames(dict[str, Place]):
+class QueueNames(dict[str, QueuePlace]):
     """Name → where the queue is. A million names may come and go: they are put in order only when someone asks."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class QueueNames(dict[str, Place]):
         self._changes = 0
         self._went: set[str] = set()  # they are in `_sorted` all the same
 
-    def find(self, name: str) -> Place:
+    def find(self, name: str) -> QueuePlace:
         found = self.get(name)
         if found is None:
             raise NotFound(self.not_found(name))
@@ -48,7 +48,7 @@ class QueueNames(dict[str, Place]):
     def not_found(self, name: str) -> str:
         return f"there is no queue {name[:300]!r}{near_matches(name, islice(self, NEAR))}"
 
-    def add(self, name: str, place: Place) -> None:
+    def add(self, name: str, place: QueuePlace) -> None:
         known = name in self
         self[name] = place
         if known:

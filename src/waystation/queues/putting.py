@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from waystation.errors import Full, WaystationError
 from waystation.message import Message
-from waystation.queues.names import INTERNAL_PREFIX, Place, QueueNames
+from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
 from waystation.queues.shard.shard import PutResult
 from waystation.topics.partition import Receipt
 
@@ -17,7 +17,7 @@ STEP_QUEUES = 256
 """Queues that take in the same messages in one step: a few milliseconds."""
 
 
-def put_or_refuse(place: Place, messages: Sequence[Message]) -> PutResult:
+def put_or_refuse(place: QueuePlace, messages: Sequence[Message]) -> PutResult:
     """All of them, or none: then the queue may want to have them as dead letters."""
     shard, queue = place
     try:
@@ -27,7 +27,7 @@ def put_or_refuse(place: Place, messages: Sequence[Message]) -> PutResult:
         raise
 
 
-async def put_with_patience(find: Callable[[], Place], messages: Sequence[Message], wait_s: float) -> PutResult:
+async def put_with_patience(find: Callable[[], QueuePlace], messages: Sequence[Message], wait_s: float) -> PutResult:
     """The same, but waits until there is room, so long at most. `find`: where the queue is; it may go meanwhile."""
     shard, queue = find()
     try:

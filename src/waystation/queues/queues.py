@@ -13,12 +13,12 @@ from typing import Any
 from crc32c import crc32c
 
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.checks import check_declaration, difference
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.feed import Deliver
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, check_not_internal

@@ -23,11 +23,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from waystation.message import Run
 from waystation.queues.ledger.ledger import Grant, Ledger, Outcome
 from waystation.share.marks import DONE, DYING, Mark, Marks, handed_out
-
-Run = tuple[int, int]
-"""(first offset, how many)."""
 
 REJECTED = "rejected"
 LIMIT = "delivery-limit"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
-from waystation.message import Delivered
-from waystation.observe.spans import Place
+from waystation.message import Delivered, Run
+from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -26,7 +26,6 @@ from waystation.topics.partition import Receipt
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup
 
-Run = tuple[int, int]
 OnEnd = Callable[[WaystationError], None]
 
 UNREADABLE_MS = 5_000
@@ -164,12 +163,12 @@ class SharedFeed:
         self._paused = False
         self._tags = TagBook()
         self._tracing: Tracing | None = None
-        self._place: Place
+        self._place: TracedPlace
 
     def trace(self, tracing: Tracing) -> None:
         """What it delivers from now on is traced where messages ask for it. Called in the request that opens it."""
         self._tracing = tracing
-        self._place = Place("subscription", self.group.id, tracing.door, self.name, self.group.id)
+        self._place = TracedPlace("subscription", self.group.id, tracing.door, self.name, self.group.id)
 
     # -- what doors call (`Feed`) ------------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
+from waystation.message import Run
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
-from waystation.share.delivery import Death, Run, SharePartition
+from waystation.share.delivery import Death, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
 from waystation.topics.partition import Partition, Receipt

@@ -18,9 +18,8 @@ from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE, Header, Record
 from waystation.log.compression import decompress, opened_limit
-from waystation.message import Delivered
+from waystation.message import Delivered, Run
 from waystation.queues.ledger.ledger import Grant
-from waystation.share.delivery import Run
 from waystation.topics.partition import Partition
 from waystation.topics.record_reading import delivered_of, some_of
 

@@ -60,7 +60,7 @@ _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
 
 
-class Connection:
+class FetchConnection:
     """One socket to one broker: questions out, answers in, in the same order."""
 
     def __init__(self, address: Address) -> None:
@@ -111,7 +111,7 @@ class Cluster:
     def __init__(self, servers: Sequence[Address], retry_s: float) -> None:
         self._servers = tuple(servers)
         self._retry_s = retry_s
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, FetchConnection] = {}
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[Partition, int] = {}
         self._coordinators: dict[str, Address] = {}
@@ -210,10 +210,10 @@ class Cluster:
         connection.send(api, body)
         return connection.receive()
 
-    def _connection(self, address: Address) -> Connection:
+    def _connection(self, address: Address) -> FetchConnection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address)
+            connection = self._connections[address] = FetchConnection(address)
         return connection
 
     def _any(self) -> Address:
@@ -265,7 +265,7 @@ class Ahead:
     def __init__(self, cluster: Cluster, fetch: Fetch) -> None:
         self._cluster = cluster
         self._fetch = fetch
-        self._connection: Connection | None = None
+        self._connection: FetchConnection | None = None
         try:
             (address,) = cluster._by_leader(fetch.positions)
             connection = cluster._connection(address)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from waystation.errors import Conflict, NotFound, WaystationError
+from waystation.message import Run
 from waystation.protocol import (
     ClaimEntries,
     DescribeQueue,
@@ -23,7 +24,6 @@ from waystation.protocol import (
     Ping,
     QueueInfo,
     ReaderAnswer,
-    Run,
     Settle,
     SettleAnswer,
 )

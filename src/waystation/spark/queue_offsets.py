@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from waystation.errors import Invalid
-from waystation.protocol import Run
+from waystation.message import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from waystation.errors import Expired, Invalid
-from waystation.message import Delivered
-from waystation.protocol import Command, DescribeQueue, EntriesAnswer, Peek, Peeked, QueueInfo, ReadEntries, Run
+from waystation.message import Delivered, Run
+from waystation.protocol import Command, DescribeQueue, EntriesAnswer, Peek, Peeked, QueueInfo, ReadEntries
 from waystation.queues.ledger.runs import add_run, without
 from waystation.spark.json_values import infer_type
 from waystation.spark.native_link import NativeLink, link_to_any

@@ -137,11 +137,11 @@ class Rows:
         return Rows({name: array for name, array in self._arrays.items() if name not in names}, self.count)
 
 
-Place = tuple[str, str]
+ColumnPlace = tuple[str, str]
 """("topic" or "queue", its name)."""
 
 
-def places_of(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Place, Rows]]:
+def places_of(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[ColumnPlace, Rows]]:
     """The rows of an Arrow batch by where they go. Raises Invalid for a row that goes nowhere, or to two places."""
     rows = Rows(_arrays(batch, layout), batch.num_rows)
     if not rows.count:

@@ -17,16 +17,16 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
-from waystation.message import Delivered
-from waystation.queues.feed import Run, Settled, Verdict
+from waystation.message import Delivered, Run
+from waystation.queues.feed import Settled, Verdict
 from waystation.routing.filters import Filter
 from waystation.topics.expiry import unexpired
-from waystation.topics.reading import Place
+from waystation.topics.reading import ReadPosition
 from waystation.topics.topics import Topics
 
 logger = logging.getLogger("waystation.following")
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=ReadPosition)
 _NOTHING = Settled(None, [])
 
 
@@ -128,7 +128,7 @@ class Follower(ABC, Generic[P]):
             place.partition.topic.delivered += len(taken)
             self._took(place, taken)
 
-    def _is_there(self, place: Place) -> bool:
+    def _is_there(self, place: ReadPosition) -> bool:
         """Whether the topic was not deleted."""
         topic = place.partition.topic
         return self._topics.find(topic.name) is topic

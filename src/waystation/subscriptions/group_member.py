@@ -29,7 +29,7 @@ MAX_WAIT_MS = 300_000
 UNSTABLE_RETRY_S = 0.1
 """How soon it is looked again whether a transaction still has a committed offset in doubt."""
 
-Place = tuple[str, int]
+NamedPartition = tuple[str, int]
 """A topic's name and a partition's number."""
 
 
@@ -61,7 +61,7 @@ class GroupMember:
 
     # -- what its client asks ----------------------------------------------------------------------------------------
 
-    async def assignment(self, owned: Collection[Place], wait_ms: int) -> list[tuple[str, int, int]]:
+    async def assignment(self, owned: Collection[NamedPartition], wait_ms: int) -> list[tuple[str, int, int]]:
         """Its partitions, with what the group has committed in them (-1: nothing); see `protocol.GroupAssignment`."""
         if self._waiting:
             raise Conflict(f"group {self.group!r}: this member waits for its partitions already")
@@ -104,7 +104,7 @@ class GroupMember:
                 raise result.error
         await self._hub.durable(self.group)
 
-    def _let_go(self, named: set[Place]) -> None:
+    def _let_go(self, named: set[NamedPartition]) -> None:
         gone = {key for key in self._owned - self._target if self._place(key) not in named}
         if gone:
             self._owned -= gone
@@ -117,7 +117,7 @@ class GroupMember:
         found = [(one.topic, one.partition, one.offset) for one in fetched if one.error is None]
         return found, len(found) < len(places)
 
-    def _place(self, key: TopicPartition) -> Place | None:
+    def _place(self, key: TopicPartition) -> NamedPartition | None:
         """None: its topic is deleted."""
         name = self._hub.topics.name_of(key[0])
         return None if name is None else (name, key[1])

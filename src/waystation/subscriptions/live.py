@@ -27,7 +27,7 @@ from waystation.subscriptions.following import StatelessFollower
 from waystation.subscriptions.selection import Selection
 from waystation.topics.expiry import expired, unexpired
 from waystation.topics.messages import Messages, check_history
-from waystation.topics.reading import PartitionReader, Place, Readers
+from waystation.topics.reading import PartitionReader, Readers, ReadPosition
 from waystation.topics.topics import Topic, Topics
 from waystation.world.clock import Clock
 
@@ -144,7 +144,7 @@ class LiveFeed(StatelessFollower["_LivePlace"]):
             self._on_end(error)
 
 
-class _LivePlace(Place):
+class _LivePlace(ReadPosition):
     """A place that wakes its feed."""
 
     __slots__ = ("_feed",)

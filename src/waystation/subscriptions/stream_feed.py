@@ -21,8 +21,8 @@ from contextlib import suppress
 from waystation.errors import Conflict, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
-from waystation.message import Delivered
-from waystation.queues.feed import Deliver, Run, Settled, Verdict
+from waystation.message import Delivered, Run
+from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.subscriptions.following import Follower
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection

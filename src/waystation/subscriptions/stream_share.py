@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 
 from waystation.message import Delivered
-from waystation.topics.reading import PartitionReader, Place
+from waystation.topics.reading import PartitionReader, ReadPosition
 
 Woken = Callable[["Share"], None]
 
@@ -23,7 +23,7 @@ CLOCK_SLACK_S = 0.002
 """A timer may ring a little before its time."""
 
 
-class Share(Place):
+class Share(ReadPosition):
     """See the module. Until `begin`, it is ours but nobody knows yet from where it is to be read."""
 
     __slots__ = (

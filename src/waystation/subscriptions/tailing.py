@@ -26,7 +26,7 @@ from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
 from waystation.subscriptions.following import StatelessFollower
 from waystation.topics.partition import Partition
-from waystation.topics.reading import PartitionReader, Place, Readers, newest
+from waystation.topics.reading import PartitionReader, Readers, ReadPosition, newest
 from waystation.topics.topics import Topic, Topics
 from waystation.world.clock import Clock
 
@@ -156,7 +156,7 @@ class TailFeed(StatelessFollower["_TailPlace"]):
             self._on_end(error)
 
 
-class _TailPlace(Place):
+class _TailPlace(ReadPosition):
     """A place that wakes its feed."""
 
     __slots__ = ("_feed",)

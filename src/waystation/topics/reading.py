@@ -367,7 +367,7 @@ class Readers:
             del self._readers[reader.partition]
 
 
-class Place:
+class ReadPosition:
     """Where one follower stands in a partition: everything before `position` was taken or passed over."""
 
     __slots__ = ("_chunk", "_index", "position", "reader")

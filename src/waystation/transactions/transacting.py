@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from waystation.errors import Conflict, NotFound
 from waystation.groups.calls import OffsetToCommit
-from waystation.message import Message
-from waystation.queues.shard.commands import Run
+from waystation.message import Message, Run
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.shard import PutResult, Shard

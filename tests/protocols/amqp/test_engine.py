@@ -28,7 +28,7 @@ from waystation.protocols.amqp.events import (
     Method,
     Opened,
     Phase,
-    Published,
+    PublishEvent,
     WrongHeader,
 )
 from waystation.protocols.amqp.frames import ack_frame
@@ -56,7 +56,7 @@ def engine() -> Engine:
 
 def seen(event: Event) -> tuple[object, ...]:
     """An event as something that can be compared."""
-    if isinstance(event, Published):
+    if isinstance(event, PublishEvent):
         target = event.target
         return "publish", event.channel.number, target.exchange, target.key, target.mandatory, event.body
     if isinstance(event, Acked):
@@ -201,7 +201,7 @@ def test_a_channel_that_we_closed_passes_over_everything_until_the_peer_agrees()
 def test_a_frame_may_be_as_long_as_was_agreed_and_no_longer() -> None:
     receiving = engine()
     receiving.tuned(4096, 10)
-    assert [type(event) for event in receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4096))] == [Published]
+    assert [type(event) for event in receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4096))] == [PublishEvent]
     (event,) = receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4097))
     assert isinstance(event, Broken)
     assert event.error.code == 501

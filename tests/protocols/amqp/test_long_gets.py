@@ -14,7 +14,7 @@ from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.message import Message
-from waystation.protocols.amqp.connection import Connection
+from waystation.protocols.amqp.connection import AmqpConnection
 from waystation.protocols.amqp.engine import SHORT_FRAMES
 from waystation.protocols.amqp.server import AmqpDoor
 from waystation.protocols.budget import Budgets
@@ -57,7 +57,7 @@ class Wire:
 
 class Client:
     def __init__(self, door: AmqpDoor) -> None:
-        self.connection = Connection(door)
+        self.connection = AmqpConnection(door)
         self.wire = Wire()
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.send(AmqpWire().hello())

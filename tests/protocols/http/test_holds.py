@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Conflict
-from waystation.message import Delivered, Message
+from waystation.message import Delivered, Message, Run
 from waystation.protocols.http.holds import FORGET_AFTER_MS, Holds, check_any, runs_of
-from waystation.queues.feed import Run, Settled, Verdict
+from waystation.queues.feed import Settled, Verdict
 
 HOLD_MS = 1000
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from waystation.protocols.http import desk
 from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES
-from waystation.protocols.http.connection import Connection
+from waystation.protocols.http.connection import HttpConnection
 from waystation.protocols.http.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
 from waystation.protocols.http.replies import encode_json, reply_bytes
 
@@ -73,7 +73,7 @@ class Rests:
 
 
 def made(answer: Any, rests: Rests) -> bytes:
-    reply = asyncio.run(desk._made_in_turns(answer, 200, cast(Connection, rests)))
+    reply = asyncio.run(desk._made_in_turns(answer, 200, cast(HttpConnection, rests)))
     return b"".join(reply_bytes(reply, "now", keep_alive=True)).partition(b"\r\n\r\n")[2]
 
 

@@ -13,7 +13,7 @@ from waystation.errors import Unavailable, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.http.calls import STEP_BYTES
-from waystation.protocols.http.consuming import Consumer
+from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.json_pieces import PIECE_CHARS
 
 
@@ -64,7 +64,7 @@ def consumer_of(line: ByHand) -> tuple[Any, Feed]:
     feed = Feed()
     holds = SimpleNamespace(add=lambda *_: object(), drop=lambda *_: None)
     desk: Any = SimpleNamespace(long_work=line, holds=holds, delivered=lambda *_, **__: None)
-    consumer: Any = Consumer(desk, acks=False)
+    consumer: Any = HttpConsumer(desk, acks=False)
     consumer.attach(feed, "place", 1_000)
     return consumer, feed
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.protocols.test_long_work import ByHand
 from waystation.config import BrokerSettings
 from waystation.protocols.budget import MUCH_BYTES, Budgets
-from waystation.protocols.http.connection import PARSE_BYTES, Connection
+from waystation.protocols.http.connection import PARSE_BYTES, HttpConnection
 from waystation.protocols.http.replies import Reply
 from waystation.world.clock import SystemClock
 
@@ -54,7 +54,7 @@ class Desk:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
-    async def answer(self, request: Any, _connection: Connection) -> Reply:
+    async def answer(self, request: Any, _connection: HttpConnection) -> Reply:
         self.bodies.append(request.body)
         return Reply(204)
 
@@ -73,12 +73,12 @@ class Lab:
         )
         self.door.date = lambda: "now"
 
-    def connect(self) -> tuple[Connection, Wire]:
-        connection, wire = Connection(self.door), Wire()
+    def connect(self) -> tuple[HttpConnection, Wire]:
+        connection, wire = HttpConnection(self.door), Wire()
         connection.connection_made(wire)  # type: ignore[arg-type]
         return connection, wire
 
-    def body_of(self, connection: Connection) -> int:
+    def body_of(self, connection: HttpConnection) -> int:
         return len(connection._engine._body)
 
 

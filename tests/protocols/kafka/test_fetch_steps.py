@@ -19,7 +19,7 @@ from waystation.config import BrokerSettings
 from waystation.log.batch import scan
 from waystation.message import Message
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES, Budgets
-from waystation.protocols.kafka.connection import Connection
+from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.server import KafkaDoor
 from waystation.topics.partition import log_of
 from waystation.world.disk import OsFile
@@ -32,7 +32,7 @@ STEP = 256 * 1024
 class Wire:
     """A transport whose client reads everything, or nothing."""
 
-    def __init__(self, connection: Connection, *, reads: bool) -> None:
+    def __init__(self, connection: KafkaConnection, *, reads: bool) -> None:
         self.connection, self.reads = connection, reads
         self.sent = bytearray()
 
@@ -62,7 +62,7 @@ class Wire:
 
 class Client:
     def __init__(self, door: KafkaDoor, *, reads: bool = False) -> None:
-        self.connection = Connection(door, lambda: None)
+        self.connection = KafkaConnection(door, lambda: None)
         self.wire = Wire(self.connection, reads=reads)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
 

@@ -35,7 +35,7 @@ from waystation.protocol import (
     Subscribe,
 )
 from waystation.protocols.native import session as sessions
-from waystation.protocols.native.session import Session
+from waystation.protocols.native.session import NativeSession
 
 X = Message(b"x")
 
@@ -45,7 +45,7 @@ class Client:
 
     def __init__(self, broker: Broker, name: str, **options: Any) -> None:
         self.sent: list[Outgoing] = []
-        self.session = Session(broker, self.sent.append, name, **options)
+        self.session = NativeSession(broker, self.sent.append, name, **options)
         self._ids = 0
 
     async def ask(self, command: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from waystation.client import admin
 from waystation.client.records.calls import Calls
-from waystation.client.records.offsets import Place, resolve
+from waystation.client.records.offsets import TopicPartition, resolve
 from waystation.client.records.reading import IncomingRecord, RecordReader
 from waystation.client.sync.client import Client
 from waystation.errors import Conflict, ConnectionLost, NotFound, WaystationError
@@ -20,7 +20,7 @@ from waystation.message import Delivered
 
 COMMIT_EVERY_S = 1.0
 
-Places = frozenset[Place]
+Places = frozenset[TopicPartition]
 
 
 class GroupReader:
@@ -42,13 +42,13 @@ class GroupReader:
         self._start = start
         self._before_commit = before_commit
         self._reader = RecordReader(client, uncommitted=uncommitted)
-        self._committed: dict[Place, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
         self._commit_due = time.monotonic() + COMMIT_EVERY_S
         self._membership = _Membership()
         self._number = self._calls.run(admin.join_group(self._calls.core, self._membership, group, topics))
 
     @property
-    def positions(self) -> dict[Place, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         return self._reader.positions
 
     @property

@@ -11,7 +11,7 @@ from waystation.topics.start_position import Start
 EARLIEST = "earliest"
 LATEST = "latest"
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic's name and a partition's number."""
 
 
@@ -33,7 +33,7 @@ def offsets_at(client: Client, topic: str, at: str = LATEST) -> dict[int, Bounds
     }
 
 
-def resolve(client: Client, at: str, places: Iterable[Place]) -> dict[Place, int]:
+def resolve(client: Client, at: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The offset in each of these partitions."""
     wanted = list(places)
     found = {topic: offsets_at(client, topic, at) for topic in {topic for topic, _ in wanted}}

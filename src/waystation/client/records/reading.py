@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from waystation.client import admin
 from waystation.client.records.calls import Calls
-from waystation.client.records.offsets import Place
+from waystation.client.records.offsets import TopicPartition
 from waystation.client.sync.client import Client
 from waystation.errors import CorruptBatch
 from waystation.log.batch import Header, Record, intact, records_of, scan
@@ -37,10 +37,10 @@ class RecordReader:
     def __init__(self, client: Client, *, uncommitted: bool = False) -> None:
         self._calls = Calls(client)
         self._uncommitted = uncommitted
-        self.positions: dict[Place, int] = {}
+        self.positions: dict[TopicPartition, int] = {}
         self._first = 0
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reads these from now on, and nothing else."""
         self.positions = dict(positions)
 

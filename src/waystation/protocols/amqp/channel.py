@@ -15,19 +15,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from waystation.errors import WaystationError
+from waystation.message import Run
 from waystation.observe.connections import ChannelInfo
 from waystation.protocols.amqp.frames import ack_frame, nack_frame
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.runs import add_run
 
 if TYPE_CHECKING:
     from waystation.message import Message
-    from waystation.protocols.amqp.consumer import Consumer
+    from waystation.protocols.amqp.consumer import AmqpConsumer
     from waystation.protocols.amqp.events import ChannelState
     from waystation.protocols.amqp.getting import Getter
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.session import AmqpSession
     from waystation.protocols.amqp.transactions import Transaction
 
-    Holder: TypeAlias = Consumer | Getter
+    Holder: TypeAlias = AmqpConsumer | Getter
 
 
 logger = logging.getLogger("waystation.amqp")
@@ -76,13 +77,13 @@ class Channel:
         "retired", "sequence", "session", "settled", "state", "tag", "turns", "tx", "unacked", "written",
     )  # fmt: skip
 
-    def __init__(self, session: Session, state: ChannelState) -> None:
+    def __init__(self, session: AmqpSession, state: ChannelState) -> None:
         self.session = session
         self.state = state
         self.closed = False
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, AmqpConsumer] = {}
         self.getters: dict[tuple[str, bool], Getter] = {}
-        self.retired: dict[Consumer, None] = {}  # cancelled, with something unacked
+        self.retired: dict[AmqpConsumer, None] = {}  # cancelled, with something unacked
         self.inbox: str | None = None  # of direct reply-to
         self.unacked: dict[int, tuple[Holder, int]] = {}
         self.tag = 0  # the last delivery tag

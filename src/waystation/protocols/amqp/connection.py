@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from waystation.protocols.amqp.events import Phase
 from waystation.protocols.amqp.frames import HEARTBEAT_FRAME
-from waystation.protocols.amqp.session import Session
+from waystation.protocols.amqp.session import AmqpSession
 from waystation.protocols.budget import FREE_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ FAREWELL_S = 3.0
 """How long the peer may take to agree that a connection is closed."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class AmqpConnection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing_since: float | None = None
         self.received_bytes = self.sent_bytes = 0
         self.peer = self.host = ("", 0)
-        self.session: Session | None = None
+        self.session: AmqpSession | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door.add(self)
         self._transport.set_write_buffer_limits(FREE_BYTES)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
-        self.session = Session(self._door.broker, self, name, self._door.tx_ids, self._door.room)
+        self.session = AmqpSession(self._door.broker, self, name, self._door.tx_ids, self._door.room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         if session.closed and self.closing_since is None:
             self.closing_since = self._door.now_s()
 
-    def _claim(self, session: Session) -> None:
+    def _claim(self, session: AmqpSession) -> None:
         """Asks for room for large messages that have begun to arrive. A message that waits to be worked off counts."""
         need = session.engine.assembling
         if need < self._assembling and session.engine.assembling_count <= 1:
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._unsent.drop()
         session.written()
 
-    def _feed(self, session: Session) -> None:
+    def _feed(self, session: AmqpSession) -> None:
         if self._unsent.room > FREE_BYTES:
             session.fed()
             return

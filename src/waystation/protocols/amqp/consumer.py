@@ -21,17 +21,16 @@ from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
     from waystation.errors import WaystationError
-    from waystation.message import Delivered
+    from waystation.message import Delivered, Run
     from waystation.protocols.amqp.channel import Channel
     from waystation.queues.feed import Feed
-    from waystation.queues.ledger.runs import Run
 
 FIRST_PORTION = 16
 LARGEST_PORTION = 1_024
 PORTION_BYTES = 1024 * 1024
 
 
-class Consumer:
+class AmqpConsumer:
     """One consumer, by its tag."""
 
     __slots__ = (

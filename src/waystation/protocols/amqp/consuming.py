@@ -10,7 +10,7 @@ from pamqp.base import Frame
 
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
-from waystation.protocols.amqp.consumer import Consumer
+from waystation.protocols.amqp.consumer import AmqpConsumer
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.vhosts.streams import STREAM
 from waystation.wire.amqp.errors import (
@@ -25,20 +25,20 @@ from waystation.wire.amqp.errors import (
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.session import AmqpSession
     from waystation.vhosts.sources import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 
 
-def consume(session: Session, channel: Channel, method: commands.Basic.Consume) -> Awaitable[Frame] | Frame:
+def consume(session: AmqpSession, channel: Channel, method: commands.Basic.Consume) -> Awaitable[Frame] | Frame:
     tag = method.consumer_tag or f"amq.ctag-{session.token()}"
     if tag in channel.consumers:
         raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     queue = method.queue or channel.last_queue
     if not queue:
         raise AmqpError(NOT_FOUND, "no previously declared queue")
-    consumer = Consumer(channel, tag, queue, method.no_ack, dict(method.arguments or {}))
+    consumer = AmqpConsumer(channel, tag, queue, method.no_ack, dict(method.arguments or {}))
     consumer.exclusive = method.exclusive
     if queue == REPLY_TO:
         _consume_replies(session, channel, consumer)
@@ -52,13 +52,13 @@ def consume(session: Session, channel: Channel, method: commands.Basic.Consume) 
     return _consuming(session, consumer)
 
 
-def _consuming(session: Session, consumer: Consumer) -> Frame:
+def _consuming(session: AmqpSession, consumer: AmqpConsumer) -> Frame:
     consumer.channel.consumers[consumer.tag] = consumer
     session.hungry[consumer] = None
     return commands.Basic.ConsumeOk(consumer.tag)
 
 
-def _open(session: Session, consumer: Consumer) -> None:
+def _open(session: AmqpSession, consumer: AmqpConsumer) -> None:
     arguments = consumer.arguments
     priority = arguments.get("x-priority", 0)
     if not isinstance(priority, int):
@@ -89,7 +89,7 @@ def _open(session: Session, consumer: Consumer) -> None:
     consumer.feed = feed
 
 
-async def _consume_source(session: Session, consumer: Consumer, source: Source) -> Frame:
+async def _consume_source(session: AmqpSession, consumer: AmqpConsumer, source: Source) -> Frame:
     consumer.stream = source.kind == STREAM
     consumer.counts = not consumer.stream
     feed = await source.open(
@@ -109,7 +109,7 @@ async def _consume_source(session: Session, consumer: Consumer, source: Source) 
     return _consuming(session, consumer)
 
 
-def _consume_replies(session: Session, channel: Channel, consumer: Consumer) -> None:
+def _consume_replies(session: AmqpSession, channel: Channel, consumer: AmqpConsumer) -> None:
     if not consumer.no_ack:
         raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.inbox is not None:
@@ -117,11 +117,11 @@ def _consume_replies(session: Session, channel: Channel, consumer: Consumer) -> 
     channel.inbox = session.broker.inboxes.open(consumer.reply)
 
 
-def no_queue(session: Session, queue: str) -> AmqpError:
+def no_queue(session: AmqpSession, queue: str) -> AmqpError:
     return AmqpError(NOT_FOUND, f"no queue '{queue}' in vhost '{session.names.vhost}'")
 
 
-def of_queue(session: Session, queue: str, error: WaystationError) -> AmqpError:
+def of_queue(session: AmqpSession, queue: str, error: WaystationError) -> AmqpError:
     """What the heart says of a queue, in the words that clients know."""
     where = f"queue '{queue}' in vhost '{session.names.vhost}'"
     if isinstance(error, NotFound):
@@ -137,7 +137,7 @@ def of_queue(session: Session, queue: str, error: WaystationError) -> AmqpError:
     return session.translated(error)
 
 
-def cancel(session: Session, channel: Channel, method: commands.Basic.Cancel) -> Frame:
+def cancel(session: AmqpSession, channel: Channel, method: commands.Basic.Cancel) -> Frame:
     tag = method.consumer_tag or ""
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
@@ -148,7 +148,7 @@ def cancel(session: Session, channel: Channel, method: commands.Basic.Cancel) ->
     return commands.Basic.CancelOk(tag)
 
 
-def qos(session: Session, channel: Channel, method: commands.Basic.Qos) -> Frame:
+def qos(session: AmqpSession, channel: Channel, method: commands.Basic.Qos) -> Frame:
     if method.prefetch_size:
         raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     if not method.global_:

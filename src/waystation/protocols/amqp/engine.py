@@ -30,7 +30,7 @@ from waystation.protocols.amqp.events import (
     Method,
     Opened,
     Phase,
-    Published,
+    PublishEvent,
     Target,
     WrongHeader,
 )
@@ -220,7 +220,7 @@ class Engine:
                     if whole and left <= self._limit:
                         template = self._template(channel, data[position + 19 : stop], events)
                         if template is not None:
-                            events.append(Published(channel, target, template, data[body:last]))
+                            events.append(PublishEvent(channel, target, template, data[body:last]))
                         return last + 1
         channel.phase = ChannelPhase.CONTENT_HEADER
         channel.content = Content(target)
@@ -342,7 +342,7 @@ class Engine:
         if not content.left and content.template is not None:
             self._forget_content(channel)
             channel.phase = ChannelPhase.METHOD
-            events.append(Published(channel, content.target, content.template, bytes(content.body)))
+            events.append(PublishEvent(channel, content.target, content.template, bytes(content.body)))
 
     def _forget_content(self, channel: ChannelState) -> None:
         content, channel.content = channel.content, None

@@ -108,7 +108,7 @@ class ChannelState:
         self.owner: Any = None
 
 
-class Published(NamedTuple):
+class PublishEvent(NamedTuple):
     """A whole message."""
 
     channel: ChannelState
@@ -153,4 +153,4 @@ class Broken(NamedTuple):
     error: AmqpError
 
 
-Event = Published | Acked | Method | Opened | Greeted | WrongHeader | Broken
+Event = PublishEvent | Acked | Method | Opened | Greeted | WrongHeader | Broken

@@ -23,10 +23,9 @@ from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
-    from waystation.message import Delivered
+    from waystation.message import Delivered, Run
     from waystation.protocols.amqp.channel import Channel
-    from waystation.protocols.amqp.session import Session
-    from waystation.queues.ledger.runs import Run
+    from waystation.protocols.amqp.session import AmqpSession
     from waystation.queues.shard.queue_feed import Getter as QueueGetter
     from waystation.vhosts.sources import Source
 
@@ -62,7 +61,7 @@ class Getter:
             self.feed.close()
 
 
-def get(session: Session, channel: Channel, method: commands.Basic.Get) -> Awaitable[Frame | None] | Frame | None:
+def get(session: AmqpSession, channel: Channel, method: commands.Basic.Get) -> Awaitable[Frame | None] | Frame | None:
     queue = method.queue or channel.last_queue
     if not queue:
         raise AmqpError(NOT_FOUND, "no previously declared queue")
@@ -84,7 +83,7 @@ def get(session: Session, channel: Channel, method: commands.Basic.Get) -> Await
 
 
 async def _get_from_source(
-    session: Session, channel: Channel, queue: str, no_ack: bool, source: Source
+    session: AmqpSession, channel: Channel, queue: str, no_ack: bool, source: Source
 ) -> Frame | None:
     getter = channel.getters.get((queue, no_ack))
     if getter is None or getter.feed.closed or not isinstance(getter.feed, SharedFeed):
@@ -98,7 +97,7 @@ async def _get_from_source(
 
 
 def _give(
-    session: Session,
+    session: AmqpSession,
     getter: Getter,
     queue: str,
     no_ack: bool,
@@ -141,7 +140,7 @@ def _give(
     return None
 
 
-def _getter(session: Session, channel: Channel, queue: str, no_ack: bool) -> Getter:
+def _getter(session: AmqpSession, channel: Channel, queue: str, no_ack: bool) -> Getter:
     known = channel.getters
     if len(known) >= MANY_GETTERS and not len(known) & (len(known) - 1):  # now and then: queues may have gone
         channel.getters = {key: getter for key, getter in known.items() if not getter.feed.closed}

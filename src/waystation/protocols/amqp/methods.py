@@ -18,12 +18,12 @@ from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.session import AmqpSession
 
-Handler = Callable[["Session", "Channel", Any], Awaitable[Frame | None] | Frame | None]
+Handler = Callable[["AmqpSession", "Channel", Any], Awaitable[Frame | None] | Frame | None]
 
 
-def _flow(session: Session, channel: Channel, method: commands.Channel.Flow) -> Frame:
+def _flow(session: AmqpSession, channel: Channel, method: commands.Channel.Flow) -> Frame:
     channel.active = bool(method.active)
     for consumer in channel.consumers.values():
         if method.active:
@@ -34,7 +34,7 @@ def _flow(session: Session, channel: Channel, method: commands.Channel.Flow) -> 
     return commands.Channel.FlowOk(channel.active)
 
 
-def _queue_declare(session: Session, channel: Channel, method: commands.Queue.Declare) -> Awaitable[Frame] | Frame:
+def _queue_declare(session: AmqpSession, channel: Channel, method: commands.Queue.Declare) -> Awaitable[Frame] | Frame:
     if method.queue == REPLY_TO or (method.passive and method.queue.startswith(INBOX_PREFIX)):
         # Whoever is to reply asks whether somebody still waits for it.
         if method.queue != REPLY_TO and method.queue not in session.broker.inboxes:
@@ -43,7 +43,7 @@ def _queue_declare(session: Session, channel: Channel, method: commands.Queue.De
     return session.declaring.queue_declare(channel, method)
 
 
-def _nothing(session: Session, channel: Channel, method: Frame) -> None:
+def _nothing(session: AmqpSession, channel: Channel, method: Frame) -> None:
     """An answer of the client's that needs none."""
 
 

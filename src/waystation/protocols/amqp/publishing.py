@@ -33,8 +33,8 @@ from waystation.wire.amqp.properties import encode
 if TYPE_CHECKING:
     from waystation.message import Message
     from waystation.protocols.amqp.channel import Channel
-    from waystation.protocols.amqp.events import Published, Target
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.events import PublishEvent, Target
+    from waystation.protocols.amqp.session import AmqpSession
     from waystation.topics.partition import Receipt
 
 NO_ROUTE = 312
@@ -45,7 +45,7 @@ OVERHEAD_BYTES = 200
 """Of a message on its way to the disk, beside its body."""
 
 
-def publish(session: Session, channel: Channel, event: Published) -> None:
+def publish(session: AmqpSession, channel: Channel, event: PublishEvent) -> None:
     """Takes in one message. It is written with the others of this turn."""
     _, target, template, body = event
     if target.version != session.routing.version:
@@ -87,7 +87,7 @@ def _add(pending: dict[str, Batch], name: str, message: Message, sequence: int) 
     batch.sequences.append(sequence)
 
 
-def _checked(session: Session, channel: Channel, message: Message) -> Message:
+def _checked(session: AmqpSession, channel: Channel, message: Message) -> Message:
     if message.user_id is not None and message.user_id != session.user:
         raise AmqpError(
             PRECONDITION_FAILED,
@@ -100,7 +100,7 @@ def _checked(session: Session, channel: Channel, message: Message) -> Message:
     return message
 
 
-def resolve(session: Session, target: Target) -> None:
+def resolve(session: AmqpSession, target: Target) -> None:
     """Looks up where a target leads now."""
     if target.immediate:
         raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
@@ -118,7 +118,7 @@ def resolve(session: Session, target: Target) -> None:
     target.version = version
 
 
-def give_back(session: Session, channel: Channel, message: Message) -> None:
+def give_back(session: AmqpSession, channel: Channel, message: Message) -> None:
     """basic.return: nobody wants it, and the publisher wants to know."""
     out = session.out
     out.append(return_head(channel.number, NO_ROUTE, "NO_ROUTE", message.exchange or "", message.routing_key or ""))
@@ -126,7 +126,7 @@ def give_back(session: Session, channel: Channel, message: Message) -> None:
     session.to_flush()
 
 
-def count(session: Session, channel: Channel) -> None:
+def count(session: AmqpSession, channel: Channel) -> None:
     """Tells the meters what was published on the channel in this turn. Before it is written."""
     channel.fresh = fresh = channel.published - channel.metered
     channel.metered = channel.published
@@ -139,13 +139,13 @@ def is_wide(channel: Channel) -> bool:
     return copies > 1 and copies * channel.pending_bytes > TURN_BYTES
 
 
-def write(session: Session, channel: Channel) -> None:
+def write(session: AmqpSession, channel: Channel) -> None:
     """Writes what was published on the channel in this turn."""
     for _ in _write(session, channel):
         pass
 
 
-async def write_in_turns(session: Session, channel: Channel) -> None:
+async def write_in_turns(session: AmqpSession, channel: Channel) -> None:
     """The same, with turns for everybody else in between. Nothing else may happen on the connection meanwhile."""
     size = 0
     for written in _write(session, channel):
@@ -155,7 +155,7 @@ async def write_in_turns(session: Session, channel: Channel) -> None:
             await asyncio.sleep(0)
 
 
-def _write(session: Session, channel: Channel) -> Iterator[int]:
+def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
     """Step by step; says after each how many bytes it has written."""
     receipts: list[Receipt] = []
     failures: list[WaystationError] = []
@@ -196,7 +196,7 @@ def _write(session: Session, channel: Channel) -> Iterator[int]:
         session.access.when_durable(receipts, channel.begin_turn(last, size))
 
 
-def _nack(session: Session, channel: Channel, refused: set[int]) -> int:
+def _nack(session: AmqpSession, channel: Channel, refused: set[int]) -> int:
     """Tells of what was refused; returns the highest number of this turn that was not, 0 if all were."""
     for sequence in sorted(refused):
         session.meter.failed(NACKED)
@@ -209,7 +209,7 @@ def _nack(session: Session, channel: Channel, refused: set[int]) -> int:
 
 
 def _write_topics(
-    session: Session,
+    session: AmqpSession,
     channel: Channel,
     receipts: list[Receipt],
     failures: list[WaystationError],

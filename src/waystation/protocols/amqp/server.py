@@ -15,7 +15,7 @@ from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
-    from waystation.protocols.amqp.connection import Connection
+    from waystation.protocols.amqp.connection import AmqpConnection
     from waystation.protocols.amqp.room import Room
     from waystation.protocols.budget import Budgets
 
@@ -35,8 +35,8 @@ class AmqpDoor:
         self._host = host
         self._port = port
         self._listener: Listener | None = None
-        self._connections: dict[Connection, None] = {}
-        self._leaves: dict[Connection, Leave] = {}
+        self._connections: dict[AmqpConnection, None] = {}
+        self._leaves: dict[AmqpConnection, Leave] = {}
         self._timer: PatientTimer | None = None
         self._buffer: memoryview | None = None
         self._room: Room | None = None
@@ -86,20 +86,20 @@ class AmqpDoor:
             self._room = Room(lambda: broker.settings.integer(SETTING), broker.max_queue_message_bytes)
         return self._room
 
-    def _connect(self, leave: Leave) -> Connection:
-        from waystation.protocols.amqp.connection import Connection
+    def _connect(self, leave: Leave) -> AmqpConnection:
+        from waystation.protocols.amqp.connection import AmqpConnection
 
         if self._timer is None:
             self._timer = PatientTimer(TICK_S, self._tick)
             self._unsubscribe = self.broker.resource_alarms.subscribe(self._alarm)
-        connection = Connection(self)
+        connection = AmqpConnection(self)
         self._leaves[connection] = leave
         return connection
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
 
-    def dismiss(self, connection: Connection) -> None:
+    def dismiss(self, connection: AmqpConnection) -> None:
         self._connections.pop(connection, None)
         leave = self._leaves.pop(connection, None)
         if leave is not None:

@@ -33,7 +33,7 @@ from waystation.protocols.amqp.events import (
     Method,
     Opened,
     Phase,
-    Published,
+    PublishEvent,
     WrongHeader,
 )
 from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
@@ -57,7 +57,7 @@ from waystation.wire.amqp.errors import (
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.message import Message
-    from waystation.protocols.amqp.consumer import Consumer
+    from waystation.protocols.amqp.consumer import AmqpConsumer
 
 logger = logging.getLogger("waystation.amqp")
 
@@ -67,7 +67,7 @@ MOST_OUT_BYTES = 1024 * 1024
 """Messages that are written at the end of this turn of the loop; with more, they are written at once."""
 FEW_EVENTS = 8
 """In one read, which is no part of something longer: from a client that sends little and waits for the answer."""
-ASKING = (Published, Method)
+ASKING = (PublishEvent, Method)
 """What such a client sends first. Not acks, which are not answered, and no handshake, which comes before much too."""
 PUBLISH = "basic.publish"
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
@@ -110,7 +110,7 @@ class Outside(Protocol):
         """What is in `out` is the last that is sent."""
 
 
-class Session:
+class AmqpSession:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
@@ -137,7 +137,7 @@ class Session:
         self.routes = Routes(broker, self.names, self.sources)
         self.out: list[bytes] = []
         self.out_bytes = 0  # of the messages in it
-        self.hungry: dict[Consumer, None] = {}  # may have room for more
+        self.hungry: dict[AmqpConsumer, None] = {}  # may have room for more
         self.channels: dict[int, Channel] = {}
         self.client: dict[str, Any] = {}
         self.user = ""
@@ -194,7 +194,7 @@ class Session:
         self._stuck = False
         while events and self._task is None and not self.closed:
             event = events.popleft()
-            if isinstance(event, Published):
+            if isinstance(event, PublishEvent):
                 channel: Channel | None = event.channel.owner
                 if channel is not None and not channel.closed:
                     touched[channel] = None
@@ -513,7 +513,7 @@ class Session:
     def translated(self, error: WaystationError) -> AmqpError:
         return of_error(error)
 
-    def consumer_ended(self, consumer: Consumer) -> None:
+    def consumer_ended(self, consumer: AmqpConsumer) -> None:
         """Its queue is gone: the client is told, if it can be."""
         consumer.channel.consumers.pop(consumer.tag, None)
         if self._knows("consumer_cancel_notify") and not self.closed:

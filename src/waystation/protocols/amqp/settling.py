@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
+from waystation.message import Run
 from waystation.queues.feed import Verdict
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.runs import add_run
 from waystation.wire.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
     from waystation.protocols.amqp.channel import Channel, Holder
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.session import AmqpSession
 
 
 def ack(channel: Channel, tag: int, multiple: bool) -> None:
@@ -29,22 +30,22 @@ def ack(channel: Channel, tag: int, multiple: bool) -> None:
         raise _unknown(tag)
 
 
-def nack(session: Session, channel: Channel, method: commands.Basic.Nack) -> None:
+def nack(session: AmqpSession, channel: Channel, method: commands.Basic.Nack) -> None:
     _refuse(channel, method.delivery_tag or 0, method.multiple, method.requeue)
 
 
-def reject(session: Session, channel: Channel, method: commands.Basic.Reject) -> None:
+def reject(session: AmqpSession, channel: Channel, method: commands.Basic.Reject) -> None:
     _refuse(channel, method.delivery_tag or 0, False, method.requeue)
 
 
-def recover(session: Session, channel: Channel, method: commands.Basic.Recover) -> Frame:
+def recover(session: AmqpSession, channel: Channel, method: commands.Basic.Recover) -> Frame:
     if not method.requeue:
         raise AmqpError(NOT_IMPLEMENTED, "requeue=false")
     give_back(channel)
     return commands.Basic.RecoverOk()
 
 
-def recover_async(session: Session, channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+def recover_async(session: AmqpSession, channel: Channel, method: commands.Basic.RecoverAsync) -> None:
     if not method.requeue:
         raise AmqpError(NOT_IMPLEMENTED, "requeue=false")
     give_back(channel)

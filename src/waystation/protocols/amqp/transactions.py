@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from waystation.message import Message
     from waystation.protocols.amqp.channel import Channel, Holder
     from waystation.protocols.amqp.events import Target
-    from waystation.protocols.amqp.session import Session
+    from waystation.protocols.amqp.session import AmqpSession
 
 TX_PREFIX = f"{OWN_PREFIX}amqp-"
 
@@ -66,7 +66,7 @@ class Transaction:
             self.settled[tag] = verdict, held
 
 
-def select(session: Session, channel: Channel, method: commands.Tx.Select) -> Frame:
+def select(session: AmqpSession, channel: Channel, method: commands.Tx.Select) -> Frame:
     if channel.confirming:
         raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.tx is None:
@@ -74,27 +74,27 @@ def select(session: Session, channel: Channel, method: commands.Tx.Select) -> Fr
     return commands.Tx.SelectOk()
 
 
-def confirm_select(session: Session, channel: Channel, method: commands.Confirm.Select) -> Frame:
+def confirm_select(session: AmqpSession, channel: Channel, method: commands.Confirm.Select) -> Frame:
     if channel.tx is not None:
         raise AmqpError(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     channel.confirming = True
     return commands.Confirm.SelectOk()
 
 
-def commit(session: Session, channel: Channel, method: commands.Tx.Commit) -> Awaitable[Frame]:
+def commit(session: AmqpSession, channel: Channel, method: commands.Tx.Commit) -> Awaitable[Frame]:
     work = _of(channel)
     channel.tx = Transaction()
     return _commit(session, channel, work)
 
 
-async def _commit(session: Session, channel: Channel, work: Transaction) -> Frame:
+async def _commit(session: AmqpSession, channel: Channel, work: Transaction) -> Frame:
     try:
         return await _carry_out(session, channel, work)
     finally:
         session.room.give(work.size)
 
 
-async def _carry_out(session: Session, channel: Channel, work: Transaction) -> Frame:
+async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) -> Frame:
     verdicts: dict[Verdict, list[tuple[Holder, int]]] = {}
     for verdict, held in work.settled.values():
         verdicts.setdefault(verdict, []).append(held)
@@ -129,7 +129,7 @@ async def _carry_out(session: Session, channel: Channel, work: Transaction) -> F
     return commands.Tx.CommitOk()
 
 
-async def _fill(session: Session, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
+async def _fill(session: AmqpSession, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
     have: set[str] = set()
     for names in alike(work.queues):
         have |= await tx.put_same(names, work.queues[names[0]])
@@ -159,7 +159,7 @@ async def _put(tx: Tx, name: str, messages: list[Message]) -> None:
             await tx.put(name, [message])
 
 
-def rollback(session: Session, channel: Channel, method: commands.Tx.Rollback) -> Frame:
+def rollback(session: AmqpSession, channel: Channel, method: commands.Tx.Rollback) -> Frame:
     """Publishes and verdicts are forgotten; what was settled is as unacked as it was."""
     work = _of(channel)
     channel.tx = Transaction()

@@ -43,7 +43,7 @@ a millisecond. What is the body of one request is taken as a whole."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Made by the door for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
 
     def __init__(self, door: HttpDoor) -> None:

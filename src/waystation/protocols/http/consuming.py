@@ -47,7 +47,7 @@ class Credit(msgspec.Struct, omit_defaults=True):
     count: int
 
 
-class Consumer:
+class HttpConsumer:
     """Made by a route, which opens its feed; begun when the client's end is open."""
 
     def __init__(self, desk: Desk, queue: str = "", *, acks: bool, credit: int | None = None) -> None:

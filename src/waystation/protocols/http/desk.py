@@ -45,7 +45,7 @@ from waystation.security.principals import ANONYMOUS
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.message import Delivered
-    from waystation.protocols.http.connection import Connection
+    from waystation.protocols.http.connection import HttpConnection
     from waystation.world.long_work import LongWork
 
 logger = logging.getLogger("waystation.http")
@@ -69,7 +69,7 @@ class Desk:
         self._mounted = Mounted(broker, mounts)
         self._under_way: set[asyncio.Task[Any]] = set()
 
-    async def answer(self, request: Request, connection: Connection) -> Reply | Stream:
+    async def answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:
         """What a request gets, whatever happens."""
         task = asyncio.current_task()
         if task is not None:
@@ -88,7 +88,7 @@ class Desk:
             if task is not None:
                 self._under_way.discard(task)
 
-    async def _answer(self, request: Request, connection: Connection) -> Reply | Stream:
+    async def _answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:
         parts, query = split_target(request.target)
         api = self._mounted.at(request.target)
         if api is not None:
@@ -157,7 +157,7 @@ class Desk:
         self.holds.close()
 
 
-async def _made_in_turns(outcome: Any, status: int, connection: Connection) -> Reply:
+async def _made_in_turns(outcome: Any, status: int, connection: HttpConnection) -> Reply:
     """The answer, in several turns of the loop if it is long."""
     pieces: list[bytes] = []
     made = said = 0

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from waystation.errors import Conflict
-from waystation.message import Delivered
+from waystation.message import Delivered, Run
 from waystation.observe.meters import DoorMeter
-from waystation.queues.feed import Feed, Run, Verdict
+from waystation.queues.feed import Feed, Verdict
 from waystation.topics.partition import Receipt
 
 FORGET_AFTER_MS = 60_000

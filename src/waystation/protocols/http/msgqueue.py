@@ -17,7 +17,7 @@ from waystation.message import HIGHEST_PRIORITY, Delivered, Message, check_messa
 from waystation.message_json import JSON_TYPE, to_json_object
 from waystation.protocol import Subscribe
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
-from waystation.protocols.http.consuming import Consumer
+from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.holds import check_any
 from waystation.protocols.http.replies import encode_json
 from waystation.protocols.http.topics import publish_to
@@ -168,7 +168,7 @@ async def publish(desk: Desk, call: Call[Nothing, Publish]) -> Outcome:
     return Delivery(published.subscribers)
 
 
-class _Channel(Consumer):
+class _Channel(HttpConsumer):
     """A live subscription, with messages as this API shows them."""
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:

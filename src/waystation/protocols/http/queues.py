@@ -33,7 +33,7 @@ from waystation.protocols.http.calls import (
     Route,
     Stream,
 )
-from waystation.protocols.http.consuming import Consumer
+from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.replies import json_reply
 from waystation.queues.looking import PEEKED_BYTES
 from waystation.queues.settings import QueueSettings
@@ -215,7 +215,7 @@ async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
     queue, asked = call.path["queue"], call.query
-    consumer = Consumer(desk, queue, acks=not asked.auto_ack, credit=asked.credit)
+    consumer = HttpConsumer(desk, queue, acks=not asked.auto_ack, credit=asked.credit)
     feed = desk.access.consume(
         queue,
         call.peer.name,

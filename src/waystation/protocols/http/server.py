@@ -15,7 +15,7 @@ from waystation.world.listener import Leave, Listener
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.protocols.budget import Budgets
-    from waystation.protocols.http.connection import Connection
+    from waystation.protocols.http.connection import HttpConnection
     from waystation.protocols.http.desk import Desk
     from waystation.protocols.http.mounted import Mounts
 
@@ -35,8 +35,8 @@ class HttpDoor:
         self._mounts = mounts
         self._desk: Desk | None = None
         self._listener: Listener | None = None
-        self._connections: set[Connection] = set()
-        self._leaves: dict[Connection, Leave] = {}
+        self._connections: set[HttpConnection] = set()
+        self._leaves: dict[HttpConnection, Leave] = {}
         self._timer: PatientTimer | None = None
         self._date = (0, "")
 
@@ -68,19 +68,19 @@ class HttpDoor:
             self._desk = Desk(self.broker, self._host, self.budgets.long_work, self._mounts)
         return self._desk
 
-    def _connect(self, leave: Leave) -> Connection:
-        from waystation.protocols.http.connection import Connection
+    def _connect(self, leave: Leave) -> HttpConnection:
+        from waystation.protocols.http.connection import HttpConnection
 
         if self._timer is None:
             self._timer = PatientTimer(TICK_S, self._tick)
-        connection = Connection(self)
+        connection = HttpConnection(self)
         self._leaves[connection] = leave
         return connection
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         self._connections.add(connection)
 
-    def dismiss(self, connection: Connection) -> None:
+    def dismiss(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         leave = self._leaves.pop(connection, None)
         if leave is not None:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from waystation.errors import Invalid
 from waystation.protocol import Subscribe
 from waystation.protocols.http.calls import NEEDS_VOUCHER, AnyRoute, Call, Nothing, Outcome, Route, Stream
-from waystation.protocols.http.consuming import Consumer
+from waystation.protocols.http.consuming import HttpConsumer
 from waystation.queues.settings import DEFAULT_HOLD_MS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
     if asked.mode != "live" and not asked.group:
         raise Invalid(f"group: a {asked.mode} subscription needs one")
     acks = asked.mode != "live" and not asked.auto_ack
-    consumer = Consumer(desk, acks=acks, credit=asked.credit)
+    consumer = HttpConsumer(desk, acks=acks, credit=asked.credit)
     command = Subscribe(
         consumer=0,
         topics=asked.topic,

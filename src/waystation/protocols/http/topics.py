@@ -29,7 +29,7 @@ from waystation.admin.view_topics import found as topic_of
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
-from waystation.observe.spans import Place as TracedPlace
+from waystation.observe.spans import TracedPlace as TracedPlace
 from waystation.protocols.http.bodies import MessageList, MessageOut
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route
 from waystation.protocols.http.queues import MAX_COUNT, Wait, found_out

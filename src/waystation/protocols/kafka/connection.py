@@ -62,7 +62,7 @@ class Slot:
         self.cancel: Callable[[], object] | None = None
 
 
-class Connection(asyncio.BufferedProtocol):
+class KafkaConnection(asyncio.BufferedProtocol):
     """Made by the door for each client."""
 
     def __init__(self, door: KafkaDoor, gone: Callable[[], None]) -> None:

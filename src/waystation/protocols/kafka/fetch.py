@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.observe.spans import Place
+from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES
 from waystation.protocols.kafka import fetch_codec
 from waystation.protocols.kafka.fetch_codec import FetchRequest, PartitionAnswer
 from waystation.protocols.kafka.fetch_reading import STEP_BYTES, Reading, find
-from waystation.protocols.kafka.fetch_sessions import Session, SessionError, Sessions
+from waystation.protocols.kafka.fetch_sessions import FetchSession, SessionError, Sessions
 from waystation.topics.partition import Partition
 from waystation.topics.record_tracing import traced_from
 
@@ -85,7 +85,7 @@ class _Fetch:
         self,
         broker: Broker,
         request: FetchRequest,
-        session: Session | None,
+        session: FetchSession | None,
         answer: Answer,
         unsent: Share,
         long_work: LongWork,
@@ -240,7 +240,7 @@ class _Fetch:
         for wanted, answer, partition in zip(self._wanted, answers, self._reading.partitions, strict=True):
             found = [one for piece in answer.records for one in traced_from(bytes(piece), wanted.offset)]
             if found and partition is not None:
-                tracing.fetched(Place("topic", partition.topic.name, "kafka"), wanted.index, found)
+                tracing.fetched(TracedPlace("topic", partition.topic.name, "kafka"), wanted.index, found)
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""

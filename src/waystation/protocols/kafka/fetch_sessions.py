@@ -32,7 +32,7 @@ class SessionError(Invalid):
         self.code = code
 
 
-class Session:
+class FetchSession:
     """One consumer's."""
 
     __slots__ = ("by_id", "epoch", "id", "partitions", "told")
@@ -72,13 +72,13 @@ class Sessions:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def enter(self, request: FetchRequest) -> Session | None:
+    def enter(self, request: FetchRequest) -> FetchSession | None:
         """The session that a request continues or begins; None for a fetch without. SessionError if it is unknown."""
         if request.session_epoch == FINAL_EPOCH:
             self._forget(request.session_id)
@@ -100,7 +100,7 @@ class Sessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _begin(self, request: FetchRequest) -> Session | None:
+    def _begin(self, request: FetchRequest) -> FetchSession | None:
         if len(self._sessions) >= MAX_SESSIONS:
             self._forget(next(iter(self._sessions)))
         if self._partitions + len(request.partitions) > MAX_PARTITIONS:
@@ -108,7 +108,7 @@ class Sessions:
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = 1 + self._random.below(2**31 - 2)
-        session = Session(session_id, request.version >= 13)
+        session = FetchSession(session_id, request.version >= 13)
         session.update(request)
         self._partitions += len(session.partitions)
         self._sessions[session_id] = session

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.protocols.kafka.connection import Connection
+from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.fetch_sessions import Sessions
 from waystation.protocols.kafka.registry import Listener
 
@@ -33,9 +33,9 @@ class KafkaDoor:
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._clients: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def connection(self, gone: Callable[[], None]) -> Connection:
+    def connection(self, gone: Callable[[], None]) -> KafkaConnection:
         """`gone` is called when the connection is over."""
-        return Connection(self, gone)
+        return KafkaConnection(self, gone)
 
     def advertised(self, host: str, port: int) -> Listener:
         """The address that clients on a connection to (host, port) are told: the one that they have reached."""

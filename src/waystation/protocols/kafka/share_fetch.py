@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicPartition
-from waystation.observe.spans import Place
+from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.kafka import share_acks
 from waystation.protocols.kafka.groups import milliseconds
@@ -201,7 +201,7 @@ class _Acquisition:
 
     def _trace(self, tracing: Tracing, one: SharedPartition, answer: Answer) -> None:
         group = self._call.request.group_id
-        place = Place("subscription", one.topic, "kafka", self._call.request.member_id, group)
+        place = TracedPlace("subscription", one.topic, "kafka", self._call.request.member_id, group)
         given = [range(grant.first, grant.first + grant.count) for grant in answer.grants]
         found = traced_from(answer.records, given[0].start)
         found = [each for each in found if any(each.offset in run for run in given)]

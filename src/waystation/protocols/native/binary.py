@@ -25,7 +25,7 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.connection import FULL_BYTES, Out, TalkOver
 from waystation.protocols.native.frames import BadFrame, Frames, Refused, encode_into
-from waystation.protocols.native.session import Session
+from waystation.protocols.native.session import NativeSession
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -54,7 +54,7 @@ class BinaryTalk:
         self._frames = Frames()
         self.intake = self._frames.intake
         self._out = out
-        self.session = Session(broker, self._send, name, on_room=on_room)
+        self.session = NativeSession(broker, self._send, name, on_room=on_room)
         self._left: list[AnyCommand | Refused] = []
 
     @property

@@ -19,7 +19,7 @@ from waystation.protocols.native.session import ANSWER_BYTES
 if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
     from waystation.protocols.native.intake import Intake
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
     from waystation.world.clock import Clock
 
 logger = logging.getLogger("waystation.native")
@@ -39,7 +39,7 @@ class Talk(Protocol):
     """One framing's side of a connection. It writes by the bytearray and the callable that it was made with."""
 
     intake: Intake
-    session: Session
+    session: NativeSession
 
     def work(self) -> bool:
         """Deals with what has arrived, as far as it may. True: call again when what it said is written. Raises
@@ -86,7 +86,7 @@ class Out:
         return taken
 
 
-class Connection(asyncio.BufferedProtocol):
+class NativeConnection(asyncio.BufferedProtocol):
     """Made by the door for each client. `talk` makes the framing's side, given where to write and whom to call
     when it is no longer busy."""
 

@@ -35,7 +35,7 @@ INBOX_KEPT = 10_000
 """Replies that wait for a client which does not read; the oldest ones go first."""
 
 
-class Consumer:
+class NativeConsumer:
     """One consumer of a session, by the number that the client gave it."""
 
     __slots__ = (

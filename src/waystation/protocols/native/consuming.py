@@ -21,12 +21,12 @@ from waystation.protocol import (
     SubscribeAnswer,
     Touch,
 )
-from waystation.protocols.native.consumers import INBOX_KEPT, PORTION_BYTES, Consumer
+from waystation.protocols.native.consumers import INBOX_KEPT, PORTION_BYTES, NativeConsumer
 from waystation.protocols.native.settling import check_runs
 
 if TYPE_CHECKING:
     from waystation.message import Delivered
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_GET = 100_000
 FIRST_TAKEN = 8
@@ -39,7 +39,7 @@ MAX_GETTERS = 10_000
 """Queues that one connection gets from at a time."""
 
 
-def consume(session: Session, command: Consume) -> None:
+def consume(session: NativeSession, command: Consume) -> None:
     _check_counts(command.credit, command.prefetch)
     consumer = session.new_consumer(command.consumer, command.queue)
     consumer.prefetch, consumer.acks = command.prefetch, not command.auto_ack
@@ -63,7 +63,7 @@ def consume(session: Session, command: Consume) -> None:
     session.credited(consumer)
 
 
-def subscribe(session: Session, command: Subscribe) -> Awaitable[SubscribeAnswer]:
+def subscribe(session: NativeSession, command: Subscribe) -> Awaitable[SubscribeAnswer]:
     """The number is taken at once: credit for it may be in the next frame."""
     _check_counts(command.credit, command.prefetch)
     consumer = session.new_consumer(command.consumer, live=command.mode == "live")
@@ -74,7 +74,7 @@ def subscribe(session: Session, command: Subscribe) -> Awaitable[SubscribeAnswer
     return _open_subscription(session, command, consumer)
 
 
-async def _open_subscription(session: Session, command: Subscribe, consumer: Consumer) -> SubscribeAnswer:
+async def _open_subscription(session: NativeSession, command: Subscribe, consumer: NativeConsumer) -> SubscribeAnswer:
     try:
         feed, answer = await session.broker.subscriptions.open(
             command,
@@ -94,7 +94,7 @@ async def _open_subscription(session: Session, command: Subscribe, consumer: Con
     return answer
 
 
-def credit(session: Session, command: Credit) -> None:
+def credit(session: NativeSession, command: Credit) -> None:
     if command.count < 0:
         raise Invalid(f"count: {command.count} is below zero")
     consumer = session.consumers.get(command.consumer)
@@ -103,7 +103,7 @@ def credit(session: Session, command: Credit) -> None:
         session.credited(consumer)
 
 
-def touch(session: Session, command: Touch) -> SettleAnswer:
+def touch(session: NativeSession, command: Touch) -> SettleAnswer:
     check_runs(command.runs)
     if command.hold_ms is not None and command.hold_ms < 1:
         raise Invalid(f"hold_ms: {command.hold_ms} is below 1")
@@ -111,7 +111,7 @@ def touch(session: Session, command: Touch) -> SettleAnswer:
     return SettleAnswer(feed.touch(command.runs, command.hold_ms))  # type: ignore[union-attr]
 
 
-def cease(session: Session, command: Cease) -> None:
+def cease(session: NativeSession, command: Cease) -> None:
     consumer = session.consumers.pop(command.consumer, None)
     if consumer is None:
         raise NotFound(f"consumer: this connection has no consumer {command.consumer}")
@@ -121,7 +121,7 @@ def cease(session: Session, command: Cease) -> None:
     consumer.end(politely=True)
 
 
-def open_inbox(session: Session, command: OpenInbox) -> str:
+def open_inbox(session: NativeSession, command: OpenInbox) -> str:
     consumer = session.new_consumer(command.consumer)
 
     def deliver(messages: list[Delivered]) -> None:
@@ -140,7 +140,7 @@ def open_inbox(session: Session, command: OpenInbox) -> str:
 class _Inbox:
     """An inbox as a feed: there is nothing to credit, hold or settle."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: NativeSession, name: str) -> None:
         self._inboxes = session.broker.inboxes
         self._name = name
 
@@ -169,7 +169,7 @@ class _Inbox:
 # -- asking for messages -----------------------------------------------------------------------------------------------
 
 
-def get(session: Session, command: Get) -> Got | Awaitable[Got]:
+def get(session: NativeSession, command: Get) -> Got | Awaitable[Got]:
     """Answered at once, without a task, where something is there or nobody wants to wait."""
     if not 1 <= command.count <= MAX_GET:
         raise Invalid(f"count: {command.count} is not between 1 and {MAX_GET}")
@@ -182,7 +182,7 @@ def get(session: Session, command: Get) -> Got | Awaitable[Got]:
     return _wait(session, consumer, command)
 
 
-async def _wait(session: Session, consumer: Consumer, command: Get) -> Got:
+async def _wait(session: NativeSession, consumer: NativeConsumer, command: Get) -> Got:
     try:
         messages = await consumer.feed.get(min(command.count, FIRST_TAKEN), command.wait_ms)  # type: ignore[union-attr]
     except WaystationError:
@@ -194,7 +194,7 @@ async def _wait(session: Session, consumer: Consumer, command: Get) -> Got:
     return Got(consumer.number, messages)
 
 
-def _take(session: Session, consumer: Consumer, count: int, messages: list[Delivered]) -> int:
+def _take(session: NativeSession, consumer: NativeConsumer, count: int, messages: list[Delivered]) -> int:
     """Adds what is there to `messages`, until there are `count` or as many as one answer should carry; returns the
     size of all of them."""
     size = sum([len(delivered.message.payload) for delivered in messages])
@@ -214,7 +214,7 @@ def _take(session: Session, consumer: Consumer, count: int, messages: list[Deliv
     return size
 
 
-def _getter(session: Session, command: Get) -> Consumer:
+def _getter(session: NativeSession, command: Get) -> NativeConsumer:
     """One per queue and way of getting: its number is below zero, so it is never one of the client's."""
     key = (command.queue, command.hold_ms, command.auto_ack)
     consumer = session.getters.get(key)
@@ -225,14 +225,14 @@ def _getter(session: Session, command: Get) -> Consumer:
     if len(session.getters) >= MAX_GETTERS:
         raise Invalid(f"queue: this connection gets from {MAX_GETTERS} queues already; open another one")
     feed = session.access.getter(command.queue, session.name, command.hold_ms, command.auto_ack)
-    consumer = Consumer(-session.next_number(), command.queue)
+    consumer = NativeConsumer(-session.next_number(), command.queue)
     consumer.acks = not command.auto_ack
     consumer.feed = feed
     session.getters[key] = session.consumers[consumer.number] = consumer
     return consumer
 
 
-def _forget(session: Session, consumer: Consumer) -> None:
+def _forget(session: NativeSession, consumer: NativeConsumer) -> None:
     """A getter whose queue is gone."""
     if not getattr(consumer.feed, "closed", False):
         return

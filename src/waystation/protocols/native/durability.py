@@ -13,19 +13,19 @@ from waystation.errors import WaystationError
 from waystation.topics.partition import Receipt
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session, Timing
+    from waystation.protocols.native.session import NativeSession, Timing
 
 Durability = tuple[int, Any]
 """(request, what to answer when it is durable)."""
 
 
-def kept(session: Session, receipt: Receipt | None, answers: list[Durability]) -> None:
+def kept(session: NativeSession, receipt: Receipt | None, answers: list[Durability]) -> None:
     """Answers when it is durable; at once if nothing had to be written."""
     keep_all(session, () if receipt is None else (receipt,), answers)
 
 
 def keep_all(
-    session: Session, receipts: Sequence[Receipt], answers: list[Durability], timing: Timing | None = None
+    session: NativeSession, receipts: Sequence[Receipt], answers: list[Durability], timing: Timing | None = None
 ) -> None:
     """`timing`: of the request, where it is not the one that is being handled at this moment."""
     answers = [keeping for keeping in answers if keeping[0]]
@@ -46,7 +46,7 @@ class _Answering:
 
     __slots__ = ("_answers", "_session", "_timing")
 
-    def __init__(self, session: Session, answers: list[Durability], timing: Timing) -> None:
+    def __init__(self, session: NativeSession, answers: list[Durability], timing: Timing) -> None:
         self._session = session
         self._answers = answers
         self._timing = timing

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid
-from waystation.protocol import Answer, AnyCommand, Ceased, Deliver, Failure, Outgoing, Publish, Run, Settle, Touch
+from waystation.message import Run
+from waystation.protocol import Answer, AnyCommand, Ceased, Deliver, Failure, Outgoing, Publish, Settle, Touch
 from waystation.protocols.native.connection import FULL_BYTES, Out
 from waystation.protocols.native.json_lines import (
     COMMANDS,
@@ -27,7 +28,7 @@ from waystation.protocols.native.json_lines import (
 )
 from waystation.protocols.native.plain import PLAIN_NUMBERS, PlainActions
 from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
-from waystation.protocols.native.session import Session, describe
+from waystation.protocols.native.session import NativeSession, describe
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -36,7 +37,7 @@ MAX_ANSWERS = 10_000
 """Lines of one connection that are not answered yet."""
 
 
-class Place:
+class AnswerPlace:
     """The place of one answer: by its request's id, or in the order of those that have none."""
 
     __slots__ = ("id", "line")
@@ -56,10 +57,10 @@ class LinesTalk:
         self.intake = self._lines.intake
         self._out = out
         self._on_room = on_room
-        self.session = Session(broker, self._receive, name, on_room=on_room)
+        self.session = NativeSession(broker, self._receive, name, on_room=on_room)
         self._plain = PlainActions(self.session, subscriptions, self.ask)
         self._left: deque[Line | AnyCommand] = deque()
-        self._in_order: deque[Place] = deque()
+        self._in_order: deque[AnswerPlace] = deque()
         self._asked: dict[int, Callable[[Answer | Failure], None]] = {}
         self._waiting = 0
         self._number = 0
@@ -119,7 +120,7 @@ class LinesTalk:
         except Exception as error:
             self._fill(place, _error(*describe(error, self.session)))
 
-    def _command(self, line: dict[str, Any], action: Any, place: Place) -> AnyCommand:
+    def _command(self, line: dict[str, Any], action: Any, place: AnswerPlace) -> AnyCommand:
         if not isinstance(action, str) or action not in COMMANDS:
             raise unknown_action(action, tuple(self._plain.actions))
         if place.id is not None and (not isinstance(place.id, int) or isinstance(place.id, bool)):
@@ -154,20 +155,20 @@ class LinesTalk:
             consumer = self.session.consumers.get(outgoing.consumer)
             self._write(encode_line(push(outgoing, consumer.queue if consumer is not None else "")))
 
-    def _place(self, id: Any) -> Place:
-        place = Place(id)
+    def _place(self, id: Any) -> AnswerPlace:
+        place = AnswerPlace(id)
         self._waiting += 1
         if id is None:
             self._in_order.append(place)
         return place
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: AnswerPlace) -> None:
         """No answer is wanted."""
         self._waiting -= 1
         if place.id is None:
             self._in_order.remove(place)
 
-    def _fill(self, place: Place, answer: dict[str, Any]) -> None:
+    def _fill(self, place: AnswerPlace, answer: dict[str, Any]) -> None:
         was_busy = self.busy
         if place.id is not None:
             self._waiting -= 1

@@ -40,7 +40,7 @@ from waystation.protocols.native.plain_subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_MESSAGES = 10_000
 GRACE_MS = 20
@@ -91,7 +91,7 @@ class PlainConsumer:
 class PlainActions:
     """One per connection."""
 
-    def __init__(self, session: Session, subscriptions: PlainSubscriptions, ask: Ask) -> None:
+    def __init__(self, session: NativeSession, subscriptions: PlainSubscriptions, ask: Ask) -> None:
         self._session = session
         self._subscriptions = subscriptions
         self._ask = ask

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from waystation.observe.connections import ChannelInfo, ConnectionInfo, ConsumerInfo, doing_at
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.consumers import Consumer
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.consumers import NativeConsumer
+    from waystation.protocols.native.session import NativeSession
 
 Address = tuple[str, int]
 NOWHERE: Address = ("", 0)
@@ -26,7 +26,7 @@ class Wire(Protocol):
     def end(self, reason: str) -> None: ...
 
 
-def info_of(session: Session, under_way: int) -> ConnectionInfo:
+def info_of(session: NativeSession, under_way: int) -> ConnectionInfo:
     wire = session.wire
     client: dict[str, Any] = {"name": session.client} if session.client else {}
     client["kind"] = session.name.partition("-")[0]
@@ -51,7 +51,7 @@ def info_of(session: Session, under_way: int) -> ConnectionInfo:
     )
 
 
-def _channel(session: Session, under_way: int) -> ChannelInfo:
+def _channel(session: NativeSession, under_way: int) -> ChannelInfo:
     consumers = [_consumer(consumer) for consumer in session.consumers.values() if consumer.subject]
     return ChannelInfo(
         number=0,
@@ -68,7 +68,7 @@ def _channel(session: Session, under_way: int) -> ChannelInfo:
     )
 
 
-def _consumer(consumer: Consumer) -> ConsumerInfo:
+def _consumer(consumer: NativeConsumer) -> ConsumerInfo:
     return ConsumerInfo(
         str(consumer.number),
         consumer.subject,

@@ -15,11 +15,11 @@ from waystation.protocols.native.durability import keep_all
 from waystation.protocols.native.turns import UNANSWERED
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session, Timing
+    from waystation.protocols.native.session import NativeSession, Timing
     from waystation.topics.topics import Topic
 
 
-def publishes_together(session: Session, commands: Sequence[AnyCommand], at: int) -> int:
+def publishes_together(session: NativeSession, commands: Sequence[AnyCommand], at: int) -> int:
     """The index behind the publishes from `at` on that surely go to one partition, with one offset after another."""
     first = commands[at]
     behind = at + 1
@@ -44,7 +44,7 @@ def publishes_together(session: Session, commands: Sequence[AnyCommand], at: int
     return behind
 
 
-def _plain_topic(session: Session, command: Publish) -> Topic | None:
+def _plain_topic(session: NativeSession, command: Publish) -> Topic | None:
     """The topic that is published to, if each message in it surely has the offset behind the one before."""
     if command.topic is None or command.exchange is not None or command.tx:
         return None
@@ -63,7 +63,7 @@ def _dense(command: Publish, topic: Topic) -> bool:
     return True
 
 
-def publish(session: Session, commands: Sequence[Publish]) -> None:
+def publish(session: NativeSession, commands: Sequence[Publish]) -> None:
     """What `publishes_together` found, or one."""
     first = commands[0]
     if (
@@ -80,7 +80,7 @@ def publish(session: Session, commands: Sequence[Publish]) -> None:
             session.fail(_answered(command), error)
 
 
-def _publish_together(session: Session, commands: Sequence[Publish], topic: str) -> bool:
+def _publish_together(session: NativeSession, commands: Sequence[Publish], topic: str) -> bool:
     """False if they must be tried one by one."""
     messages = [message for command in commands for message in command.messages]
     try:
@@ -97,7 +97,7 @@ def _publish_together(session: Session, commands: Sequence[Publish], topic: str)
     return True
 
 
-def _publish_one(session: Session, command: Publish) -> None:
+def _publish_one(session: NativeSession, command: Publish) -> None:
     if (command.topic is None) == (command.exchange is None):
         raise Invalid("topic: name a topic or an exchange, and only one of them")
     if not command.messages:
@@ -115,7 +115,7 @@ def _publish_one(session: Session, command: Publish) -> None:
         _publish_in_turn(session, command, command.topic)
 
 
-def _publish_now(session: Session, command: Publish, topic: str, timing: Timing | None = None) -> bool:
+def _publish_now(session: NativeSession, command: Publish, topic: str, timing: Timing | None = None) -> bool:
     """False if the topic is not there yet."""
     try:
         published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
@@ -132,7 +132,7 @@ def _publish_now(session: Session, command: Publish, topic: str, timing: Timing 
     return True
 
 
-def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
+def _publish_in_turn(session: NativeSession, command: Publish, topic: str) -> None:
     """Makes the topic first, if it may be made, and keeps the later ones for it behind this one."""
     timing = session.timing
 
@@ -146,7 +146,7 @@ def _publish_in_turn(session: Session, command: Publish, topic: str) -> None:
     session.in_turn(("topic", topic), _answered(command), work, size_of_all(command.messages))
 
 
-def _publish_in_transaction(session: Session, command: Publish) -> None:
+def _publish_in_transaction(session: NativeSession, command: Publish) -> None:
     if command.topic is None:
         raise Invalid("exchange: a transaction publishes to topics and queues, not through exchanges")
     transaction = session.transaction(command.tx)

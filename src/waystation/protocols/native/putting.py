@@ -15,7 +15,7 @@ from waystation.protocol import AnyCommand, Put, PutAnswer
 from waystation.protocols.native.durability import Durability, kept
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
     from waystation.queues.shard.shard import PutResult
 
 
@@ -33,7 +33,7 @@ def puts_together(commands: Sequence[AnyCommand], at: int) -> int:
     return behind
 
 
-def put(session: Session, commands: Sequence[Put]) -> None:
+def put(session: NativeSession, commands: Sequence[Put]) -> None:
     """Puts for one queue, in their order."""
     queue = commands[0].queue
     if commands[0].tx:
@@ -54,7 +54,7 @@ def put(session: Session, commands: Sequence[Put]) -> None:
             kept(session, result.receipt, answers_of(commands, result))
 
 
-def _put_one(session: Session, command: Put) -> None:
+def _put_one(session: NativeSession, command: Put) -> None:
     try:
         result = session.access.put(command.queue, command.messages)
     except Full as error:
@@ -69,7 +69,7 @@ def _put_one(session: Session, command: Put) -> None:
         kept(session, result.receipt, [(command.id, answer)])
 
 
-def _put_in_turn(session: Session, command: Put) -> None:
+def _put_in_turn(session: NativeSession, command: Put) -> None:
     """Waits for room, and keeps the later ones for this queue behind it."""
 
     async def work() -> PutAnswer:
@@ -78,7 +78,7 @@ def _put_in_turn(session: Session, command: Put) -> None:
     session.in_turn(("queue", command.queue), command.id, work, size_of_all(command.messages))
 
 
-def _put_in_transaction(session: Session, command: Put) -> None:
+def _put_in_transaction(session: NativeSession, command: Put) -> None:
     transaction = session.transaction(command.tx)
 
     async def work() -> PutAnswer:

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid
-from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer, Run
+from waystation.message import Run
+from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer
 from waystation.queues import looking as queue_looking
 from waystation.queues.shard.queue_reader import MAX_RUNS, QueueReader
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_CLAIMED = 1_000_000
 """Tags in one claim: some milliseconds of work."""
@@ -24,7 +25,7 @@ MAX_READ = 4_096
 """Messages in one answer to `read_entries`."""
 
 
-def open_reader(session: Session, command: OpenReader) -> ReaderAnswer:
+def open_reader(session: NativeSession, command: OpenReader) -> ReaderAnswer:
     consumer = session.new_consumer(command.consumer, command.queue)
     try:
         consumer.feed = reader = session.access.open_reader(
@@ -39,7 +40,7 @@ def open_reader(session: Session, command: OpenReader) -> ReaderAnswer:
     return ReaderAnswer(reader.queue.id, reader.queue.newest)
 
 
-def claim_entries(session: Session, command: ClaimEntries) -> Awaitable[list[Run]] | list[Run]:
+def claim_entries(session: NativeSession, command: ClaimEntries) -> Awaitable[list[Run]] | list[Run]:
     reader = session.consumer(command.consumer).feed
     if not isinstance(reader, QueueReader):
         raise Invalid(f"consumer: {command.consumer} is no reader; open one with open_reader")
@@ -51,7 +52,7 @@ def claim_entries(session: Session, command: ClaimEntries) -> Awaitable[list[Run
     return reader.claim(command.count, command.max_bytes, command.wait_ms)
 
 
-def read_entries(session: Session, command: ReadEntries) -> EntriesAnswer:
+def read_entries(session: NativeSession, command: ReadEntries) -> EntriesAnswer:
     check_runs(command.runs)
     place = session.broker.queues.of_users(command.queue)
     answer = queue_looking.read_entries(*place, command.runs, MAX_READ, session.answer_bytes)

@@ -9,17 +9,17 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from waystation.errors import Conflict, Invalid
-from waystation.observe.spans import Place
+from waystation.observe.spans import TracedPlace
 from waystation.protocol import AwaitRecords, CommitOffsets, GroupAssignment, JoinGroup, PartitionBatches, ReadBatches
 from waystation.protocol import Position as Named
-from waystation.protocols.native.consumers import Consumer
+from waystation.protocols.native.consumers import NativeConsumer
 from waystation.subscriptions.group_member import GroupMember
 from waystation.topics.batch_reading import Position, grown
 from waystation.topics.batch_reading import read_batches as read_stored
 from waystation.topics.record_tracing import traced_from
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_POSITIONS = 1_000
 """In one request: up to ten milliseconds of work, if there is something to read at each."""
@@ -28,7 +28,7 @@ MAX_AWAITED = 10_000
 """Positions that one connection waits at, in all: each is known to its partition until then."""
 
 
-def read_batches(session: Session, command: ReadBatches) -> list[PartitionBatches]:
+def read_batches(session: NativeSession, command: ReadBatches) -> list[PartitionBatches]:
     positions = _positions(session, command.positions)
     answers = read_stored(positions, session.answer_bytes, committed=not command.uncommitted)
     for (partition, offset), answer in zip(positions, answers, strict=True):
@@ -41,15 +41,15 @@ def read_batches(session: Session, command: ReadBatches) -> list[PartitionBatche
     return answers
 
 
-def _trace(session: Session, answer: PartitionBatches, offset: int) -> None:
+def _trace(session: NativeSession, answer: PartitionBatches, offset: int) -> None:
     tracing = session.broker.tracing
     if tracing is not None:
         found = traced_from(answer.batches, offset)
         if found:
-            tracing.fetched(Place("topic", answer.topic, "native"), answer.partition, found)
+            tracing.fetched(TracedPlace("topic", answer.topic, "native"), answer.partition, found)
 
 
-async def await_records(session: Session, command: AwaitRecords) -> bool:
+async def await_records(session: NativeSession, command: AwaitRecords) -> bool:
     positions = _positions(session, command.positions)
     if command.wait_ms < 0:
         raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
@@ -62,7 +62,7 @@ async def await_records(session: Session, command: AwaitRecords) -> bool:
         session.awaited -= len(positions)
 
 
-def _positions(session: Session, named: list[Named]) -> list[Position]:
+def _positions(session: NativeSession, named: list[Named]) -> list[Position]:
     if not 1 <= len(named) <= MAX_POSITIONS:
         raise Invalid(f"positions: {len(named)} is not between 1 and {MAX_POSITIONS}")
     topics = session.broker.topics
@@ -72,14 +72,14 @@ def _positions(session: Session, named: list[Named]) -> list[Position]:
 # -- a member of a group -----------------------------------------------------------------------------------------------
 
 
-def join_group(session: Session, command: JoinGroup) -> Awaitable[None]:
+def join_group(session: NativeSession, command: JoinGroup) -> Awaitable[None]:
     """The number is taken at once, as for a subscription."""
     consumer = session.new_consumer(command.consumer)
     consumer.subject = ", ".join(command.topics) + f" as group {command.group}"
     return _join(session, command, consumer)
 
 
-async def _join(session: Session, command: JoinGroup, consumer: Consumer) -> None:
+async def _join(session: NativeSession, command: JoinGroup, consumer: NativeConsumer) -> None:
     try:
         member = await session.broker.subscriptions.join(
             command.group,
@@ -97,13 +97,13 @@ async def _join(session: Session, command: JoinGroup, consumer: Consumer) -> Non
     consumer.feed = member
 
 
-def group_assignment(session: Session, command: GroupAssignment) -> Awaitable[list[Named]]:
+def group_assignment(session: NativeSession, command: GroupAssignment) -> Awaitable[list[Named]]:
     if command.wait_ms < 0:
         raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
     return _member(session, command.consumer).assignment(command.owned, command.wait_ms)
 
 
-def commit_as_member(session: Session, command: CommitOffsets) -> Awaitable[None]:
+def commit_as_member(session: NativeSession, command: CommitOffsets) -> Awaitable[None]:
     member = _member(session, command.consumer)
     if member.group != command.group:
         raise Invalid(f"group: consumer {command.consumer} is a member of {member.group!r}, not of {command.group!r}")
@@ -112,7 +112,7 @@ def commit_as_member(session: Session, command: CommitOffsets) -> Awaitable[None
     return member.commit(command.offsets)
 
 
-def _member(session: Session, number: int) -> GroupMember:
+def _member(session: NativeSession, number: int) -> GroupMember:
     feed = session.consumer(number).feed
     if not isinstance(feed, GroupMember):
         raise Invalid(f"consumer: {number} is no member of a group that reads by itself; join with join_group")

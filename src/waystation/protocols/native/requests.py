@@ -78,7 +78,7 @@ from waystation.transactions.transacting import check_not_own
 from waystation.version import __version__
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_LISTED = 10_000
 MAX_PEEKED = 1_000
@@ -87,53 +87,53 @@ MAX_TRANSACTIONAL_ID = 255
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
-def hello(session: Session, command: Hello) -> HelloAnswer:
+def hello(session: NativeSession, command: Hello) -> HelloAnswer:
     if not 1 <= command.version <= VERSION:
         raise Invalid(f"version: {command.version} is not spoken here; the newest is {VERSION}")
     session.client = command.client[:255]
     return HelloAnswer(session.name, VERSION, __version__)
 
 
-def ping(session: Session, command: Ping) -> None:
+def ping(session: NativeSession, command: Ping) -> None:
     return None
 
 
-def stats(session: Session, command: Stats) -> dict[str, Any]:
+def stats(session: NativeSession, command: Stats) -> dict[str, Any]:
     return overview.stats(session.broker)
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def declare_queue(session: Session, command: DeclareQueue) -> Awaitable[QueueInfo]:
+def declare_queue(session: NativeSession, command: DeclareQueue) -> Awaitable[QueueInfo]:
     return session.access.declare_queue(
         command.queue, command.settings, passive=command.passive, alter=command.alter, owner=session.name
     )
 
 
-def delete_queue(session: Session, command: DeleteQueue) -> Awaitable[int]:
+def delete_queue(session: NativeSession, command: DeleteQueue) -> Awaitable[int]:
     return session.access.delete_queue(command.queue, if_empty=command.if_empty, if_unused=command.if_unused)
 
 
-def purge_queue(session: Session, command: PurgeQueue) -> Awaitable[int]:
+def purge_queue(session: NativeSession, command: PurgeQueue) -> Awaitable[int]:
     return session.access.purge_queue(command.queue)
 
 
-def describe_queue(session: Session, command: DescribeQueue) -> QueueInfo:
+def describe_queue(session: NativeSession, command: DescribeQueue) -> QueueInfo:
     return session.access.describe_queue(command.queue)
 
 
-def list_queues(session: Session, command: ListQueues) -> list[QueueInfo]:
+def list_queues(session: NativeSession, command: ListQueues) -> list[QueueInfo]:
     limit = _between("limit", command.limit, MAX_LISTED)
     return session.access.list_queues(command.prefix, command.after, limit)
 
 
-def peek(session: Session, command: Peek) -> list[Peeked]:
+def peek(session: NativeSession, command: Peek) -> list[Peeked]:
     count = _between("count", command.count, MAX_PEEKED)
     return session.access.peek(command.queue, count, command.after, command.state, session.answer_bytes)
 
 
-async def find(session: Session, command: Find) -> Found | None:
+async def find(session: NativeSession, command: Find) -> Found | None:
     access = session.access
     if command.queue is not None:
         return access.find_queued(command.message_id, command.queue)
@@ -141,11 +141,11 @@ async def find(session: Session, command: Find) -> Found | None:
     return found or await access.find_stored(command.message_id, command.topic)
 
 
-def cancel(session: Session, command: Cancel) -> Awaitable[bool]:
+def cancel(session: NativeSession, command: Cancel) -> Awaitable[bool]:
     return session.access.cancel(command.queue, command.message_id)
 
 
-def redrive(session: Session, command: Redrive) -> Awaitable[RedriveAnswer]:
+def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer]:
     return session.access.redrive(
         command.queue,
         to=command.to,
@@ -160,64 +160,64 @@ def redrive(session: Session, command: Redrive) -> Awaitable[RedriveAnswer]:
 # -- topics and routing ------------------------------------------------------------------------------------------------
 
 
-async def create_topic(session: Session, command: CreateTopic) -> TopicInfo:
+async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
     await session.access.create_topic(command.topic, command.partitions, command.settings)
     return overview.topic_info(session.broker, command.topic)
 
 
-def delete_topic(session: Session, command: DeleteTopic) -> Awaitable[None]:
+def delete_topic(session: NativeSession, command: DeleteTopic) -> Awaitable[None]:
     return session.access.delete_topic(command.topic)
 
 
-def describe_topic(session: Session, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
+def describe_topic(session: NativeSession, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
     if command.create and command.topic not in session.broker.topics:
         return _describe_new(session, command.topic)
     return overview.topic_info(session.broker, command.topic)
 
 
-async def _describe_new(session: Session, topic: str) -> TopicInfo:
+async def _describe_new(session: NativeSession, topic: str) -> TopicInfo:
     await session.access.ensure_topic(topic)
     return overview.topic_info(session.broker, topic)
 
 
-def list_topics(session: Session, command: ListTopics) -> list[TopicInfo]:
+def list_topics(session: NativeSession, command: ListTopics) -> list[TopicInfo]:
     return overview.topic_list(session.broker, command.pattern)
 
 
-def declare_exchange(session: Session, command: DeclareExchange) -> Awaitable[None]:
+def declare_exchange(session: NativeSession, command: DeclareExchange) -> Awaitable[None]:
     return session.access.declare_exchange(
         command.exchange, command.kind, command.alternate, command.passive, arguments=command.arguments
     )
 
 
-def delete_exchange(session: Session, command: DeleteExchange) -> Awaitable[None]:
+def delete_exchange(session: NativeSession, command: DeleteExchange) -> Awaitable[None]:
     return session.access.delete_exchange(command.exchange, if_unused=command.if_unused)
 
 
-def bind(session: Session, command: Bind) -> Awaitable[None]:
+def bind(session: NativeSession, command: Bind) -> Awaitable[None]:
     return session.access.bind(command.exchange, command.target, command.key, command.arguments)
 
 
-async def unbind(session: Session, command: Unbind) -> None:
+async def unbind(session: NativeSession, command: Unbind) -> None:
     await session.access.unbind(command.exchange, command.target, command.key, command.arguments)
 
 
-def list_routing(session: Session, command: ListRouting) -> RoutingInfo:
+def list_routing(session: NativeSession, command: ListRouting) -> RoutingInfo:
     return session.access.list_routing()
 
 
-def route(session: Session, command: Route) -> list[str]:
+def route(session: NativeSession, command: Route) -> list[str]:
     return session.access.route(command.exchange, command.message, command.routing_key)
 
 
-def reply(session: Session, command: Reply) -> bool:
+def reply(session: NativeSession, command: Reply) -> bool:
     return session.broker.inboxes.reply(command.to, command.message)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
-async def begin(session: Session, command: Begin) -> int:
+async def begin(session: NativeSession, command: Begin) -> int:
     if not 0 < len(command.transactional_id) <= MAX_TRANSACTIONAL_ID:
         raise Invalid(f"transactional_id: must have 1 to {MAX_TRANSACTIONAL_ID} characters")
     check_not_own(command.transactional_id)
@@ -229,7 +229,7 @@ async def begin(session: Session, command: Begin) -> int:
     return number
 
 
-def commit_offsets(session: Session, command: CommitOffsets) -> Awaitable[None] | object:
+def commit_offsets(session: NativeSession, command: CommitOffsets) -> Awaitable[None] | object:
     if command.consumer:
         return records.commit_as_member(session, command)
     if not command.tx:
@@ -239,7 +239,7 @@ def commit_offsets(session: Session, command: CommitOffsets) -> Awaitable[None] 
     return UNANSWERED
 
 
-def end(session: Session, command: End) -> object:
+def end(session: NativeSession, command: End) -> object:
     transaction = session.transaction(command.tx)
 
     async def work() -> None:
@@ -255,25 +255,25 @@ def end(session: Session, command: End) -> object:
 # -- looking at the broker, and running it -----------------------------------------------------------------------------
 
 
-async def view(session: Session, command: View) -> Any:
+async def view(session: NativeSession, command: View) -> Any:
     from waystation.admin.views import see  # what shows is loaded when somebody looks
 
     return msgspec.to_builtins(await see(session.broker, command.what, command.query))
 
 
-async def act(session: Session, command: Act) -> Any:
+async def act(session: NativeSession, command: Act) -> Any:
     from waystation.admin.views import act
 
     return msgspec.to_builtins(await act(session.broker, command.what, command.query))
 
 
-def end_connection(session: Session, command: EndConnection) -> None:
+def end_connection(session: NativeSession, command: EndConnection) -> None:
     from waystation.admin.view_connections import end
 
     end(session.broker, command.connection, command.reason)
 
 
-async def alter_settings(session: Session, command: AlterSettings) -> None:
+async def alter_settings(session: NativeSession, command: AlterSettings) -> None:
     from waystation.admin.view_settings import alter
 
     await alter(session.broker, command.settings)
@@ -285,7 +285,7 @@ def _between(name: str, value: int, highest: int) -> int:
     return value
 
 
-Handler = Callable[["Session", Any], Any]
+Handler = Callable[["NativeSession", Any], Any]
 
 HANDLERS: dict[type, Handler] = {
     Hello: hello,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from waystation.protocol import MAGIC
 from waystation.protocols.native.binary import BinaryTalk
-from waystation.protocols.native.connection import Connection
+from waystation.protocols.native.connection import NativeConnection
 from waystation.protocols.native.lines import LinesTalk
 from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
-from waystation.protocols.native.session import Send, Session
+from waystation.protocols.native.session import NativeSession, Send
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -29,23 +29,23 @@ class NativeDoor:
         self._numbers = itertools.count(1)
 
     @property
-    def by_first_byte(self) -> Mapping[int, Callable[[Callable[[], None]], Connection]]:
+    def by_first_byte(self) -> Mapping[int, Callable[[Callable[[], None]], NativeConnection]]:
         """What makes a connection, by the byte that such a client sends first."""
         return {MAGIC[0]: self.frames, ord("{"): self.json_lines}
 
-    def frames(self, gone: Callable[[], None]) -> Connection:
+    def frames(self, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks msgpack frames; `gone` is called when it is over."""
         talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
-        return Connection(talk, self._budgets, self._broker.world.clock, gone, "native")
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "native")
 
-    def json_lines(self, gone: Callable[[], None]) -> Connection:
+    def json_lines(self, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks JSON lines."""
         talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
-        return Connection(talk, self._budgets, self._broker.world.clock, gone, "json")
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "json")
 
-    def session(self, send: Send) -> Session:
+    def session(self, send: Send) -> NativeSession:
         """A session of a client in this very process."""
-        session = Session(self._broker, send, self._name("local"))
+        session = NativeSession(self._broker, send, self._name("local"))
         session.appear()
         return session
 

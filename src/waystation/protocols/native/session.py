@@ -31,7 +31,7 @@ from waystation.protocol import (
     Put,
     Settle,
 )
-from waystation.protocols.native.consumers import Consumer
+from waystation.protocols.native.consumers import NativeConsumer
 from waystation.protocols.native.presence import Wire, info_of
 from waystation.protocols.native.publishing import publish, publishes_together
 from waystation.protocols.native.putting import put, puts_together
@@ -73,7 +73,7 @@ Timing = tuple[Histogram, float]
 _NOTHING_YET = Histogram(())
 
 
-class Session:
+class NativeSession:
     """`send` is called on the loop's thread and must not block. `on_room`: `busy` is over, hand in more."""
 
     def __init__(self, broker: Broker, send: Send, name: str, *, on_room: Callable[[], None] | None = None) -> None:
@@ -82,8 +82,8 @@ class Session:
         self.client = ""  # what the client calls itself
         self.wire: Wire | None = None  # None: its client is in this process
         self.since_ms = broker.world.clock.now_ms()
-        self.consumers: dict[int, Consumer] = {}
-        self.getters: dict[Hashable, Consumer] = {}
+        self.consumers: dict[int, NativeConsumer] = {}
+        self.getters: dict[Hashable, NativeConsumer] = {}
         self.transactions: dict[int, Tx] = {}
         self.turns = Turns()
         self.closed = False
@@ -96,7 +96,7 @@ class Session:
         self._under_way = 0
         self._waiting_bytes = 0
         self._paused = False
-        self._to_send: dict[Consumer, None] = {}  # as a set, but in the order of delivery
+        self._to_send: dict[NativeConsumer, None] = {}  # as a set, but in the order of delivery
         self._number = 0
         self.meter = broker.meters.native
         self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
@@ -242,7 +242,7 @@ class Session:
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
-    def new_consumer(self, number: int, queue: str = "", *, live: bool = False) -> Consumer:
+    def new_consumer(self, number: int, queue: str = "", *, live: bool = False) -> NativeConsumer:
         """Takes the client's number for a consumer that is about to be opened."""
         if number <= 0:
             raise Invalid(f"consumer: {number} is not above zero")
@@ -250,10 +250,10 @@ class Session:
             raise Invalid(f"consumer: {number} is taken on this connection; cease it first, or choose another number")
         if len(self.consumers) >= MAX_CONSUMERS:
             raise Invalid(f"consumer: this connection has {MAX_CONSUMERS} already; open another one")
-        consumer = self.consumers[number] = Consumer(number, queue, live=live)
+        consumer = self.consumers[number] = NativeConsumer(number, queue, live=live)
         return consumer
 
-    def consumer(self, number: int) -> Consumer:
+    def consumer(self, number: int) -> NativeConsumer:
         found = self.consumers.get(number)
         if found is None or found.feed is None:
             raise NotFound(f"consumer: this connection has no consumer {number}")
@@ -270,7 +270,7 @@ class Session:
         self._number += 1
         return self._number
 
-    def delivered(self, consumer: Consumer, messages: list[Delivered]) -> None:
+    def delivered(self, consumer: NativeConsumer, messages: list[Delivered]) -> None:
         """The feed of a consumer gives messages: they are sent when this turn of the loop is over."""
         if consumer.ceased:
             return
@@ -288,20 +288,20 @@ class Session:
         for consumer in consumers:
             self.credited(consumer)
 
-    def _deliver(self, consumer: Consumer) -> None:
+    def _deliver(self, consumer: NativeConsumer) -> None:
         if consumer.pending and not consumer.ceased:
             count = len(consumer.pending)
             for piece in consumer.take():
                 self._send(Deliver(consumer.number, piece))
             self.count_delivered(consumer, count, consumer.taken_bytes)
 
-    def count_delivered(self, consumer: Consumer, count: int, size: int) -> None:
+    def count_delivered(self, consumer: NativeConsumer, count: int, size: int) -> None:
         self.meter.delivered += count
         self.meter.delivered_bytes += size
         if consumer.queue and not consumer.acks:
             self.meter.acked += count
 
-    def credited(self, consumer: Consumer) -> None:
+    def credited(self, consumer: NativeConsumer) -> None:
         """A consumer has credit that its feed may not know of."""
         if not self._paused:
             consumer.pass_on()
@@ -321,7 +321,7 @@ class Session:
                 consumer.feed.resume()
             self.credited(consumer)  # as long as that does not fill the client's socket again
 
-    def feed_ended(self, consumer: Consumer, error: WaystationError) -> None:
+    def feed_ended(self, consumer: NativeConsumer, error: WaystationError) -> None:
         """The broker ends a consumer."""
         if self.consumers.get(consumer.number) is consumer:
             del self.consumers[consumer.number]
@@ -395,7 +395,7 @@ class Session:
                 logger.info("an abandoned transaction is left to its timeout: session=%s: %s", self.name, error)
 
 
-def describe(error: Exception, session: Session) -> tuple[str, str]:
+def describe(error: Exception, session: NativeSession) -> tuple[str, str]:
     """(class, text) for the client. What nobody meant is logged, with all that is known of it."""
     if isinstance(error, WaystationError):
         return error_name(error), str(error)

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid, WaystationError
-from waystation.protocol import AnyCommand, Run, Settle, SettleAnswer
+from waystation.message import Run
+from waystation.protocol import AnyCommand, Settle, SettleAnswer
 from waystation.protocols.native.durability import Durability, kept
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 MAX_TAGS = 100_000
 """Tags in one verdict: as many as one `get` can give. Somebody may name what nobody holds, and it is looked for."""
@@ -42,7 +43,7 @@ def settles_together(commands: Sequence[AnyCommand], at: int) -> int:
     return behind
 
 
-def settle(session: Session, commands: Sequence[Settle]) -> None:
+def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
     """The same verdict on messages of one consumer."""
     first = commands[0]
     if first.tx:
@@ -71,7 +72,7 @@ def settle(session: Session, commands: Sequence[Settle]) -> None:
     kept(session, settled.receipt, share_out(commands, settled.unknown))
 
 
-def _settle_in_transaction(session: Session, command: Settle) -> None:
+def _settle_in_transaction(session: NativeSession, command: Settle) -> None:
     if command.verdict != "ack":
         raise Invalid(f"verdict: {command.verdict!r} cannot be part of a transaction; only 'ack' can")
     check_runs(command.runs)

@@ -28,10 +28,10 @@ from waystation.transactions.decision_records import Staged
 from waystation.transactions.transacting import OWN_PREFIX, check_not_own
 
 if TYPE_CHECKING:
-    from waystation.protocols.native.session import Session
+    from waystation.protocols.native.session import NativeSession
 
 
-def publish_batches(session: Session, command: PublishBatches) -> object:
+def publish_batches(session: NativeSession, command: PublishBatches) -> object:
     if not command.batches:
         raise Invalid("batches: there is none")
     timing = session.timing
@@ -63,7 +63,7 @@ def _size(command: PublishBatches) -> int:
     return sum(len(batch) for _, batch in command.batches)
 
 
-def stage(session: Session, command: Stage) -> object:
+def stage(session: NativeSession, command: Stage) -> object:
     transaction = session.transaction(command.tx)
 
     async def work() -> StagedTransaction | None:
@@ -75,7 +75,7 @@ def stage(session: Session, command: Stage) -> object:
     return UNANSWERED
 
 
-async def commit_staged(session: Session, command: CommitStaged) -> CommitStagedAnswer:
+async def commit_staged(session: NativeSession, command: CommitStaged) -> CommitStagedAnswer:
     transactions = session.broker.transactions
     if command.abandon:
         _check_prefix("abandon", command.abandon)
@@ -86,7 +86,7 @@ async def commit_staged(session: Session, command: CommitStaged) -> CommitStaged
     return CommitStagedAnswer(committed, command.sequence if last is None else last.sequence)
 
 
-async def abort_staged(session: Session, command: AbortStaged) -> int:
+async def abort_staged(session: NativeSession, command: AbortStaged) -> int:
     if command.prefix:
         _check_prefix("prefix", command.prefix)
     transactions = session.broker.transactions
@@ -94,7 +94,7 @@ async def abort_staged(session: Session, command: AbortStaged) -> int:
     return aborted + (await transactions.abort_prefix(command.prefix) if command.prefix else 0)
 
 
-def staged_position(session: Session, command: StagedPosition) -> int | None:
+def staged_position(session: NativeSession, command: StagedPosition) -> int | None:
     last = session.broker.transactions.decided(command.name)
     return None if last is None else last.sequence
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from waystation.message import Run
 from waystation.queues.ledger.moves import HEAD, HELD, STATE_MASK
-from waystation.queues.ledger.runs import Run, add_run, apart
+from waystation.queues.ledger.runs import add_run, apart
 from waystation.queues.ledger.states import CHUNK, Chunk, States
 from waystation.queues.ledger.timer_wheel import TimerWheel
 
@@ -29,7 +30,7 @@ _STALE_ROWS = 4096
 _FEW_ROWS = 64
 
 
-class Consumer:
+class Holder:
     """Someone who takes entries."""
 
     __slots__ = ("aside", "firsts", "held", "prefetch")
@@ -41,7 +42,7 @@ class Consumer:
         self.firsts: set[int] | None = None  # of its holds
 
 
-Hold = tuple[int, int, Consumer]
+Hold = tuple[int, int, Holder]
 """(how many entries, deadline in ms, whose)."""
 
 Part = tuple[Chunk, int, int, int, int]
@@ -54,12 +55,12 @@ class Holds:
     __slots__ = ("_by_first", "_deadlines", "_states", "consumers")
 
     def __init__(self, states: States) -> None:
-        self.consumers: dict[str, Consumer] = {}  # in the order of their arrival
+        self.consumers: dict[str, Holder] = {}  # in the order of their arrival
         self._states = states
         self._by_first: dict[int, Hold] = {}
         self._deadlines: TimerWheel | None = None
 
-    def begin(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
+    def begin(self, consumer: Holder, first: int, count: int, deadline_ms: int) -> None:
         """A hold of entries of one chunk and one priority, whose first byte is marked."""
         self._keep(consumer, first, count, deadline_ms)
         deadlines = self._deadlines
@@ -69,7 +70,7 @@ class Holds:
         if deadlines.rows > 4 * len(self._by_first) + _STALE_ROWS:
             deadlines.sweep(self._matters)
 
-    def _keep(self, consumer: Consumer, first: int, count: int, deadline_ms: int) -> None:
+    def _keep(self, consumer: Holder, first: int, count: int, deadline_ms: int) -> None:
         self._by_first[first] = (count, deadline_ms, consumer)
         consumer.held += count
         if consumer.firsts is None:
@@ -77,7 +78,7 @@ class Holds:
         else:
             consumer.firsts.add(first)
 
-    def end(self, consumer: Consumer, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+    def end(self, consumer: Holder, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         """Ends the consumer's holds on these entries; returns them as runs that lie in one hold each."""
         ended: list[Run] = []
         by_first = self._by_first
@@ -95,7 +96,7 @@ class Holds:
             self._deadlines = None  # all rows are stale
         return ended
 
-    def held(self, consumer: Consumer, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+    def held(self, consumer: Holder, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         """What `end` would end, in the same runs; nothing changes."""
         found: list[Run] = []
         for first, count in runs if len(runs) == 1 else apart(runs):
@@ -119,7 +120,7 @@ class Holds:
         self._end_parts(None, first, count, ended, [])
         return ended
 
-    def end_all(self, consumer: Consumer) -> list[Run]:
+    def end_all(self, consumer: Holder) -> list[Run]:
         return [(first, self._drop(first)) for first in sorted(consumer.firsts or ())]
 
     def end_late(self, now_ms: int) -> list[Run]:
@@ -144,7 +145,7 @@ class Holds:
         heads = [first + found.start() for found in _HEADS.finditer(bytes(chunk[start : start + last + 1]))]
         return [(head, self._by_first[head]) for head in heads if head in self._by_first]
 
-    def again(self, consumer: Consumer, ended: list[Run], deadline_ms: int) -> None:
+    def again(self, consumer: Holder, ended: list[Run], deadline_ms: int) -> None:
         """Entries whose holds were just ended are held again, for longer."""
         for first, count in ended:
             self._states.chunks[first // CHUNK][first % CHUNK] |= HEAD
@@ -156,15 +157,13 @@ class Holds:
     def runs(self) -> list[Run]:
         return [(first, hold[0]) for first, hold in self._by_first.items()]
 
-    def _end_parts(
-        self, consumer: Consumer | None, first: int, count: int, ended: list[Run], unknown: list[Run]
-    ) -> None:
+    def _end_parts(self, consumer: Holder | None, first: int, count: int, ended: list[Run], unknown: list[Run]) -> None:
         """The general way: ends the holds of this consumer, or of anyone, in a run of any length."""
         for chunk, base, head, start, end in self._parts(consumer, first, count, unknown):
             self._cut(chunk, base, head, start, end)
             ended.append((base + start, end - start))
 
-    def _part(self, consumer: Consumer, first: int, count: int) -> Part | None:
+    def _part(self, consumer: Holder, first: int, count: int) -> Part | None:
         """The run, if it lies in one hold of this consumer, as most do: acknowledged one by one, as the work goes."""
         number, start = divmod(first, CHUNK)
         chunk = self._states.chunks.get(number)
@@ -176,7 +175,7 @@ class Holds:
         end = start + count
         return (chunk, base, head, start, end) if owner is consumer and end <= head + size else None
 
-    def _parts(self, consumer: Consumer | None, first: int, count: int, unknown: list[Run]) -> list[Part]:
+    def _parts(self, consumer: Holder | None, first: int, count: int, unknown: list[Run]) -> list[Part]:
         """The parts of a run that this consumer holds, or anyone."""
         found: list[Part] = []
         if consumer is not None and not consumer.held:

@@ -35,13 +35,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from waystation.errors import Invalid
+from waystation.message import Run
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
 from waystation.queues.ledger.delivery_counts import DeliveryCounts
-from waystation.queues.ledger.holds import NOBODY, Consumer, Holds
+from waystation.queues.ledger.holds import NOBODY, Holder, Holds
 from waystation.queues.ledger.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
-from waystation.queues.ledger.runs import Run, add_run, tidy
+from waystation.queues.ledger.runs import add_run, tidy
 from waystation.queues.ledger.schedule import TIMELESS, Schedule, ScheduleState
 from waystation.queues.ledger.states import CHUNK, States, StatesState
 from waystation.queues.ledger.timer_wheel import Stretch
@@ -160,7 +161,7 @@ class Ledger:
             self._holds = Holds(self._states)
         known = self._holds.consumers.get(consumer)
         if known is None:
-            self._holds.consumers[consumer] = Consumer(prefetch, aside)
+            self._holds.consumers[consumer] = Holder(prefetch, aside)
         else:
             known.prefetch = prefetch
             known.aside = aside

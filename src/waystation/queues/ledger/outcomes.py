@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from waystation.message import Run
 from waystation.queues.ledger.delivery_counts import DeliveryCounts
-from waystation.queues.ledger.runs import Run, tidy
+from waystation.queues.ledger.runs import tidy
 from waystation.queues.ledger.verdicts import SAME
 
 

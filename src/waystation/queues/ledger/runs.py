@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Run = tuple[int, int]
-"""(first entry, how many)."""
+from waystation.message import Run
 
 
 def add_run(runs: list[Run], first: int, count: int) -> None:

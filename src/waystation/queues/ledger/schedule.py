@@ -16,8 +16,9 @@ from array import array
 
 import msgspec
 
+from waystation.message import Run
 from waystation.queues.ledger.moves import DONE, HELD, LEAVING, PARKED, READY
-from waystation.queues.ledger.runs import Run, runs_of
+from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import States
 from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimetableState
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from waystation.message import Run
 from waystation.queues.ledger.delivery_counts import DeliveryCounts, TalliesState
 from waystation.queues.ledger.moves import (
     DONE,
@@ -32,7 +33,7 @@ from waystation.queues.ledger.moves import (
     State,
 )
 from waystation.queues.ledger.ready_line import ReadyLine
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.queues.ledger.runs import add_run
 
 __all__ = ["CHUNK", "State", "States", "StatesState"]
 

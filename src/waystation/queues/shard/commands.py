@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.queues.settings import QueueSettings
-
-Run = tuple[int, int]
 
 MAX_BLOCK_MESSAGES = 4096
 MAX_BLOCK_BYTES = 1024 * 1024

@@ -10,8 +10,8 @@ from operator import attrgetter
 import msgspec
 
 from waystation.errors import Full, Invalid, TooLarge
-from waystation.message import PLAIN, Message, check_id, check_terms, terms_of
-from waystation.queues.ledger.runs import Run, add_run
+from waystation.message import PLAIN, Message, Run, check_id, check_terms, terms_of
+from waystation.queues.ledger.runs import add_run
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Enqueue, FanOut
 from waystation.queues.shard.open_transactions import Coming

@@ -16,11 +16,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.message import Message, terms_of
+from waystation.message import Message, Run, terms_of
 from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.ledger.priorities import levels
 from waystation.queues.settings import QueueSettings
-from waystation.queues.shard.commands import Enqueue, Run, decode_messages
+from waystation.queues.shard.commands import Enqueue, decode_messages
 from waystation.queues.shard.message_index import MessageIndex
 from waystation.queues.shard.used_ids import UsedIds
 

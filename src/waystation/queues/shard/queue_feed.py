@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, Unavailable, WaystationError
-from waystation.message import Delivered
-from waystation.observe.spans import Place
+from waystation.message import Delivered, Run
+from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import add_run
-from waystation.queues.shard.commands import Run, count_of
+from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
@@ -162,7 +162,7 @@ class QueueFeed:
         return True
 
     def _trace(self, tracing: Tracing, taken: list[Delivered]) -> None:
-        place = Place("queue", self.queue.name, self.door, self.consumer)
+        place = TracedPlace("queue", self.queue.name, self.door, self.consumer)
         if self.auto_ack:
             tracing.delivered(place, taken, outcome="auto-ack")
         else:

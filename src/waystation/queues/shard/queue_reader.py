@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Sequence
 
 from waystation.errors import Conflict, Invalid
-from waystation.message import Delivered
+from waystation.message import Delivered, Run
 from waystation.queues.feed import Settled, Verdict
-from waystation.queues.ledger.runs import Run, apart, common, tidy, without
+from waystation.queues.ledger.runs import apart, common, tidy, without
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import OnEnd, QueueFeed

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from waystation.errors import Full, StorageFailed, WaystationError
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.queues.backoff import retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -38,7 +38,6 @@ from waystation.queues.shard.commands import (
     Enqueue,
     Forgive,
     Park,
-    Run,
     count_of,
     entries_of,
 )

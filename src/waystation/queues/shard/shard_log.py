@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from waystation.errors import CorruptBatch, StorageFailed
 from waystation.log import batch as batches
+from waystation.message import Run
 from waystation.queues.shard import commands
-from waystation.queues.shard.commands import Command, HandedOut, Run, Stored, changes_of
+from waystation.queues.shard.commands import Command, HandedOut, Stored, changes_of
 from waystation.topics.partition import Partition, Receipt
 from waystation.world.clock import Clock
 

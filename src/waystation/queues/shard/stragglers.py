@@ -14,11 +14,11 @@ import logging
 from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import CHUNK
 from waystation.queues.shard import commands
-from waystation.queues.shard.commands import Forward, Run
+from waystation.queues.shard.commands import Forward
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
 from waystation.queues.ledger.outcomes import Lapsed
 from waystation.queues.ledger.states import State
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.bodies import Bodies, Gone
-from waystation.queues.shard.commands import Bury, Command, Done, Run, count_of
+from waystation.queues.shard.commands import Bury, Command, Done, count_of
 from waystation.queues.shard.dispatcher import Dispatcher
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Death, Queue
