@@ -49,9 +49,7 @@ class ManySegments(BrokerClients):
     """Every few batches a log begins a new file, so that many rounds have something to open."""
 
     def settings(self) -> BrokerSettings:
-        settings = super().settings()
-        settings.change("log.segment.bytes", "1200")
-        return settings
+        return BrokerSettings({**super().settings().given, "log.segment.bytes": "1200"})
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +74,7 @@ async def _transact(machine: BrokerMachine, client: TransactionalClient) -> None
 
 async def _work_through(machine: BrokerMachine, fault: Fault) -> None:
     clients = machine.clients
-    kinds = [machine.produce] * 12 + [machine.commit_offset] * 6 + [machine.change_table] * 6
+    kinds = [machine.produce] * 18 + [machine.commit_offset] * 6 + [machine.change_table] * 6
     work = [_insist(kind) for kind in kinds]
     work += [_insist(lambda c=c: _transact(machine, c)) for c in clients.transactional]  # type: ignore[misc]
     before = clients.acknowledged

@@ -330,7 +330,7 @@ class Access:
         self._permissions.check(self.principal, "describe", "exchange", exchange)
         return self._broker.routing.route(exchange, message, routing_key)
 
-    # -- by protocols that route themselves, and meter what they have routed once (`count`) --------------------------
+    # -- by protocols that meter what they publish themselves (`count`), since it goes to several or in other bytes ----
 
     def put_each(self, queue: str, messages: Sequence[Message]) -> PutEach:
         """Each message by itself: those that the queue refuses are told, the others are taken."""
@@ -343,10 +343,12 @@ class Access:
             self.admit_queue(queue)
         return self._broker.queues.put_same(queues, messages)
 
-    def publish_each(self, topic: str, messages: Sequence[Message], *, promised: bool) -> Published:
+    def publish_each(
+        self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool
+    ) -> Published:
         """The topic's share of what was routed."""
         self.admit_topic(topic)
-        return self._broker.messages.publish(topic, messages, promised=promised)
+        return self._broker.messages.publish(topic, messages, partition, promised=promised)
 
     def count(self, messages: int, size: int) -> None:
         """So much was published."""

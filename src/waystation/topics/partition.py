@@ -76,8 +76,9 @@ class Partition:
     # -- who leads --------------------------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """This broker takes what is published to the partition, and writes this epoch into it. Blocks."""
-        self._log.lead(epoch)
+        """This broker takes what is published to the partition, and writes this epoch into it. Blocks if it is new."""
+        if epoch != self._log.epoch:
+            self._log.lead(epoch)
         self.append = self._log.append
 
     def follow(self, epoch: int) -> None:

@@ -64,7 +64,8 @@ async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
     elif asked.topic is not None:
         desk.access.admit_topic(asked.topic)
         await desk.access.ensure_topic(asked.topic)
-        desk.access.publish(asked.topic, [message], promised=False)
+        desk.access.publish_each(asked.topic, [message], promised=False)
+        desk.access.count(1, len(message.payload))
 
 
 async def reply(desk: Desk, call: Call[ReplyQuery, Messages]) -> Outcome:

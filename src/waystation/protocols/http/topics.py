@@ -152,7 +152,8 @@ async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int 
     """Publishes and waits until it is durable."""
     desk.access.admit_topic(topic)
     await desk.access.ensure_topic(topic)
-    published = desk.access.publish(topic, messages.messages, partition)
+    published = desk.access.publish_each(topic, messages.messages, partition, promised=True)
+    desk.access.count(len(messages.messages), sum(len(message.payload) for message in messages.messages))
     await desk.access.durable(*published.receipts)
     subscribers = desk.broker.subscriptions.counts().get(topic, 0)
     return Published([Place(*place) for place in published.places], [], subscribers)
