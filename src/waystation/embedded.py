@@ -149,7 +149,7 @@ async def _listen(door: Front | AmqpDoor | HttpDoor, wanted: Address, name: str)
         host, port = await door.start()
     except OSError as error:
         raise AddressTaken(
-            f"the {name} door cannot listen at {wanted}: {_why(error)};"
+            f"the {name} protocol cannot listen at {wanted}: {_why(error)};"
             " choose another address (port 0 takes a free one)"
         ) from None
     return Address(host, port)

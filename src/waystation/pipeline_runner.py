@@ -122,7 +122,7 @@ class FolderRunner:
             raise Conflict(f"pipeline {name!r} is running already, as process {wanted.pid or '(starting)'}")
         server = self._server()
         if server is None or self._closed:
-            raise Unavailable("pipelines need the broker's Kafka door, and it is not open")
+            raise Unavailable("pipelines need the broker's Kafka listener, and it is not open")
         log = self._logs / f"{_file_name(name)}.log"
         started_ms = time.time_ns() // 1_000_000
         self._starting.add(name)

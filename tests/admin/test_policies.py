@@ -325,7 +325,7 @@ def test_a_disk_that_refuses_is_told_and_the_policy_is_kept(tmp_path: Path) -> N
                 raise StorageFailed("no room")
 
             usual, broker.queues.govern = broker.queues.govern, refuse  # type: ignore[method-assign]
-            with pytest.raises(StorageFailed, match="not in force on every queue"):
+            with pytest.raises(StorageFailed, match="not applied to every queue"):
                 await broker.policies.set(policy(max_length=5))
             broker.queues.govern = usual  # type: ignore[method-assign]
             assert broker.policies.find("/", "p") is not None

@@ -192,7 +192,7 @@ def test_nothing_is_started_without_a_door_to_come_to(stage: Stage) -> None:
     async def work() -> None:
         stage.add("orders")
         stage.server = None
-        with pytest.raises(Unavailable, match="Kafka door"):
+        with pytest.raises(Unavailable, match="Kafka listener"):
             await stage.runner.start("orders")
 
     run(work())

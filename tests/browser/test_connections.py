@@ -49,10 +49,10 @@ def test_clients_of_every_door_are_shown(visitor: Visitor, server: Server, rabbi
             expect(table.get_by_text(door, exact=True).first).to_be_visible()
         assert visitor.fits()
         assert_accessible(page)
-        page.get_by_label("Door").select_option("AMQP")
+        page.get_by_label("Protocol").select_option("AMQP")
         expect(table.get_by_text("Kafka", exact=True)).to_have_count(0)
         expect(table.get_by_text(f"consumes {queue}")).to_be_visible()
-        page.get_by_label("Door").select_option("all")
+        page.get_by_label("Protocol").select_option("all")
         page.get_by_label("Search connections").fill(client_id)
         expect(row_of(page, "Connections", client_id).get_by_text("Kafka", exact=True)).to_be_visible()
 
@@ -90,7 +90,7 @@ def test_a_connection_is_closed_when_asked_twice(visitor: Visitor, rabbit: pika.
     page.get_by_role("button", name=f"Close {name}").click()
     assert_accessible(page)
     dialog.get_by_role("button", name="Close connection").click()
-    expect(page.get_by_text("No connection is like this.")).to_be_visible()
+    expect(page.get_by_text("No connection matches.")).to_be_visible()
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="closed from the dashboard"):
         rabbit.process_data_events(10)
 

@@ -33,7 +33,7 @@ def test_what_waits_is_shown_in_the_order_of_its_times_and_cancelled(visitor: Vi
     expect(rows).to_have_count(4)
     for number, message_id in enumerate(["in-300", "failed", "in-600", "in-900"]):
         expect(rows.nth(number).get_by_role("button", name=message_id, exact=True)).to_be_visible()
-    expect(rows.nth(1)).to_contain_text("tried again")
+    expect(rows.nth(1)).to_contain_text("retry")
     expect(rows.nth(0)).to_contain_text("delayed")
     assert visitor.fits()
     assert_accessible(page)

@@ -82,7 +82,7 @@ def test_members_lag_and_history_are_shown(visitor: Visitor, server: Server) -> 
         expect(dialog.get_by_role("alert")).to_contain_text("has 1 member")
         visitor.forgive("409 (Conflict)")
         dialog.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("Nobody is in this group now.")).to_be_visible()
+    expect(page.get_by_text("This group has no members now.")).to_be_visible()
     history = page.get_by_role("table", name="State history, the latest first")
     expect(history.get_by_role("row").nth(1)).to_contain_text("Empty")
     expect(history).to_contain_text("Stable")
@@ -98,8 +98,8 @@ def test_offsets_are_reset_after_a_preview_and_the_group_deleted(
     dialog = page.get_by_role("dialog", name=f"Reset offsets of {group}")
     dialog.get_by_label("Topic").select_option(topic)
     dialog.get_by_label("Partitions").fill("0, 2")
-    dialog.get_by_label("Go on from").select_option("back")
-    dialog.get_by_label("Where").fill("4")
+    dialog.get_by_label("Continue from").select_option("back")
+    dialog.get_by_label("Position").fill("4")
     dialog.get_by_role("button", name="Preview").click()
     preview = page.get_by_role("dialog", name=f"Reset {group} like this?")
     rows = preview.get_by_role("table", name="What would change").locator("tbody").get_by_role("row")
@@ -114,7 +114,7 @@ def test_offsets_are_reset_after_a_preview_and_the_group_deleted(
 
     page.get_by_role("button", name="Delete", exact=True).click()
     dialog = page.get_by_role("dialog", name=f"Delete {group}?")
-    dialog.get_by_label(f"Type {group} to go on").fill(group)
+    dialog.get_by_label(f"Type {group} to confirm").fill(group)
     dialog.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Groups and subscriptions")
     assert visitor.api.get(f"/v1/groups?search={group}")["groups"] == []

@@ -142,7 +142,7 @@ def test_the_error_of_a_failed_pipeline_is_shown(visitor: Visitor, mq: ws.Client
     expect(row).to_contain_text("no such column: totl")
     row.get_by_role("link", name=runner.state.pipeline).click()
     expect(page.get_by_role("alert")).to_contain_text("at line 12 of shop.py")
-    expect(page.get_by_text("It has said nothing of its sinks.")).to_be_visible()
+    expect(page.get_by_text("It has not reported any sinks.")).to_be_visible()
     assert visitor.fits()
 
 

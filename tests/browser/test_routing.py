@@ -27,7 +27,7 @@ def test_exchanges_of_an_amqp_client_are_a_picture(visitor: Visitor, server: Ser
 
     page = visitor.go("/routing")
     page.get_by_label("Search").fill(name)
-    picture = page.get_by_role("img", name="1 exchanges with 3 bindings to 3 places")
+    picture = page.get_by_role("img", name="1 exchanges with 3 bindings to 3 targets")
     expect(picture).to_be_visible()
     for text in (name, f"{name}.billing", f"{name}-audit", "order.*.paid", "order.eu.#", "#"):
         expect(picture.get_by_text(text, exact=True).first).to_be_attached()
@@ -38,10 +38,10 @@ def test_exchanges_of_an_amqp_client_are_a_picture(visitor: Visitor, server: Ser
     assert visitor.fits()
     assert_accessible(page)
 
-    form = page.get_by_role("form", name="Where would this message go?")
+    form = page.get_by_role("form", name="Test the routing")
     form.get_by_label("Exchange").fill(name)
     form.get_by_label("Routing key").fill("order.us.paid")
-    form.get_by_role("button", name="Where would it go?").click()
+    form.get_by_role("button", name="Test", exact=True).click()
     expect(form.get_by_role("status").get_by_role("link")).to_have_count(2)
     expect(form.get_by_role("link", name=f"queue:{name}.billing")).to_be_visible()
     expect(picture.locator(".node.hit")).to_have_count(3)  # the exchange and two of three targets
@@ -77,20 +77,20 @@ def test_exchanges_are_made_bound_tried_and_deleted(visitor: Visitor, mq: ws.Cli
     exchange = mq.exchange(name, kind="filter")
     assert exchange.route({"total": 2000}, headers={"region": "eu"}) == [f"queue:{name}.big"]
 
-    form = page.get_by_role("form", name="Where would this message go?")
+    form = page.get_by_role("form", name="Test the routing")
     form.get_by_label("Exchange").fill(name)
     form.get_by_text("Payload and headers").click()
     form.get_by_label("Payload", exact=True).fill('{"total": 2000}')
     form.get_by_label("Headers").fill("region=us")
-    form.get_by_role("button", name="Where would it go?").click()
-    expect(form.get_by_role("status")).to_contain_text("It would go nowhere")
+    form.get_by_role("button", name="Test", exact=True).click()
+    expect(form.get_by_role("status")).to_contain_text("It would be unroutable")
     form.get_by_label("Headers").fill("region=eu")
-    form.get_by_role("button", name="Where would it go?").click()
+    form.get_by_role("button", name="Test", exact=True).click()
     expect(form.get_by_role("link", name=f"queue:{name}.big")).to_be_visible()
 
     page.get_by_role("button", name=f"Unbind queue:{name}.big from {name}").click()
     page.get_by_role("dialog", name="Unbind?").get_by_role("button", name="Unbind").click()
-    expect(page.get_by_text("Nothing is bound to these.")).to_be_visible()
+    expect(page.get_by_text("There are no bindings here.")).to_be_visible()
     assert exchange.route({"total": 2000}, headers={"region": "eu"}) == []
     page.get_by_role("button", name=f"Delete exchange {name}").click()
     page.get_by_role("dialog", name=f"Delete exchange {name}?").get_by_role("button", name="Delete").click()

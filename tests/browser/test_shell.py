@@ -97,7 +97,7 @@ def test_a_broker_with_a_token_asks_for_it_once(chromium: Any, tmp_path: Path) -
             dialog = page.get_by_role("dialog", name="This broker asks for a token")
             expect(dialog.get_by_label("Token")).to_be_focused()
             page.keyboard.press("Escape")  # who has closed it is left alone, and can ask for it
-            page.get_by_role("button", name="Give a token").click()
+            page.get_by_role("button", name="Enter a token").click()
             dialog.get_by_label("Token").fill("wrong")
             page.keyboard.press("Enter")
             expect(dialog.get_by_role("alert")).to_contain_text("the token is not the one")

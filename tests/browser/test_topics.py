@@ -197,7 +197,7 @@ def test_a_message_is_shown_as_json_text_and_hex_and_has_a_link(visitor: Visitor
     expect(page.get_by_role("link", name=topic, exact=True)).to_be_visible()
     assert visitor.fits()
     assert_accessible(page)
-    page.get_by_role("link", name="see what is beside it").click()
+    page.get_by_role("link", name="show the messages around it").click()
     expect(page.get_by_role("tabpanel", name="Messages").get_by_role("link", name="0", exact=True)).to_be_visible()
 
 
@@ -269,7 +269,7 @@ def test_bytes_and_a_delay_can_be_published(visitor: Visitor) -> None:
     panel.get_by_label("Payload", exact=True).fill("/wD+")
     panel.get_by_label("Delay (seconds)").fill("0.2")
     panel.get_by_role("button", name="Publish").click()
-    expect(panel.get_by_text("It is kept, and published at")).to_be_visible()
+    expect(panel.get_by_text("It is scheduled, and will be published at")).to_be_visible()
 
     def arrived() -> Any:
         return visitor.api.get(f"/v1/topics/{topic}/history?count=1")["messages"]
@@ -325,12 +325,12 @@ def test_partitions_are_added_and_records_and_topics_deleted_when_asked_twice(vi
 
     page.get_by_role("button", name="Delete topic").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label(f"Type {topic} to go on").fill("another")
+    dialog.get_by_label(f"Type {topic} to confirm").fill("another")
     dialog.get_by_role("button", name="Delete topic").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("nothing was done")
+    expect(dialog.get_by_role("alert")).to_contain_text("nothing changed")
     assert visitor.api.has(f"/v1/topics/{topic}")
     assert_accessible(page)
-    dialog.get_by_label(f"Type {topic} to go on").fill(topic)
+    dialog.get_by_label(f"Type {topic} to confirm").fill(topic)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Topics")
     assert not visitor.api.has(f"/v1/topics/{topic}")

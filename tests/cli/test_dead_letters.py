@@ -106,13 +106,13 @@ def test_the_story_of_one_message_is_told(quick: QuickCli, queue: str, dead: str
 
 def test_letters_go_back_after_a_look(quick: QuickCli, queue: str, dead: str) -> None:
     preview = quick("dead-letters", "redrive", dead, "--filter", "json.total < 100", "--dry-run")
-    assert preview.text == f"would send 1 message of {dead} back to where it died (--dry-run)\n"
+    assert preview.text == f"would move 1 message of {dead} back to where it died (--dry-run)\n"
     assert len(letters(quick, dead)) == 3
     (done,) = quick("dead-letters", "redrive", dead, "--filter", "json.total < 100", "--json").objects
     assert done == {"queue": dead, "to": None, "dry_run": False, "matched": 1, "moved": 1, "skipped": 0}
     (back,) = quick("queues", "get", queue, "--json").objects
     assert (back["id"], back["headers"]["x-death"][0]["reason"]) == ("small", "delivery-limit")
-    assert quick("dead-letters", "redrive", dead, "--limit", "1").text.startswith("sent 1 message ")
+    assert quick("dead-letters", "redrive", dead, "--limit", "1").text.startswith("moved 1 message ")
     assert [letter["deaths"][0]["reason"] for letter in letters(quick, dead)] == ["expired"]
     assert quick("dead-letters", "redrive", dead, "--filter", "json.total = 1").text.endswith("has none that match\n")
 
@@ -128,13 +128,13 @@ def test_letters_go_elsewhere_by_id(quick: QuickCli, queue: str, dead: str) -> N
 
 def test_what_has_nowhere_to_go_stays_and_is_told(quick: QuickCli, queue: str, dead: str) -> None:
     quick("queues", "put", dead, "put by hand")
-    assert "somebody put it here" in quick("dead-letters", "show", dead, f"{dead}#3").text
+    assert "no failure history: it was put here directly" in quick("dead-letters", "show", dead, f"{dead}#3").text
     done = quick("dead-letters", "redrive", dead, code=1)
-    assert done.text == f"sent 3 messages of {dead} back to where they died\n"
+    assert done.text == f"moved 3 messages of {dead} back to where they died\n"
     assert "1 message stay" in done.err
     assert [letter["payload"] for letter in letters(quick, dead)] == ["put by hand"]
     quick("dead-letters", "redrive", dead, "--to", queue)
-    assert quick("dead-letters", "redrive", dead).text == f"nothing to send: {dead} is empty\n"
+    assert quick("dead-letters", "redrive", dead).text == f"nothing to redrive: {dead} is empty\n"
 
 
 def test_mistakes_are_explained_and_nothing_is_sent(quick: QuickCli, queue: str, dead: str) -> None:
@@ -186,14 +186,14 @@ def test_a_slow_redrive_shows_how_far_it_is_and_can_be_stopped(quick: QuickCli, 
     words = ("dead-letters", "redrive", queue, "--to", f"{queue}-to", "--rate")
     process, terminal = at_a_terminal(quick, *words, "10/s")
     try:
-        assert b"sent back" in shown_on(terminal, b"0 of 200 messages")
+        assert b"redriven" in shown_on(terminal, b"0 of 200 messages")
         process.send_signal(signal.SIGINT)
         rest = shown_on(terminal)
     finally:
         process.kill() if process.poll() is None and not rest else None
         process.communicate(timeout=DEADLINE_S)
         os.close(terminal)
-    assert b"stopped: what was sent back is there" in rest
+    assert b"stopped: the messages that were redriven stay so" in rest
     assert b"Traceback" not in rest
     assert process.returncode == 130
 

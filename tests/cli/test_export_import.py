@@ -157,7 +157,7 @@ def test_draining_takes_what_is_ready_and_says_what_stays(quick: QuickCli, full:
     path = tmp_path / "drained.jsonl"
     done = quick("export", "--queue", full, "--drain", "--out", str(path))
     assert f"exported 3 messages of {full}" in done.text
-    assert "1 parked" in done.err
+    assert "1 delayed" in done.err
     assert [message.payload for message in own(quick, full)] == [b"later"]
     assert len(path.read_bytes().splitlines()) == 3
     assert "is there already" in quick("export", "--queue", full, "--drain", "--out", str(path), code=1).err
@@ -216,7 +216,7 @@ def test_a_wrong_line_stops_it_and_it_can_go_on_behind(quick: QuickCli, topic: s
     path.write_bytes(b"\n".join([*lines[:1200], b"nonsense", *lines[1200:]]))
     done = quick("import", str(path), "--to", topic, code=1)
     assert "line 1201" in done.err
-    assert "1200 messages stored; --skip 1200 goes on" in done.err
+    assert "1200 messages stored; --skip 1200 continues" in done.err
     assert quick("import", str(path), "--to", topic, "--skip", "1201", "--json").json["count"] == 1300
     assert sorted(int(value) for value in quick("consume", topic).lines) == list(range(2500))
 
@@ -298,7 +298,7 @@ def test_an_interrupted_import_says_where_to_go_on(cli: Cli, quick: QuickCli, to
     assert process.returncode == 130
     assert b"Traceback" not in err
     # A reader sees messages a moment before the answer that they are stored reaches who sent them.
-    unsure = b"0 messages stored, and of the next 1000 perhaps some; --skip 0 goes on behind them"
+    unsure = b"0 messages stored, and of the next 1000 perhaps some; --skip 0 continues after them"
     assert b"1000 messages stored; --skip 1000 goes on" in err or unsure in err
 
 

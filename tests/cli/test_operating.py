@@ -75,7 +75,8 @@ def test_a_connection_is_listed_and_closed(quick: QuickCli, queue: str) -> None:
     name = f"victim-{queue}"
     with waystation.connect(quick.server, name=name) as mq:
         mq.ping()
-        found = quick("connections", "list", "--door", "native", "--json").json["connections"]
+        found = quick("connections", "list", "--protocol", "native", "--json").json["connections"]
+        assert quick("connections", "list", "--door", "amqp", "--json").json["connections"] == []
         (victim,) = [one for one in found if name in str(one["client"])]
         assert name in quick("connections", "list", "--search", victim["name"]).text
         assert "pass --yes" in quick("connections", "close", victim["name"], code=1).err

@@ -197,7 +197,7 @@ def test_bars(done: int, of: int, percent: str) -> None:
 
 
 def test_reset_asks_first(quick: QuickCli, file: Path, name: str) -> None:
-    assert "remembers nothing" in quick("pipeline", "reset", str(file), code=1).err
+    assert "has no checkpoint" in quick("pipeline", "reset", str(file), code=1).err
     kept = file.parent / ".waystation" / name / "sinks" / "out"
     kept.mkdir(parents=True)
     assert "pass --yes" in quick("pipeline", "reset", str(file), code=1).err

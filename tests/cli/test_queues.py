@@ -18,7 +18,7 @@ from waystation.queues.settings import Overflow, QueueSettings
 
 
 def test_a_queue_is_created_listed_described_and_deleted(quick: QuickCli, queue: str) -> None:
-    made = quick("queues", "create", queue, "--hold", "5m", "--dead-letter", "the.dead")
+    made = quick("queues", "create", queue, "--visibility-timeout", "5m", "--dead-letter", "the.dead")
     assert made.text == f"created queue {queue}\n"
     quick("queues", "put", queue, "one", "two")
     (listed,) = quick("queues", "list", queue, "--json").objects
@@ -37,9 +37,9 @@ def test_a_queue_is_created_listed_described_and_deleted(quick: QuickCli, queue:
 
 def test_every_setting_can_be_said(quick: QuickCli, queue: str) -> None:
     words = (
-        "--max-deliveries=5 --retry-base=250ms --retry-factor=1.5 --retry-max=1h30m --retry-jitter=0.2 --hold=2m"
-        " --dead-letter=d --ttl=7d --max-length=1000 --max-bytes=1.5MiB --overflow=dead-letter --dedup-window=10m"
-        " --expires=2w --single-active --auto-delete --max-priority=20 --no-durable"
+        "--max-deliveries=5 --retry-base=250ms --retry-factor=1.5 --retry-max=1h30m --retry-jitter=0.2"
+        " --visibility-timeout=2m --dead-letter=d --ttl=7d --max-length=1000 --max-bytes=1.5MiB --overflow=dead-letter"
+        " --dedup-window=10m --expires=2w --single-active --auto-delete --max-priority=20 --no-durable"
     )
     (made,) = quick("queues", "create", queue, *words.split(), "--json").objects
     assert made["settings"] == {
@@ -85,8 +85,10 @@ def test_the_settings_are_those_of_a_queue() -> None:
 
 def test_altering_changes_what_is_named_and_nothing_else(quick: QuickCli, queue: str) -> None:
     quick("queues", "create", queue, "--ttl", "4s35ms", "--max-length", "10", "--single-active", "--retry-base", "2s")
-    shown = quick("queues", "alter", queue, "--hold", "1h", "--unset", "max-length", "--no-single-active").text
-    assert ["hold", "30s", "1h"] in [line.split() for line in shown.splitlines()]
+    shown = quick(
+        "queues", "alter", queue, "--visibility-timeout", "1h", "--unset", "max-length", "--no-single-active"
+    ).text
+    assert ["visibility-timeout", "30s", "1h"] in [line.split() for line in shown.splitlines()]
     (described,) = quick("queues", "describe", queue, "--json").objects
     default = msgspec.structs.asdict(QueueSettings()) | {"own": []}
     changed = {name: value for name, value in described["settings"].items() if value != default[name]}
@@ -118,7 +120,7 @@ def test_nothing_is_thrown_away_without_a_yes(quick: QuickCli, queue: str) -> No
     "words",
     [
         ("describe",),
-        ("alter", "--hold", "1s"),
+        ("alter", "--visibility-timeout", "1s"),
         ("delete", "--yes"),
         ("purge", "--yes"),
         ("peek",),
@@ -136,7 +138,7 @@ def test_an_unknown_queue_is_told_with_names_that_are_near(quick: QuickCli, queu
 
 def test_what_is_written_wrongly_is_explained(quick: QuickCli, queue: str) -> None:
     assert "write 250ms, 30s, 5m, 2h, 7d" in quick("queues", "create", queue, "--ttl", "soon", code=2).err
-    assert "write 250ms, 30s, 5m, 2h, 7d" in quick("queues", "create", queue, "--hold=-5s", code=2).err
+    assert "write 250ms, 30s, 5m, 2h, 7d" in quick("queues", "create", queue, "--visibility-timeout=-5s", code=2).err
     assert "64KiB" in quick("queues", "create", queue, "--max-bytes", "lots", code=2).err
     assert "drop-oldest" in quick("queues", "create", queue, "--overflow", "burst", code=2).err
     assert "ttl_ms: 0 is below 1" in quick("queues", "create", queue, "--ttl", "0", code=1).err
@@ -197,18 +199,41 @@ def test_delayed_messages_are_seen_found_and_cancelled(quick: QuickCli, queue: s
     tomorrow = (datetime.now() + timedelta(days=1)).isoformat(timespec="seconds")
     quick("queues", "put", queue, "tomorrow", "--deliver-at", tomorrow, "--id", "m2")
     quick("queues", "get", queue, code=1)
-    rows = quick("queues", "peek", queue, "--state", "parked").lines
-    assert rows[1].split()[1:4] == ["m1", "parked", "2h"] or "1h59m" in rows[1]
+    rows = quick("queues", "peek", queue, "--state", "delayed").lines
+    assert rows[1].split()[1:4] == ["m1", "delayed", "2h"] or "1h59m" in rows[1]
     first, second = quick("queues", "peek", queue, "--json").objects
     assert 7_200_000 <= first["ready_at_ms"] - first["taken_ms"] <= 7_200_001
     assert quick("queues", "peek", queue, "--after", str(first["tag"]), "--json").objects == [second]
     shown = quick("queues", "find", "m1", "--queue", queue).text
-    assert f"queue:{queue}, parked" in shown
+    assert f"queue:{queue}, delayed" in shown
     assert shown.endswith("\nlater\n")
     assert quick("queues", "find", "m2", "--json").objects == [second]
     done = quick("queues", "cancel", queue, "m1", "never-was", code=1)
     assert (done.text, "never-was was not cancelled: it is not in" in done.err) == ("cancelled m1\n", True)
     assert "no message with the id 'm1'" in quick("queues", "find", "m1", code=1).err
+
+
+def test_options_have_the_words_of_the_field_and_the_older_names_keep_working(quick: QuickCli, queue: str) -> None:
+    quick("queues", "create", queue, "--dead-letter", f"{queue}.dead")
+    quick("queues", "create", f"{queue}.dead")
+    for name in ("visibility-timeout", "hold"):
+        (altered,) = quick("queues", "alter", queue, f"--{name}", "1h", "--json").objects
+        assert altered["settings"]["hold_ms"] == 3_600_000
+        (altered,) = quick("queues", "alter", queue, "--unset", name, "--json").objects
+        assert altered["settings"]["hold_ms"] == 30_000
+    quick("queues", "put", queue, "later", "--delay", "2h", "--id", "later")
+    for then in ("dead-letter", "kill"):
+        quick("queues", "put", queue, "now", "--id", then)
+        quick("queues", "get", queue, "--visibility-timeout", "1m", "--then", then, "--error", "broken")
+    wait_for(lambda: len(quick("queues", "peek", f"{queue}.dead", "--json").objects) == 2, "both are dead letters")
+    states = [quick("queues", "peek", queue, "--state", state, "--json").out for state in ("delayed", "parked")]
+    assert states[0] == states[1] != b""
+    for state in ("in-flight", "held"):
+        assert quick("queues", "peek", queue, "--state", state).text == f"no in flight messages in {queue}\n"
+    assert "'delayed', 'in-flight'" in quick("queues", "peek", queue, "--state", "asleep", code=2).err
+    for verb in ("create", "get", "peek"):
+        shown = quick("queues", verb, "--help").text
+        assert not [old for old in ("--hold", "parked", "held", "kill") if old in shown]
 
 
 def test_a_message_can_be_given_back_and_comes_again(quick: QuickCli, queue: str) -> None:

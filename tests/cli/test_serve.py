@@ -181,7 +181,7 @@ def test_a_taken_port_of_the_http_door_is_named_and_nothing_stays_behind(serving
     _, address = serving.started()
     said = serving.refused("--kafka", "off", "--http", address, data="other")
     assert address in said
-    assert "HTTP door" in said
+    assert "HTTP protocol" in said
     serving.start("--kafka", "127.0.0.1:0", "--ready-file", str(serving.folder / "ready2.json"), data="other")
     wait_for((serving.folder / "ready2.json").exists, "the folder is free again")
 
@@ -190,7 +190,7 @@ def test_a_taken_port_of_the_amqp_door_is_named(serving: Serving) -> None:
     _, address = serving.started()
     said = serving.refused("--kafka", "off", "--amqp", address, data="other")
     assert address in said
-    assert "AMQP door" in said
+    assert "AMQP protocol" in said
 
 
 def test_a_door_that_is_off_is_not_announced(serving: Serving) -> None:

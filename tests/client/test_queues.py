@@ -191,7 +191,7 @@ def test_a_message_is_looked_at_without_being_taken(mq: Client) -> None:
     assert [looked.text() for looked in jobs.peek(2, after=first[-1].tag)] == ["c"]
     assert mq.find(f"{jobs.name}#1").text() == "b"
     assert jobs.find("nothing") is None
-    with pytest.raises(errors.Conflict, match="not held"):
+    with pytest.raises(errors.Conflict, match="not in flight"):
         first[0]._judge("reject")
 
 
@@ -212,10 +212,10 @@ def test_a_hold_that_ran_out_is_a_conflict_and_the_message_comes_again(mq: Clien
     late = jobs.get(timeout=30)
     again = jobs.get(timeout=30, hold=60)
     assert again.deliveries == 2
-    with pytest.raises(errors.Conflict, match="not held any more"):
+    with pytest.raises(errors.Conflict, match="not in flight any more"):
         late.ack()
     again.ack()
-    with pytest.raises(errors.Conflict, match="verdict on it already"):
+    with pytest.raises(errors.Conflict, match="is settled already"):
         again.reject()
 
 

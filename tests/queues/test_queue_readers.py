@@ -133,7 +133,7 @@ async def test_a_reader_that_goes_gives_everything_back_and_is_told_when_its_que
     waiting = asyncio.create_task(reader.claim(1, 0, 60_000))
     await asyncio.sleep(0.1)
     await broker.queues.delete("jobs")
-    with pytest.raises(Conflict, match="gone"):
+    with pytest.raises(Conflict, match="was deleted"):
         await waiting
 
 

@@ -201,7 +201,7 @@ async def test_a_silent_getter_does_not_keep_a_queue_from_being_deleted_but_uses
     assert "jobs" in queues
     await asyncio.sleep(1.5)
     assert "jobs" not in queues
-    with pytest.raises(Conflict, match="gone"):
+    with pytest.raises(Conflict, match="was deleted"):
         getter.take(1)
     await queues.declare("other")
     queues.getter("other", "me", silent=True)

@@ -26,7 +26,7 @@ async def test_an_ack_of_something_not_held_leaves_the_rest_held(machine: Machin
     inbox = Inbox(broker, "in", credit=2)
     await asyncio.sleep(0.01)
     tx = await broker.transacting.begin("t")
-    with pytest.raises(Conflict, match="not held"):
+    with pytest.raises(Conflict, match="not in flight"):
         await tx.settle(inbox.feed, [(0, 3)])
     assert broker.queues.describe("in").held == 2
     await inbox.ack(*inbox.got)

@@ -245,7 +245,7 @@ def test_a_queue_that_is_declared_anew_is_another_queue(jobs: Jobs, mq: Client) 
     fail_once(jobs)
     mq.queue(jobs.name).delete()
     mq.queue(jobs.name).put_many(["new"] * 3)
-    fails(jobs, "deleted and declared anew")
+    fails(jobs, "deleted and re-created")
     jobs.options["failOnDataLoss"] = "false"
     assert jobs.drain() == ["new"] * 3
 

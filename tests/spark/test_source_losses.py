@@ -44,7 +44,7 @@ def test_retention_that_overtook_a_stopped_query_is_an_error_or_a_counted_gap(
     assert run.drain() == numbers(50)
     stage.fill(topic, numbers(50, 100))
     stage.cut(topic, 0, 80)
-    with pytest.raises(Exception, match="offsets 50 to 79 are gone") as caught:
+    with pytest.raises(Exception, match="offsets 50 to 79 were deleted") as caught:
         run.drain()
     said = explain(caught.value)
     assert "the oldest one is 80" in said
@@ -78,7 +78,7 @@ def test_retention_that_overtakes_a_slow_query_ends_it_with_a_sentence(
         stage.cut(topic, 0, 70)
         go_on.set()
         failure = wait_for(query.exception, "the query fails", within_s=60)
-        assert "are gone" in explain(failure)
+        assert "were deleted" in explain(failure)
         assert "the oldest one is 70" in explain(failure)
     finally:
         go_on.set()

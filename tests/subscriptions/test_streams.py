@@ -565,7 +565,7 @@ def test_an_ack_in_a_transaction_counts_when_it_commits(tmp_path: Path) -> None:
             assert committed(broker, "t") == 2
             await consumer.gets(*"abcd")  # there is room again
             assert [one.message.payload for one in broker.messages.history("out", 5)] == [b"AB"]
-            with pytest.raises(Conflict, match="not all held"):
+            with pytest.raises(Conflict, match="not all in flight"):
                 await tx.settle(feed_of(consumer), [(1, 2)])
 
     run(main())
@@ -639,7 +639,7 @@ def test_what_failed_comes_first_and_what_is_behind_it_waits(tmp_path: Path) -> 
             await consumer.gets(*"abc")
             consumer.feed.settle(Verdict.REJECT, [(0, 1)], delay_ms=50)
             tx = await broker.transacting.begin("tx")
-            with pytest.raises(Conflict, match="t-0@0 is to be delivered again"):
+            with pytest.raises(Conflict, match="t-0@0 is to be redelivered"):
                 await tx.settle(feed_of(consumer), [(1, 1)])
             await tx.end(commit=False)
             for _ in range(3):  # no fault of theirs, so it is not counted

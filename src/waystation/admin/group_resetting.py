@@ -99,7 +99,7 @@ async def delete_group(broker: ManagedBroker, query: DeleteGroup) -> None:
 
 async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:
     if name in broker.shared:
-        raise Invalid(f"topic: {name!r} is a share group, whose positions go with the group; reset-group moves them")
+        raise Invalid(f"topic: {name!r} is a share group, whose positions belong to the group; reset-group moves them")
     places = [(found, index) for found, index, _ in broker.groups.committed(name) if found == topic]
     if not places:
         if not broker.groups.exists(name):

@@ -57,7 +57,7 @@ class JobInfo(msgspec.Struct):
     total: Annotated[int, Meta(description="of how many; null: not known")] | None
     matched: int
     moved: int
-    skipped: Annotated[int, Meta(description="they had nowhere to go")]
+    skipped: Annotated[int, Meta(description="they have no queue to return to")]
     error: Annotated[str, Meta(description="why it failed")] | None
     started_ms: int
     ended_ms: int | None
@@ -128,7 +128,7 @@ class Jobs:
         self._forget()
         running = sum(job.info.state == "running" for job in self._jobs.values())
         if self._stopping:
-            raise Unavailable("the broker stops; ask again when it is back")
+            raise Unavailable("the broker is stopping; retry when it is back")
         if running >= MAX_RUNNING:
             raise Full(f"{running} jobs are running, which is as many as there can be; wait for one, or cancel it")
         now_ms = self._clock.now_ms()

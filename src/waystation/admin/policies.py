@@ -289,7 +289,7 @@ class Policies:
                     await self._look_at(namespace)
             except WaystationError as error:
                 logger.warning("policies are not in force on every queue until the next start: %s", error)
-                _tell(waiting, StorageFailed(f"the policy is kept, but not in force on every queue: {error}"))
+                _tell(waiting, StorageFailed(f"the policy is stored, but not applied to every queue: {error}"))
             finally:
                 _tell(waiting, None)
 

@@ -25,7 +25,7 @@ class SearchTerms(msgspec.Struct):
     partition: Annotated[int, Meta(ge=0, description="only this one")] | None = None
     from_ms: Annotated[int, Meta(ge=0, description="not older than this")] | None = None
     newest: Annotated[bool, Meta(description="the newest first")] = False
-    cursor: Annotated[str, Meta(description="`cursor` of the answer before: where to go on")] = ""
+    cursor: Annotated[str, Meta(description="`cursor` of the answer before: where to continue")] = ""
     limit: Limit = 50
 
 

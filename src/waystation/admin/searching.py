@@ -161,7 +161,9 @@ class _Search:
         partitions = self._topic.partitions
         numbers = [place.partition for place in cursor.places]
         if cursor.check != self._check:
-            raise Invalid("cursor: it is of another search; go on with the same conditions, or begin without a cursor")
+            raise Invalid(
+                "cursor: it is of another search; continue with the same conditions, or start without a cursor"
+            )
         if len(set(numbers)) < len(numbers) or any(not 0 <= number < len(partitions) for number in numbers):
             raise Invalid("cursor: it is damaged; begin without one")
         self._following = max(0, cursor.following)

@@ -14,7 +14,7 @@ from waystation.paging import After, Limit, NamesPage, Next, Pace, Search, Total
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-ENDED = "closed by whoever runs the broker"
+ENDED = "closed by an operator"
 
 
 class ConnectionsQuery(msgspec.Struct):
@@ -28,7 +28,7 @@ class ConnectionsOut(msgspec.Struct):
     connections: list[ConnectionInfo]
     next: Next
     total: Total
-    by_door: Annotated[dict[str, int], Meta(description="how many came by each door, whatever was asked for")]
+    by_door: Annotated[dict[str, int], Meta(description="how many there are of each protocol, whatever was asked for")]
 
 
 class ConnectionQuery(msgspec.Struct):

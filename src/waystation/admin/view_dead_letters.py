@@ -53,7 +53,9 @@ class DeadLetterPlace(msgspec.Struct):
     """Where dead letters go."""
 
     target: Annotated[str, Meta(description="a queue's name, or `topic:` and a topic's")]
-    sources: Annotated[list[str], Meta(description="the queues whose dead letters go there, the first hundred of them")]
+    sources: Annotated[
+        list[str], Meta(description="the queues whose dead letters are sent there, the first hundred of them")
+    ]
     source_count: Annotated[int, Meta(description="how many queues")]
     messages: Annotated[int, Meta(description="how many are there now; null for a topic")] | None
 
@@ -104,8 +106,8 @@ class DeadLetterSummary(msgspec.Struct):
     looked_at: int
     by_reason: dict[str, int]
     by_source: Annotated[dict[str, int], Meta(description="by the queue in which it died; the 20 most common")]
-    by_error: Annotated[dict[str, int], Meta(description="by what the consumer said; the 20 most common")]
-    oldest_ms: Annotated[int, Meta(description="when the oldest came")] | None
+    by_error: Annotated[dict[str, int], Meta(description="by the consumer's error; the 20 most common")]
+    oldest_ms: Annotated[int, Meta(description="when the oldest was dead-lettered")] | None
     newest_ms: int | None
 
 
@@ -201,7 +203,7 @@ def _message(shard: Shard, queue: Queue, entry: int) -> Message | None:
 
 class DeadLettersTerms(msgspec.Struct):
     count: Limit = 10
-    after: Annotated[int, Meta(description="tag to go on behind")] = -1
+    after: Annotated[int, Meta(description="tag to continue after")] = -1
     filter: Annotated[str, Meta(description="only those that this filter expression matches")] = ""
     reason: Annotated[str, Meta(description="only those that died of this, the last time")] = ""
     source: Annotated[str, Meta(description="only those that died in this queue, the last time")] = ""

@@ -66,7 +66,7 @@ class DelayedOut(msgspec.Struct, omit_defaults=True):
     tag: int
     bytes: int
     taken_ms: int
-    why: Annotated[str, Meta(description="`delayed`: its sender said so; `retry`: it failed, or was given back")]
+    why: Annotated[str, Meta(description="`delayed`: by its sender; `retry`: it failed, or was requeued with a delay")]
     priority: int = 0
     deliveries: int = 0
     queue: str | None = None

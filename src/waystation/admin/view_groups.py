@@ -36,7 +36,7 @@ class GroupsQuery(msgspec.Struct):
 class GroupOut(msgspec.Struct):
     group: str
     kind: Annotated[
-        str, Meta(description="classic or consumer (KIP-848); share: of Kafka clients; shared: of our own doors")
+        str, Meta(description="classic or consumer (KIP-848); share: of Kafka clients; shared: of our own protocols")
     ]
     state: str
     members: int

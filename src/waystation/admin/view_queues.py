@@ -66,14 +66,16 @@ class ConsumerOut(msgspec.Struct):
     tag: Annotated[str, Meta(description="what its client calls it")]
     connection: Annotated[str, Meta(description="its name in `/v1/connections`")] | None
     door: str | None
-    prefetch: Annotated[int, Meta(description="the most it holds at once; 0: any number")]
+    prefetch: Annotated[int, Meta(description="maximum number in flight; 0: no limit")]
     held: int
     hold_ms: int
     auto_ack: bool
     exclusive: bool
     priority: int
-    active: Annotated[bool, Meta(description="false: it waits for its turn (`single_active`), or only holds messages")]
-    since_ms: Annotated[int, Meta(description="when its connection came")] | None
+    active: Annotated[
+        bool, Meta(description="false: it waits for its turn (`single_active`), or only has messages in flight")
+    ]
+    since_ms: Annotated[int, Meta(description="when its connection was opened")] | None
 
 
 class ConsumerPage(msgspec.Struct):
@@ -152,7 +154,9 @@ async def consumers_page(broker: ManagedBroker, query: ConsumersQuery) -> Consum
     if query.after:
         at = next((i for i, feed in enumerate(feeds, 1) if feed.consumer == query.after), -1)
         if at < 0:
-            raise Invalid(f"after: queue {query.queue!r} has no consumer {query.after[:100]!r} now; begin anew")
+            raise Invalid(
+                f"after: queue {query.queue!r} has no consumer {query.after[:100]!r} now; start again without `after`"
+            )
     pace = Pace(broker.world.clock)
     connections: dict[str, ConnectionInfo | None] = {}
     shown: list[ConsumerOut] = []

@@ -50,7 +50,7 @@ class BindingView(msgspec.Struct):
 class RoutingPage(msgspec.Struct):
     """Exchanges, and bindings of theirs, in the order of the exchanges' names."""
 
-    exchanges: Annotated[list[ExchangeView], Meta(description="those of this page; the last may go on on the next")]
+    exchanges: Annotated[list[ExchangeView], Meta(description="those of this page; the last may continue on the next")]
     bindings: list[BindingView]
     next: Next
     total: Annotated[int, Meta(description="how many bindings match in all; null: too many to count")] | None
@@ -100,7 +100,7 @@ class BindingList(msgspec.Struct):
 
 
 class BindingsTerms(msgspec.Struct):
-    after: Annotated[int, Meta(ge=0, description="so many are left out at first")] = 0
+    after: Annotated[int, Meta(ge=0, description="number of bindings to skip")] = 0
     limit: Limit = 1_000
 
 

@@ -39,7 +39,7 @@ class TopicOut(msgspec.Struct):
     messages: Annotated[int, Meta(description="offsets from the first to the last; compaction leaves gaps in them")]
     bytes: Annotated[int, Meta(description="on the disk")]
     rate: Annotated[float, Meta(description="messages published per second, of late; null: not known")] | None
-    retention_ms: Annotated[int, Meta(description="-1: for ever")]
+    retention_ms: Annotated[int, Meta(description="-1: forever")]
     retention_bytes: Annotated[int, Meta(description="of a partition; -1: any number")]
     cleanup_policy: str
     internal: Annotated[bool, Meta(description="the broker's own")]

@@ -95,7 +95,7 @@ class Access:
     def _check_room(self, namespace: str, what: str) -> None:
         reason = self._alarms.reason(namespace)
         if reason is not None:
-            raise ResourceAlarm(f"{what} takes no messages now: {reason}. Publish again later")
+            raise ResourceAlarm(f"{what} accepts no messages now: {reason}. Publish again later")
 
     # -- queues -----------------------------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ def _refuse_orphans(folder: Path) -> None:
     topics = folder / "topics"
     if topics.is_dir() and any(topics.iterdir()):
         raise Corrupt(
-            f"{folder} holds the files of topics, but its {FILE} is gone; nothing was touched."
+            f"{folder} has the files of topics, but its {FILE} is missing; nothing was touched."
             f" Put {FILE} back from a backup; an older one will do. Without a backup, move everything in {topics} to"
             f" {folder / 'lost+found'} and run `waystation lost restore {folder} --all`."
         )

@@ -153,7 +153,7 @@ def _topic(arguments: argparse.Namespace, name: str) -> list[Figure]:
 def _still_heard(heard_s: float, heard: bool) -> float:
     now = time.monotonic()
     if not heard and now - heard_s > SILENT_S:
-        raise RequestTimeout(f"no message came for {SILENT_S:g} s; is the broker well? `waystation top` shows it")
+        raise RequestTimeout(f"no message came for {SILENT_S:g} s; is the broker healthy? `waystation top` shows it")
     return now if heard else heard_s
 
 

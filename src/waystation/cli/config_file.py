@@ -130,7 +130,7 @@ class _Checker:
         option = OPTIONS.get(name)
         into = self._config.settings if option is None else self._config.options
         if name in into:
-            raise Invalid(f"{name} is there already, in line {into[name].line}: one of the two has to go")
+            raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
         into[name] = Given(_setting(name, value) if option is None else _option(option, value), line)
 
     def check_doors(self) -> None:

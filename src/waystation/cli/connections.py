@@ -1,4 +1,4 @@
-"""`waystation connections`: who is connected to the broker, through which door, and closing one."""
+"""`waystation connections`: who is connected to the broker, through which protocol, and closing one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ DOORS = ("kafka", "native", "amqp", "http")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="who is connected, and what they do")
-    listing.add_argument("--door", choices=DOORS, help="only those that came by this one")
+    listing.add_argument("--protocol", dest="door", choices=DOORS, help="only connections of this protocol")
+    listing.add_argument("--door", dest="door", choices=DOORS, help=argparse.SUPPRESS)
     listing.add_argument("--search", metavar="TEXT", default="", help="only those whose names have this in them")
     listing.add_argument("--limit", type=positive, metavar="N", default=100, help="default: 100")
     add_server(listing)
@@ -41,7 +42,7 @@ def _list(arguments: argparse.Namespace) -> int:
     rows = [
         (one["name"], one["door"], _client(one["client"]), one["state"], one["doing"]) for one in found["connections"]
     ]
-    print_table(["name", "door", "client", "state", "doing"], rows)
+    print_table(["name", "protocol", "client", "state", "doing"], rows)
     if found["next"] is not None:
         note(f"there are {found['total']} in all; --limit shows more")
     return 0

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="start",
-        metavar="PLACE",
+        metavar="POSITION",
         default="earliest",
         help="earliest (default), latest (implies --follow), an offset, -N (the last N of each partition), "
         "a time like 2026-03-01T12:00, an age like 15m; in a group: where nothing is committed yet",
@@ -112,7 +112,7 @@ def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]
     topics = list(dict.fromkeys(arguments.topic))
     if arguments.group is not None:
         if arguments.partition:
-            raise Invalid("--partition goes without --group: in a group the broker says who reads which")
+            raise Invalid("--partition cannot be used with --group: in a group the broker says who reads which")
         for name in topics:
             topic_of(mq, name)
         member = GroupReader(mq, arguments.group, topics, start, uncommitted=arguments.uncommitted, before_commit=flush)

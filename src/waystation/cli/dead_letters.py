@@ -1,6 +1,6 @@
-"""`waystation dead-letters`: list where the dead are, show their stories; `redrive` sends them back.
+"""`waystation dead-letters`: list dead letters by queue, show their failure history; `redrive` moves them back.
 
-A dead letter is a message with a story, the header `x-death`: a list of deaths, the latest first.
+A dead letter is a message with a failure history, the header `x-death`: a list of failures, the latest first.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         default=SCANNED,
-        help=f"look at so many messages of each for reasons and sources (default: {SCANNED})",
+        help=f"maximum number of messages of each to read for reasons and sources (default: {SCANNED})",
     )
 
-    show = verbs.add_parser("show", help="show the letters of a queue, or the whole story of some")
+    show = verbs.add_parser("show", help="list the dead letters of a queue, or show the failure history of some")
     show.add_argument("queue")
-    show.add_argument("id", nargs="*", help="the message whose story to tell; without any: a list")
+    show.add_argument("id", nargs="*", help="the message whose failure history to show; without any: a list")
     show.add_argument("--filter", metavar="EXPRESSION", help="list only those that match")
-    show.add_argument("--count", type=positive, metavar="N", default=20, help="list at most so many (default: 20)")
+    show.add_argument("--count", type=positive, metavar="N", default=20, help="maximum number to list (default: 20)")
     show.add_argument("--after", type=int, metavar="TAG", default=-1, help="list those behind this one")
     show.add_argument("--payload", choices=("auto", "json", "text", "hex"), default="auto", help="how it is shown")
     show.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -255,7 +255,7 @@ def _tell(message: Looked, form: str) -> None:
             ],
         )
     else:
-        print("it has no story: somebody put it here")
+        print("it has no failure history: it was put here directly")
     print()
     print(bold("payload"))
     print(payload)

@@ -112,7 +112,7 @@ def _lost(folder: Path) -> Iterator[Finding]:
             check="lost topics",
             state="warning",
             says=f"{spell_count(len(lost), 'folder')} of topics that the catalog does not know in {folder}/lost+found",
-            advice=f"see `waystation lost list {folder}`; `waystation lost restore` makes topics of them again",
+            advice=f"see `waystation lost list {folder}`; `waystation lost restore` re-creates topics from them",
             figures={"folders": len(lost)},
         )
 
@@ -155,11 +155,11 @@ def _file_system(there: Path) -> Finding:
         return Finding(check="file system", state="warning", says=says, advice=advice, figures=figures)
     if kind in MEMORY:
         says = f"{kind}: the data would be in memory"
-        advice = "everything is gone after a restart of the machine; use a folder on a disk"
+        advice = "everything is lost when the machine restarts; use a folder on a disk"
         return Finding(check="file system", state="warning", says=says, advice=advice, figures=figures)
     if kind in LAYERS:
         says = f"{kind}: the data would be in the container itself"
-        advice = "it goes with the container; mount a volume and put the data there"
+        advice = "it is deleted with the container; mount a volume and put the data there"
         return Finding(check="file system", state="warning", says=says, advice=advice, figures=figures)
     return Finding(check="file system", says=kind, figures=figures)
 
@@ -173,11 +173,11 @@ def _room(there: Path, least_bytes: int) -> Finding:
     advice = ""
     if least_bytes and free < least_bytes:
         state = "problem"
-        advice = "publishers would be held back (waystation.disk.free.min.bytes): make room"
+        advice = "publishers would be blocked (waystation.disk.free.min.bytes): make room"
     elif free < LITTLE_BYTES or free < total * 0.03:
         state, advice = "warning", "make room, or bound topics with log.retention.bytes"
     elif status.f_files and status.f_favail < 10_000:
-        state, advice = "warning", f"only {status.f_favail} more files can be made (inodes)"
+        state, advice = "warning", f"only {status.f_favail} more files can be created (inodes)"
     return Finding(check="free space", state=state, says=says, advice=advice, figures=figures)
 
 

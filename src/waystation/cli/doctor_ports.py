@@ -23,7 +23,7 @@ def look_at_port(door: str, address: Address | None) -> Finding:
     """Whether a door could listen there; if not, who does."""
     check = f"{door} port"
     if address is None:
-        return Finding(check=check, says="the door is off", figures={"address": None})
+        return Finding(check=check, says="the listener is off", figures={"address": None})
     if address.port == 0:
         return Finding(check=check, says="any free one", figures={"address": str(address)})
     try:

@@ -111,11 +111,11 @@ def judge_clock(now_s: float, jump_s: float) -> Finding:
     figures: Figures = {"now_ms": round(now_s * 1000), "jump_ms": round(jump_s * 1000, 3)}
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
     if now_s < EARLIEST_S:
-        advice = "set the clock (NTP): retention and delays go by it"
+        advice = "set the clock (NTP): retention and delays depend on it"
         return Finding(check="clock", state="problem", says=f"{moment} cannot be", advice=advice, figures=figures)
     if abs(jump_s) > JUMP_S:
         says = f"{moment}; it jumped by {jump_s:+.2f} s while we looked"
-        advice = "let NTP slew it instead of setting it: delays, retention and timestamps go by it"
+        advice = "let NTP slew it instead of setting it: delays, retention and timestamps depend on it"
         return Finding(check="clock", state="warning", says=says, advice=advice, figures=figures)
     return Finding(check="clock", says=f"{moment}, and goes evenly", figures=figures)
 

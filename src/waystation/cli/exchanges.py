@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--match", choices=("all", "any"), default="all", help="of the headers (default: all)")
         verb.add_argument("--filter", metavar="EXPRESSION", help="of a filter exchange")
 
-    route = verbs.add_parser("route", help="say where a message would go; nothing is sent")
+    route = verbs.add_parser("route", help="show where a message would be routed; nothing is sent")
     route.add_argument("exchange")
     route.add_argument("message", nargs="?", default="", help="its payload, for filters")
     route.add_argument("--routing-key", metavar="KEY", default="")

@@ -36,18 +36,20 @@ DRAIN_AT_ONCE = 500
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", nargs="?", help="the topic; or --queue")
-    parser.add_argument("--queue", metavar="QUEUE", help="a queue instead: all of it, also what waits and what is held")
+    parser.add_argument(
+        "--queue", metavar="QUEUE", help="a queue instead: all its messages, also delayed and in flight"
+    )
     parser.add_argument("--out", metavar="FILE", help="default: standard output")
     parser.add_argument("--format", choices=FORMATS, help="default: parquet if FILE ends so, else JSON lines")
     parser.add_argument("--overwrite", action="store_true", help="write over a file that is there")
     parser.add_argument(
-        "--from", dest="start", metavar="PLACE", help="of a topic: as for `consume` (default: earliest)"
+        "--from", dest="start", metavar="POSITION", help="of a topic: as for `consume` (default: earliest)"
     )
-    parser.add_argument("--to", dest="end", metavar="PLACE", help="of a topic: up to there (default: latest)")
+    parser.add_argument("--to", dest="end", metavar="POSITION", help="of a topic: up to there (default: latest)")
     parser.add_argument(
         "--partition", type=not_negative, metavar="N", action="append", help="of a topic: only this one; repeatable"
     )
-    parser.add_argument("--count", type=positive, metavar="N", help="at most so many")
+    parser.add_argument("--count", type=positive, metavar="N", help="maximum number of messages")
     parser.add_argument("--drain", action="store_true", help="take the messages out of the queue; needs --out")
     add_progress(parser)
     add_server(parser)
@@ -222,7 +224,7 @@ def _drain(arguments: argparse.Namespace, interrupt: Interrupt) -> int:
     if interrupt.came:
         note(f"stopped: {spell_count(count, 'message')} are in {arguments.out}, the others in the queue")
     elif left.parked or left.held:
-        note(f"in the queue stay: {left.parked} parked (they wait for their time), {left.held} held by consumers")
+        note(f"left in the queue: {left.parked} delayed (not due yet), {left.held} in flight")
     return count
 
 

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reset.add_argument(
         "--to",
         required=True,
-        metavar="PLACE",
+        metavar="POSITION",
         help="earliest, latest, an offset, -N (the last N), a time like 2026-03-01T12:00, an age like 15m",
     )
     reset.add_argument(

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep-partitions", action="store_true", help="each to the partition that it was in")
     parser.add_argument("--skip", type=not_negative, metavar="N", default=0, help="leave out the first N messages")
-    parser.add_argument("--rate", type=rate, metavar="N", help="at most so many a second")
+    parser.add_argument("--rate", type=rate, metavar="N", help="maximum number of messages per second")
     add_progress(parser)
     add_server(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -130,7 +130,7 @@ class _Import:
 
     def _say_how_far(self, besides: str) -> None:
         behind = self._arguments.skip + self.read
-        note(f"{spell_count(self.stored, 'message')} stored{besides}; --skip {behind} goes on behind them")
+        note(f"{spell_count(self.stored, 'message')} stored{besides}; --skip {behind} continues after them")
 
 
 def _block(rows: Iterator[Row], per_s: float | None) -> tuple[list[Row], Invalid | None]:

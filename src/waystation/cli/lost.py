@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     listing = verbs.add_parser("list", help="show the folders in lost+found")
-    restore = verbs.add_parser("restore", help="make topics of them again; the broker must not run")
+    restore = verbs.add_parser("restore", help="re-create topics from them; the broker must not run")
     delete = verbs.add_parser("delete", help="delete them with all their messages; the broker must not run")
     for verb in (listing, restore, delete):
         verb.add_argument("data", type=Path, metavar="DATA_DIR", help="the data folder of a broker")

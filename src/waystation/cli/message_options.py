@@ -29,7 +29,9 @@ def add_content(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--content-type", metavar="TYPE", help="default: text/plain where it is text")
     parser.add_argument("--type", metavar="NAME", help="what sort of message it is, in your own words")
-    parser.add_argument("--priority", type=int, metavar="0-255", default=0, help="higher comes first (default: 0)")
+    parser.add_argument(
+        "--priority", type=int, metavar="0-255", default=0, help="higher is delivered first (default: 0)"
+    )
 
 
 def add_delivery(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,7 @@ def add_delivery(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ttl", type=duration, metavar="TIME", help="no longer delivered after this time")
     parser.add_argument("--max-deliveries", type=not_negative, metavar="N", default=0, help="wins over the queue's")
     parser.add_argument("--correlation-id", metavar="ID")
-    parser.add_argument("--reply-to", metavar="NAME", help="where a reply should go")
+    parser.add_argument("--reply-to", metavar="NAME", help="where to send the reply")
 
 
 def message_options(arguments: argparse.Namespace) -> MessageOptions:

@@ -63,14 +63,14 @@ def truth(text: str) -> bool:
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
-        Option("data", "text", DEFAULT_DATA, "Where everything is kept; made if it is not there."),
-        Option("kafka", "address", DEFAULT_SERVER, "Where the Kafka door listens; port 0 takes a free one, off: not."),
-        Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Where the AMQP door listens, or off."),
-        Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Where the HTTP door and the dashboard listen, or off."),
+        Option("data", "text", DEFAULT_DATA, "The data folder; created if it does not exist."),
+        Option("kafka", "address", DEFAULT_SERVER, "Address of the Kafka listener; port 0: a free one; off: none."),
+        Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Address of the AMQP listener, or off."),
+        Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Address of the HTTP listener and the dashboard, or off."),
         Option("insecure", "bool", "false", "Allow addresses that other machines reach, without authentication."),
         Option("log-level", "text", "info", "How much is logged.", LEVELS),
         Option("log-format", "text", "text", "How a line of the log is written.", FORMATS),
-        Option("ready-file", "text", "", "When the doors are open, their addresses are written there as JSON."),
+        Option("ready-file", "text", "", "When the listeners are open, their addresses are written there as JSON."),
         Option("pipelines", "text", "", "A folder of pipeline files that may be started from the dashboard and API."),
     )
 }

@@ -95,7 +95,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        note("nothing was changed: there is nobody to ask, so pass --yes to do it")
+        note("nothing changed: standard input is not a terminal, so pass --yes to confirm")
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

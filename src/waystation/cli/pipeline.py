@@ -38,7 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--once", action="store_true", help="process what is there now, and end")
     run.add_argument("--master", metavar="URL", help="where Spark runs: local[2], spark://HOST:PORT, sc://HOST:PORT")
     run.add_argument(
-        "--wait", type=seconds, default=60.0, metavar="S", help="wait so long for a broker that is away (default: 60)"
+        "--wait",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="how long to wait for a broker that is away (default: 60)",
     )
     check = verbs.add_parser("check", help="find mistakes without running: keys, columns, SQL, topics")
     check.add_argument("file", type=Path, nargs="+", metavar="FILE")
@@ -50,11 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     stop = verbs.add_parser("stop", help="stop a pipeline that runs, here or elsewhere")
     stop.add_argument("name", metavar="NAME|FILE")
     stop.add_argument(
-        "--timeout", type=seconds, default=STOP_S, metavar="S", help="wait so long until it has stopped (default: 60)"
+        "--timeout",
+        type=seconds,
+        default=STOP_S,
+        metavar="S",
+        help="how long to wait until it has stopped (default: 60)",
     )
     start = verbs.add_parser("start", help="have the broker run one of its own pipelines (serve --pipelines)")
     start.add_argument("name", metavar="NAME")
-    reset = verbs.add_parser("reset", help="forget how far a pipeline is: it begins anew")
+    reset = verbs.add_parser("reset", help="delete a pipeline's checkpoint: it starts from the beginning")
     reset.add_argument("file", type=Path, metavar="FILE")
     reset.add_argument("--yes", action="store_true", help="do not ask")
     graph = verbs.add_parser("graph", help="draw a pipeline")
@@ -261,11 +269,15 @@ def _reset(arguments: argparse.Namespace) -> int:
     pipeline = _read(arguments, arguments.file).pipeline
     folder = CheckpointFolder(pipeline)
     if not folder.local:
-        raise Unavailable(f"the checkpoint {folder} is not on this machine; remove it there to begin anew")
+        raise Unavailable(
+            f"the checkpoint {folder} is not on this machine; delete it there to start from the beginning"
+        )
     folder.check_owner()
     if not folder.remembers():
-        raise NotFound(f"pipeline {pipeline.name!r} remembers nothing in {folder}: it begins anew as it is")
-    question = f"forget how far pipeline {pipeline.name} is, so that it processes everything again?"
+        raise NotFound(
+            f"pipeline {pipeline.name!r} has no checkpoint in {folder}: it starts from the beginning as it is"
+        )
+    question = f"delete the checkpoint of pipeline {pipeline.name}, so that it processes everything again?"
     if not confirmed(question, yes=arguments.yes):
         return 1
     with folder:

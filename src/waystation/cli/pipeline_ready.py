@@ -34,12 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 **({"action": "append"} if argument.many else {}),  # type: ignore[arg-type]
             )
         one.add_argument("--name", metavar="NAME", help="what the pipeline is called (default: by what it does)")
-        one.add_argument("--folder", type=Path, default=Path(), metavar="FOLDER", help="where its file goes")
+        one.add_argument("--folder", type=Path, default=Path(), metavar="FOLDER", help="where to write its file")
         one.add_argument("--show", action="store_true", help="only show the file")
         one.add_argument("--once", action="store_true", help="process what is there now, and end")
         one.add_argument("--master", metavar="URL", help="where Spark runs: local[2], spark://HOST:PORT")
         one.add_argument(
-            "--wait", type=seconds, default=60.0, metavar="S", help="wait so long for a broker (default: 60)"
+            "--wait", type=seconds, default=60.0, metavar="S", help="how long to wait for a broker (default: 60)"
         )
         add_server(one)
         one.set_defaults(run=run, chosen=ready, server=None)

@@ -24,7 +24,7 @@ def show(state: PipelineState) -> str:
     where = f"process {state.pid} on {state.host}" if seen not in ENDED else f"on {state.host}"
     lines = [bold(f"{state.pipeline}: {seen}"), f"  {where}, Spark {state.master}, trigger {state.trigger}"]
     if seen == "died":
-        lines.append("  its process is gone without a word; run it again, it goes on where it was")
+        lines.append("  its process ended without a report; run it again, it continues where it was")
     if seen == "lost":
         lines.append(f"  no word from it for {spell_age(state)}; look on {state.host}")
     lines += [line for sink in state.sinks for line in _sink(state, sink)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.cli.arguments import examples, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.message_options import add_content, add_delivery, message_options, payload_of
-from waystation.cli.native import open_client, peek_on, queue_of
+from waystation.cli.native import State, open_client, peek_on, queue_of
 from waystation.cli.output import note, print_table, spell_bytes, spell_count
 from waystation.cli.received import (
     add_format,
@@ -24,6 +24,7 @@ from waystation.cli.received import (
     print_fields,
     print_line,
     spell_payload,
+    spell_state,
     speller,
     taken_ms,
     wait_of,
@@ -42,6 +43,9 @@ PUT_AT_ONCE = 1_000
 GET_AT_ONCE = 100
 WAIT_S = 0.25
 """How long a get waits for the first message: also how soon a stop is noticed."""
+STATES: dict[str, State] = {"any": "any", "ready": "ready", "delayed": "parked", "in-flight": "held"}
+"""What `--state` takes, and what the broker calls it."""
+SETTLEMENTS = ("ack", "release", "reject", "dead-letter")
 
 
 def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
@@ -63,27 +67,39 @@ def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
     get = verbs.add_parser("get", help="take messages out of a queue")
     get.add_argument("queue")
     get.add_argument("--count", type=positive, metavar="N", default=None, help="how many at most (default: 1)")
-    get.add_argument("--timeout", type=duration, metavar="TIME", default=0.0, help="wait so long for one (default: 0)")
-    get.add_argument("--follow", action="store_true", help="go on until Ctrl-C, or --count")
-    get.add_argument("--hold", type=duration, metavar="TIME", help="keep them so long (default: the queue's)")
+    get.add_argument(
+        "--timeout", type=duration, metavar="TIME", default=0.0, help="how long to wait for one (default: 0)"
+    )
+    get.add_argument("--follow", action="store_true", help="continue until Ctrl-C, or --count")
+    get.add_argument(
+        "--visibility-timeout",
+        dest="hold",
+        type=duration,
+        metavar="TIME",
+        help="redelivered if not settled within this time (default: the queue's)",
+    )
+    get.add_argument("--hold", dest="hold", type=duration, help=argparse.SUPPRESS)
     get.add_argument(
         "--then",
-        choices=("ack", "release", "reject", "kill"),
+        type=_settlement,
+        choices=SETTLEMENTS,
         default="ack",
-        help="what becomes of them: done (default), given back, failed (tried again), or dead at once",
+        help="acknowledge (default), requeue, reject (retried with backoff), or dead-letter now",
     )
-    get.add_argument("--error", metavar="TEXT", help="with --then reject or kill: why; it is kept with the message")
+    get.add_argument(
+        "--error", metavar="TEXT", help="with --then reject or dead-letter: why; part of the failure history"
+    )
     add_format(get)
 
     peek = verbs.add_parser("peek", help="look at messages without taking them")
     peek.add_argument("queue")
     peek.add_argument("--count", type=positive, metavar="N", default=10, help="how many (default: 10)")
-    peek.add_argument("--after", type=int, metavar="TAG", default=-1, help="go on behind this one")
-    peek.add_argument("--state", choices=("any", "ready", "parked", "held"), default="any")
+    peek.add_argument("--after", type=int, metavar="TAG", default=-1, help="continue after this one")
+    peek.add_argument("--state", type=_state, choices=STATES, default="any")
 
     find = verbs.add_parser("find", help="show where a message is")
     find.add_argument("id")
-    find.add_argument("--queue", help="look here only")
+    find.add_argument("--queue", help="only in this queue")
     find.add_argument("--payload", choices=("auto", "json", "text", "hex"), default="auto", help="how it is shown")
 
     cancel = verbs.add_parser("cancel", help="take messages back, usually delayed ones")
@@ -91,6 +107,15 @@ def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
     cancel.add_argument("id", nargs="+")
 
     return [(put, _put), (get, _get), (peek, _peek), (find, _find), (cancel, _cancel)]
+
+
+def _state(text: str) -> str:
+    """What the broker calls it is accepted too, for scripts that say so."""
+    return {"parked": "delayed", "held": "in-flight"}.get(text, text)
+
+
+def _settlement(text: str) -> str:
+    return "dead-letter" if text == "kill" else text
 
 
 # -- put ---------------------------------------------------------------------------------------------------------------
@@ -194,8 +219,8 @@ def _from_json(line: bytes) -> Outgoing:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    if arguments.error is not None and arguments.then not in ("reject", "kill"):
-        raise Invalid("--error goes with --then reject or --then kill")
+    if arguments.error is not None and arguments.then not in ("reject", "dead-letter"):
+        raise Invalid("--error needs --then reject or --then dead-letter")
     spell = speller(arguments)
     left = arguments.count or (sys.maxsize if arguments.follow else 1)
     interrupt = Interrupt()
@@ -229,7 +254,7 @@ def _get(arguments: argparse.Namespace) -> int:
 def _settle(messages: list[Message], arguments: argparse.Namespace) -> None:
     from waystation.client.sync.message import settle_many
 
-    settle_many(messages, arguments.then, arguments.error)
+    settle_many(messages, "kill" if arguments.then == "dead-letter" else arguments.then, arguments.error)
     messages.clear()
 
 
@@ -239,7 +264,7 @@ def _settle(messages: list[Message], arguments: argparse.Namespace) -> None:
 def _peek(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
-        found = peek_on(queue, arguments.count, arguments.after, arguments.state)
+        found = peek_on(queue, arguments.count, arguments.after, STATES[arguments.state])
         if arguments.json:
             for message in found:
                 print_line(looked_json(message))
@@ -248,7 +273,7 @@ def _peek(arguments: argparse.Namespace) -> int:
             (
                 message.tag,
                 message.id,
-                message.state,
+                spell_state(message.state),
                 wait_of(message),
                 message.priority,
                 message.deliveries,
@@ -261,9 +286,9 @@ def _peek(arguments: argparse.Namespace) -> int:
     if rows:
         print_table(("tag", "id", "state", "ready in", "priority", "deliveries", "age", "size", "payload"), rows)
     else:
-        state = "" if arguments.state == "any" else f"{arguments.state} "
+        state = "" if arguments.state == "any" else f"{spell_state(STATES[arguments.state])} "
         print(
-            f"no {state}messages in {arguments.queue}" + (f" behind {arguments.after}" if arguments.after >= 0 else "")
+            f"no {state}messages in {arguments.queue}" + (f" after {arguments.after}" if arguments.after >= 0 else "")
         )
     return 0
 
@@ -299,6 +324,6 @@ def _cancel(arguments: argparse.Namespace) -> int:
                 print(f"cancelled {message_id}")
             if not cancelled:
                 held = queue.find(message_id) is not None
-                why = "somebody holds it" if held else f"it is not in queue {arguments.queue}"
+                why = "it is in flight" if held else f"it is not in queue {arguments.queue}"
                 note(f"{message_id} was not cancelled: {why}")
     return 1 if failed else 0

@@ -1,6 +1,7 @@
 """A queue's settings as options of the command line and as people read them.
 
-The names are those of `QueueSettings` without their units: `hold_ms` is `--hold 30s`.
+The names are those of `QueueSettings` without their units: `ttl_ms` is `--ttl 30s`. Only `hold_ms` has another one, the
+field's: `--visibility-timeout`.
 """
 
 from __future__ import annotations
@@ -21,31 +22,38 @@ OVERFLOWS = ("reject", "drop-oldest", "dead-letter", "reject-dead-letter")
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("max_deliveries", {"type": not_negative, "metavar": "N", "help": "failures until a message is dead (0: never)"}),
-    ("retry_base", {"type": duration, "metavar": "TIME", "help": "a rejected message waits so long (default: 1s)"}),
-    ("retry_factor", {"type": fraction, "metavar": "F", "help": "then so many times longer each time (default: 2)"}),
-    ("retry_max", {"type": duration, "metavar": "TIME", "help": "and at most so long (default: 1h)"}),
+    ("retry_base", {"type": duration, "metavar": "TIME", "help": "delay of the first retry (default: 1s)"}),
+    ("retry_factor", {"type": fraction, "metavar": "F", "help": "factor of the backoff (default: 2)"}),
+    ("retry_max", {"type": duration, "metavar": "TIME", "help": "maximum delay of a retry (default: 1h)"}),
     ("retry_jitter", {"type": fraction, "metavar": "F", "help": "0.2 spreads it from 80 to 120 percent (default: 0)"}),
-    ("dead_letter", {"metavar": "QUEUE", "help": "where dead messages go: a queue, or topic:NAME (default: they go)"}),
+    (
+        "dead_letter",
+        {"metavar": "QUEUE", "help": "dead-letter queue, or topic:NAME (default: dead messages are deleted)"},
+    ),
     ("dead_letter_exchange", {"metavar": "EXCHANGE", "help": "or the exchange that they are published to"}),
     ("dead_letter_key", {"metavar": "KEY", "help": "with this routing key (default: their own)"}),
-    ("hold", {"type": duration, "metavar": "TIME", "help": "a consumer may keep a message so long (default: 30s)"}),
-    ("ttl", {"type": duration, "metavar": "TIME", "help": "messages expire after so long"}),
-    ("max_length", {"type": positive, "metavar": "N", "help": "the most messages it takes"}),
-    ("max_bytes", {"type": size, "metavar": "SIZE", "help": "the most bytes it takes, like 64MiB"}),
+    (
+        "hold",
+        {"type": duration, "metavar": "TIME", "help": "redelivered if not settled within this time (default: 30s)"},
+    ),
+    ("ttl", {"type": duration, "metavar": "TIME", "help": "messages expire after this time"}),
+    ("max_length", {"type": positive, "metavar": "N", "help": "maximum number of messages"}),
+    ("max_bytes", {"type": size, "metavar": "SIZE", "help": "maximum size, like 64MiB"}),
     ("overflow", {"choices": OVERFLOWS, "help": "what a full queue does (default: reject)"}),
     (
         "dedup_window",
         {"type": duration, "metavar": "TIME", "help": "how long an id is remembered (default: it is not)"},
     ),
     ("max_priority", {"type": not_negative, "metavar": "0-255", "help": "priorities it tells apart (default: 9)"}),
-    ("expires", {"type": duration, "metavar": "TIME", "help": "the queue goes when nobody used it for so long"}),
+    ("expires", {"type": duration, "metavar": "TIME", "help": "the queue is deleted when unused for this time"}),
 )
 _SWITCHES = (
     ("single_active", "one consumer at a time gets messages"),
-    ("auto_delete", "the queue goes with its last consumer"),
+    ("auto_delete", "the queue is deleted with its last consumer"),
     ("durable", "the queue survives a restart of the broker (default)"),
 )
 NAMES = tuple(name for name, _ in (*_OPTIONS, *_SWITCHES))
+_SPELLED = {"hold": "visibility-timeout"}
 _RETRY = ("retry_base", "retry_factor", "retry_max", "retry_jitter")
 _IN_MS = ("retry_base", "retry_max", "hold", "ttl", "dedup_window", "expires")
 
@@ -53,13 +61,10 @@ _IN_MS = ("retry_base", "retry_max", "hold", "ttl", "dedup_window", "expires")
 def add_queue_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings (times like 30s, 5m, 2h, 7d)")
     for name, how in _OPTIONS:
-        group.add_argument(_flag(name), default=None, **how)
+        group.add_argument(f"--{spelled(name)}", dest=name, default=None, **how)
+    group.add_argument("--hold", dest="hold", type=duration, help=argparse.SUPPRESS)
     for name, help_text in _SWITCHES:
-        group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=help_text)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+        group.add_argument(f"--{spelled(name)}", action=argparse.BooleanOptionalAction, default=None, help=help_text)
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -70,13 +75,14 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 def setting_name(text: str) -> str:
     """Reads what `--unset` takes."""
     name = text.removeprefix("--").replace("-", "_").removesuffix("_ms")
+    name = {said.replace("-", "_"): known for known, said in _SPELLED.items()}.get(name, name)
     if name not in NAMES:
         raise Invalid(f"--unset {text}: there is no such setting; there are {', '.join(spelled(n) for n in NAMES)}")
     return name
 
 
 def spelled(name: str) -> str:
-    return name.replace("_", "-")
+    return _SPELLED.get(name) or name.replace("_", "-")
 
 
 def queue_options(said: dict[str, Any]) -> QueueOptions:

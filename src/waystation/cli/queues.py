@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    listing = verbs.add_parser("list", help="show queues and what is in them")
+    listing = verbs.add_parser("list", help="show queues and how many messages they have")
     listing.add_argument("prefix", nargs="?", default="", help="only those whose names begin like this")
 
     describe = verbs.add_parser("describe", help="show counts and settings")
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     create = verbs.add_parser("create", help="make a queue")
     create.add_argument("queue", nargs="+")
-    create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already, with these settings")
+    create.add_argument("--if-not-exists", action="store_true", help="succeed if it already exists with these settings")
     add_queue_settings(create)
 
     alter = verbs.add_parser("alter", help="change settings; those that are not named stay")
@@ -49,10 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete = verbs.add_parser("delete", help="remove queues with all their messages")
     delete.add_argument("queue", nargs="+")
     delete.add_argument("--if-empty", action="store_true", help="only if there is no message in it")
-    delete.add_argument("--if-unused", action="store_true", help="only if nobody consumes it")
+    delete.add_argument("--if-unused", action="store_true", help="only if it has no consumers")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
-    purge = verbs.add_parser("purge", help="throw away all messages but those that are held")
+    purge = verbs.add_parser("purge", help="delete all messages that are not in flight")
     purge.add_argument("queue", nargs="+")
     purge.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -77,7 +77,7 @@ def _list(arguments: argparse.Namespace) -> int:
             print_line(info_json(info))
     elif queues:
         print_table(
-            ("queue", "ready", "parked", "held", "size", "consumers", "oldest", "dead letters to"),
+            ("queue", "ready", "delayed", "in flight", "size", "consumers", "oldest", "dead letters to"),
             [
                 (
                     info.queue,
@@ -114,7 +114,7 @@ def _print_queue(info: QueueInfo, *, every: bool) -> None:
     held = info.ready + info.parked + info.held
     print(f"{bold(info.queue)}  {spell_count(held, 'message')}, {spell_bytes(info.bytes)}{oldest}")
     print_table(
-        ("ready", "parked", "held", "consumers", "put", "delivered", "acked", "dead"),
+        ("ready", "delayed", "in flight", "consumers", "put", "delivered", "acked", "dead"),
         [(info.ready, info.parked, info.held, info.consumers, info.put, info.delivered, info.acked, info.dead)],
     )
     settings = spell_settings(info.settings, every=every)
@@ -153,7 +153,7 @@ def _alter(arguments: argparse.Namespace) -> int:
     said = given(arguments)
     unset = [setting_name(text) for text in arguments.unset]
     if not said and not unset:
-        raise Invalid("nothing to change: give a setting, like --hold 5m, or --unset NAME")
+        raise Invalid("nothing to change: give a setting, like --visibility-timeout 5m, or --unset NAME")
     both = sorted(said.keys() & set(unset))
     if both:
         raise Invalid(f"{both[0]} is both set and unset")
@@ -173,11 +173,11 @@ def _alter(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# -- throwing away -----------------------------------------------------------------------------------------------------
+# -- deleting ----------------------------------------------------------------------------------------------------------
 
 
 def _counts(mq: Client, names: list[str]) -> tuple[str, int]:
-    """The names, and how many messages are in them; a misspelt one is found before anything is gone."""
+    """The names, and how many messages are in them; a misspelt one is found before anything is deleted."""
     return ", ".join(names), sum(len(queue_of(mq, name)) for name in names)
 
 
@@ -198,7 +198,7 @@ def _delete(arguments: argparse.Namespace) -> int:
 def _purge(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         names, count = _counts(mq, arguments.queue)
-        if not confirmed(f"throw away {spell_count(count, 'message')} of {names}?", yes=arguments.yes):
+        if not confirmed(f"delete {spell_count(count, 'message')} of {names}?", yes=arguments.yes):
             return 1
         for name in arguments.queue:
             queue = queue_of(mq, name)
@@ -208,5 +208,5 @@ def _purge(arguments: argparse.Namespace) -> int:
             else:
                 print(f"purged queue {name} of {spell_count(gone, 'message')}")
             if held:
-                note(f"{spell_count(held, 'message')} of {name} stay: somebody holds them")
+                note(f"{spell_count(held, 'message')} of {name} stay: in flight")
     return 0

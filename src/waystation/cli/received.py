@@ -1,7 +1,8 @@
 """A message of the native client as commands print it: its bytes, a line of a format, an object of JSON, a table's row.
 
-JSON is the form that every door shares (`message_json`), so that `queues put --input json` takes it back byte for byte.
-In tables and stories control characters are spelled out: a message must not be able to move somebody's cursor.
+JSON is the form that all protocols share (`message_json`), so that `queues put --input json` takes it back byte for
+byte. In tables and failure histories control characters are spelled out: a message must not be able to move somebody's
+cursor.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ def wait_of(message: Looked) -> str | None:
     if message.ready_at is None:
         return None
     return spell_about(round(message.ready_at.timestamp() * 1000) - time.time_ns() // 1_000_000 + 999)
+
+
+def spell_state(state: str) -> str:
+    """For people; JSON has the broker's own names."""
+    return {"parked": "delayed", "held": "in flight"}.get(state, state)
 
 
 def _text(name: str) -> Callable[[Received], bytes]:
@@ -155,15 +161,20 @@ def hex_dump(data: bytes) -> str:
     return "\n".join(rows)
 
 
+def _location(message: Looked) -> str:
+    """`queue:jobs, ready`; `queue:jobs, delayed, due in 2h`."""
+    waits = wait_of(message)
+    return f"{message.place}, {spell_state(message.state)}" + ("" if waits is None else f", due in {waits}")
+
+
 def print_fields(message: Looked) -> None:
     """What is known of a message beside its payload, a line each."""
     said = message.delivered.message
-    waits = wait_of(message)
     fields: list[tuple[str, str | None]] = [
         ("id", message.id),
-        ("place", f"{message.place}, {message.state}" + (f" in {waits}" if waits is not None else "")),
+        ("location", _location(message)),
         ("offset", f"partition {message.partition}, offset {message.offset}" if message.offset >= 0 else None),
-        ("taken in", f"{spell_moment(taken_ms(message))} ({spell_age(taken_ms(message))} ago)"),
+        ("enqueued", f"{spell_moment(taken_ms(message))} ({spell_age(taken_ms(message))} ago)"),
         ("happened", None if said.timestamp_ms is None else spell_moment(said.timestamp_ms)),
         ("expires", None if message.expires is None else spell_moment(round(message.expires.timestamp() * 1000))),
         ("deliveries", str(message.deliveries) if message.deliveries else None),

@@ -1,4 +1,4 @@
-"""`waystation dead-letters redrive`: sends dead letters back to where they died, and says how far it is."""
+"""`waystation dead-letters redrive`: moves dead letters back to the queues they died in, and says how far it is."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ TOPIC = "topic:"
 
 
 def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
-    parser: argparse.ArgumentParser = verbs.add_parser("redrive", help="send dead letters back to where they died")
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "redrive", help="move dead letters back to the queues they died in"
+    )
     parser.add_argument("queue", help="the dead-letter queue")
     parser.add_argument("--filter", metavar="EXPRESSION", help="only those that match")
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="only this one; may be repeated")
-    parser.add_argument("--to", metavar="QUEUE", help="there instead of where they died; topic:NAME is a topic")
-    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many, the oldest first")
-    parser.add_argument("--rate", type=rate, metavar="N", default=0.0, help="at most so many a second")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many would go")
+    parser.add_argument("--to", metavar="QUEUE", help="to this queue instead; topic:NAME is a topic")
+    parser.add_argument("--limit", type=positive, metavar="N", help="maximum number of messages, the oldest first")
+    parser.add_argument("--rate", type=rate, metavar="N", default=0.0, help="maximum number of messages per second")
+    parser.add_argument("--dry-run", action="store_true", help="only say how many would be moved")
     add_progress(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples(
@@ -60,20 +62,18 @@ def _redrive(arguments: argparse.Namespace) -> int:
     _report(arguments, answer)
     missing = min(len(set(arguments.id)), arguments.limit or sys.maxsize) - answer.matched
     if missing > 0 and not arguments.filter:
-        raise NotFound(
-            f"{missing} of the ids that --id names are not in queue {arguments.queue!r}, or somebody holds them"
-        )
+        raise NotFound(f"{missing} of the ids that --id names are not in queue {arguments.queue!r}, or are in flight")
     return 1 if answer.skipped else 0
 
 
 def _check_target(mq: Client, arguments: argparse.Namespace) -> None:
-    """A target that is not there would leave every letter where it is, without a word about why."""
+    """A target that is not there would leave every dead letter where it is, and nothing would say why."""
     if arguments.to is None:
         return
     if arguments.to.startswith(TOPIC):
         mq.describe_topic(arguments.to.removeprefix(TOPIC))
     elif arguments.to == arguments.queue:
-        raise Invalid(f"--to {arguments.to}: the letters are there already")
+        raise Invalid(f"--to {arguments.to}: the dead letters are there already")
     else:
         queue_of(mq, arguments.to)
 
@@ -84,7 +84,7 @@ def _send_back(queue: Queue, arguments: argparse.Namespace, wanted: dict[str, An
             return _with_progress(queue, arguments, wanted)
         return queue.redrive(arguments.to, rate=arguments.rate, **wanted)
     except KeyboardInterrupt:
-        note("stopped: what was sent back is there, the rest is where it was")
+        note("stopped: the messages that were redriven stay so, the others are still in the queue")
         raise
 
 
@@ -92,7 +92,7 @@ def _with_progress(queue: Queue, arguments: argparse.Namespace, wanted: dict[str
     """The redrive, and, for somebody who waits, a line that says how far it is."""
     total = queue.redrive(arguments.to, dry_run=True, **wanted).matched
     before = len(queue)
-    with Progress.of(arguments, f"{queue.name}: sent back", total) as progress:
+    with Progress.of(arguments, f"{queue.name}: redriven", total) as progress:
         work = _Work(lambda: queue.redrive(arguments.to, rate=arguments.rate, **wanted))
         while not work.done.wait(EVERY_S):
             # It goes by how many are left in the queue; others may put some in meanwhile.
@@ -131,14 +131,14 @@ def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
     died = "it" if (answer.matched if arguments.dry_run else answer.moved) == 1 else "they"
     where = f"to {arguments.to}" if arguments.to else f"back to where {died} died"
     if arguments.dry_run:
-        print(f"would send {spell_count(answer.matched, 'message')} of {arguments.queue} {where} (--dry-run)")
+        print(f"would move {spell_count(answer.matched, 'message')} of {arguments.queue} {where} (--dry-run)")
     elif not answer.matched:
         why = "has none that match" if arguments.filter or arguments.id else "is empty"
-        print(f"nothing to send: {arguments.queue} {why}")
+        print(f"nothing to redrive: {arguments.queue} {why}")
     else:
-        print(f"sent {spell_count(answer.moved, 'message')} of {arguments.queue} {where}")
+        print(f"moved {spell_count(answer.moved, 'message')} of {arguments.queue} {where}")
     if answer.skipped:
         note(
-            f"{spell_count(answer.skipped, 'message')} stay in {arguments.queue}: they have no story, or the queue"
-            " where they died is gone; --to QUEUE sends them elsewhere"
+            f"{spell_count(answer.skipped, 'message')} stay in {arguments.queue}: they have no failure history, or the"
+            " queue they died in was deleted; --to QUEUE moves them elsewhere"
         )

@@ -1,4 +1,4 @@
-"""`waystation request`: asks whoever responds to a name, and prints the reply."""
+"""`waystation request`: sends a request to a name, and prints the reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=TIMEOUT_S,
         help="how long to wait for the reply (default: 10s)",
     )
-    parser.add_argument("--topic", action="store_true", help="NAME is a topic: whoever replies first")
+    parser.add_argument("--topic", action="store_true", help="NAME is a topic: the first reply is printed")
     add_content(parser)
     add_server(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             reply = mq.request(arguments.name, value, timeout=arguments.timeout, topic=arguments.topic, **options)
         except NotFound as error:
-            raise NotFound(f"nobody responds to {arguments.name!r}: {error}") from None
+            raise NotFound(f"there is no responder for {arguments.name!r}: {error}") from None
     if arguments.json:
         print_line(as_json(reply))
         return 0

@@ -45,12 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         type=_start,
-        metavar="PLACE",
+        metavar="POSITION",
         help="where a new group begins: earliest, latest (default), a time like 2026-03-01T12:00, an age like 15m",
     )
     parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages")
-    parser.add_argument("--timeout", type=duration, metavar="TIME", help="stop when no message came for so long")
-    parser.add_argument("--no-ack", action="store_true", help="look only: the group gets all of it again")
+    parser.add_argument("--timeout", type=duration, metavar="TIME", help="stop when no message arrived for this time")
+    parser.add_argument(
+        "--no-ack", action="store_true", help="do not acknowledge: everything is redelivered to the group"
+    )
     add_format(parser)
     add_server(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -71,7 +73,7 @@ def _start(text: str) -> str | float:
         return time.time() - duration(text) if text[-1:].isalpha() and text[:1].isdecimal() else moment(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a place to begin: write earliest, latest, a time like 2026-03-01T12:00 or"
+            f"{text!r} is not a position: write earliest, latest, a time like 2026-03-01T12:00 or"
             " @1772366400000, or an age like 15m"
         ) from None
 

@@ -30,8 +30,10 @@ NAME = 34
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--every", type=seconds, metavar="S", default=2.0, help="between two looks (default: 2)")
-    parser.add_argument("--once", action="store_true", help="print one look and end")
+    parser.add_argument(
+        "--every", type=seconds, metavar="S", default=2.0, help="seconds between two updates (default: 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="print once and exit")
     add_server(parser)
     parser.set_defaults(run=_run)
 
@@ -113,8 +115,8 @@ def frame(overview: dict[str, Any], history: dict[str, Any]) -> list[str]:
         "",
         f"  topics {totals['topics']}, partitions {totals['partitions']}, queues {totals['queues']},"
         f" exchanges {totals['exchanges']}, groups {totals['groups']}",
-        f"  in queues: ready {totals['messages_ready']}, parked {totals['messages_parked']},"
-        f" held {totals['messages_held']}",
+        f"  in queues: ready {totals['messages_ready']}, delayed {totals['messages_parked']},"
+        f" in flight {totals['messages_held']}",
         f"  memory {spell_bytes(resources['memory_bytes'])}, cpu {resources['cpu_share']:.0%} of a core,"
         f" data {spell_bytes(resources['data_bytes'])}, disk free {spell_bytes(resources['disk_free_bytes'])}",
         f"  loop delay {resources['loop_delay_ms']:.1f} ms, fsync {resources['fsync_ms']:.2f} ms",

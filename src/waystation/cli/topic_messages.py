@@ -27,7 +27,9 @@ def configure_looking(verbs: Any) -> None:
     search.add_argument("--header", metavar="NAME=VALUE", action="append", help="NAME alone: has one; may be repeated")
     search.add_argument("--partition", type=not_negative, metavar="N", help="only this one")
     search.add_argument("--newest", action="store_true", help="the newest first")
-    search.add_argument("--count", type=positive, metavar="N", default=20, help="stop after so many (default: 20)")
+    search.add_argument(
+        "--count", type=positive, metavar="N", default=20, help="maximum number of matches (default: 20)"
+    )
     add_server(search)
     search.set_defaults(run=_search)
 

@@ -157,8 +157,8 @@ class _Flight:
         for tags, waiter in self._waiters:
             gone = [tag for tag in tags if _within(tag, answer.unknown)] if answer.unknown else []
             if gone:
-                said = f"messages {gone[:10]} are not held any more: their time ran out; they may come again"
-                reject(waiter, Conflict(said))
+                said = f"messages {gone[:10]} are not in flight any more: their visibility timeout ended"
+                reject(waiter, Conflict(f"{said}; they may be redelivered"))
             else:
                 resolve(waiter, None)
         if self._holder is not None:
@@ -177,7 +177,7 @@ def _within(tag: int, runs: Sequence[Run]) -> bool:
 
 
 def _gone() -> Conflict:
-    return Conflict("the message was held over a connection that was lost since: it is delivered again")
+    return Conflict("the message was in flight on a connection that was lost since: it is redelivered")
 
 
 def _drain(says: deque[int | Say]) -> list[int | Say]:

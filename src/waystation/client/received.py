@@ -192,9 +192,9 @@ class Received:
         if not self._holder.settles:
             if verdict == "ack":
                 return False
-            raise Conflict(f"{self.id}: {verdict}: this message needs no verdict, it is not held")
+            raise Conflict(f"{self.id}: {verdict}: this message is not in flight, it needs no acknowledgement")
         if self._verdict is not None:
-            raise Conflict(f"{self.id}: {verdict}: there was a verdict on it already, {self._verdict}")
+            raise Conflict(f"{self.id}: {verdict}: it is settled already: {self._verdict}")
         if self._holder.transactional and verdict == "ack":
             raise Conflict(f"{self.id}: it was asked for exactly-once: ack it in a transaction, with tx.ack(message)")
         self._verdict = verdict

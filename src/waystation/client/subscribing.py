@@ -131,7 +131,7 @@ def _check_mode(mode: str, group: str | None, once: bool) -> None:
     if mode != "live" and group is None:
         raise Invalid(f"group: a {mode} subscription needs a group, the name under which its position is kept")
     if once and mode != "stream" and group is not None:
-        raise Invalid("guarantee: exactly-once goes with mode 'stream', whose offsets a transaction can carry")
+        raise Invalid("guarantee: exactly-once needs mode 'stream', whose offsets a transaction can carry")
 
 
 def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:

@@ -83,15 +83,17 @@ class Tx:
 
     async def _settle(self, holder: Holder, held: list[Received]) -> None:
         if not holder.alive:
-            raise Conflict(f"{held[0].id}: it was held over a connection that was lost since: it is delivered again")
+            raise Conflict(f"{held[0].id}: it was in flight on a connection that was lost since: it is redelivered")
         for message in held:
             if message.settled is not None:
-                raise Conflict(f"{message.id}: there was a verdict on it already, {message.settled}")
+                raise Conflict(f"{message.id}: it is settled already: {message.settled}")
         runs = runs_of([message.delivered.tag for message in held])
         answer = await self._core.ask(Settle(consumer=holder.consumer, runs=runs, tx=self._live()), SettleAnswer)
         if answer.unknown:
             where = holder.queue or holder.group
-            raise Conflict(f"messages {answer.unknown} of {where!r} are not held any more: they may come again")
+            raise Conflict(
+                f"messages {answer.unknown} of {where!r} are not in flight any more: they may be redelivered"
+            )
 
     async def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
         command = CommitOffsets(group=group, offsets=list(offsets), tx=self._live())

@@ -1,6 +1,6 @@
 """`waystation demo`: a broker, a small shop that uses all of it through every door, and a tour with the dashboard.
 
-Without `--once` the shop goes on until Ctrl-C and the tour tells what to look at. With it every part does a fixed
+Without `--once` the shop runs until Ctrl-C and the tour tells what to look at. With it every part does a fixed
 amount, and what went in is compared with what came out: the exit code says whether it agrees.
 """
 
@@ -183,12 +183,12 @@ def _do_payments(tour: Tour, shop: Shop) -> list[tuple[str, int, int]]:
 
         _together(shop, [pay], [collect])
         died = len(dead)
-        tour.line(f"  {counts['paid']} paid, {died} dead; a story: {_story(dead)}")
+        tour.line(f"  {counts['paid']} paid, {died} dead; failure history of one: {_story(dead)}")
         back = dead.redrive(limit=REDRIVEN)
-        tour.line(f"  {back.moved} sent back to where they died")
+        tour.line(f"  {back.moved} redriven to the queue they died in")
         return [
             ("payments", PAYMENTS, counts["paid"] + died),
-            ("dead letters sent back", min(REDRIVEN, died), back.moved),
+            ("dead letters redriven", min(REDRIVEN, died), back.moved),
         ]
 
 
@@ -300,10 +300,10 @@ SIGHTS = (
     ("A log", "orders are published to a topic; the consumer group `billing` reads them", "topics/shop.orders"),
     ("A group", "its members, and how far each partition is behind", "groups/billing"),
     ("RabbitMQ's protocol", "an exchange sends events to queues by their routing keys", "routing"),
-    ("A work queue", "payments: taken, acked, tried again, dead after three refusals", "queues/payments"),
-    ("Dead letters", "why they died, and a button that sends them back", "dead-letters/payments.dead"),
+    ("A work queue", "payments: delivered, acked, retried, dead-lettered after three refusals", "queues/payments"),
+    ("Dead letters", "why they failed, and a button that redrives them", "dead-letters/payments.dead"),
     ("Delayed messages", "pictures that are due later", "delayed"),
-    ("Who is connected", "and through which door", "connections"),
+    ("Who is connected", "and with which protocol", "connections"),
 )
 
 
@@ -322,7 +322,7 @@ def _for_ever(arguments: argparse.Namespace, tour: Tour, broker: DemoBroker, sho
             tour.say(title, text)
             tour.line(f"  {broker.dashboard}#/{place}")
             shop.stopping.wait(PAUSE_S)
-        tour.say("The rest is yours", "the shop goes on until Ctrl-C")
+        tour.say("The rest is yours", "the shop runs until Ctrl-C")
         while not shop.errors:
             time.sleep(1)
         raise WaystationError(shop.errors[0])

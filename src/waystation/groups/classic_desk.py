@@ -129,7 +129,7 @@ class ClassicDesk:
         if any(len(assignment) > limit for _, assignment in request.assignments):
             raise InvalidGroupRequest(f"an assignment is larger than {limit} bytes")
         if sum(len(one) for _, one in request.assignments) > self._shards.settings.max_group_bytes:
-            raise InvalidGroupRequest("the assignments of the group together are too large to be kept")
+            raise InvalidGroupRequest("the assignments of the group together are too large to be stored")
         group = self._group(request.group_id)
         decisions = group.sync(request, self._shards.now_ms())
         why = "the leader has assigned the partitions"

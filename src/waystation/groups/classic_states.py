@@ -40,7 +40,7 @@ class IllegalMove(RuntimeError):
 
 def check_move(old: State, new: State) -> None:
     if (old, new) not in MOVES:
-        raise IllegalMove(f"a classic group cannot go from {old.value} to {new.value}")
+        raise IllegalMove(f"a classic group cannot change from {old.value} to {new.value}")
 
 
 def moves_table() -> str:

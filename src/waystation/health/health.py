@@ -73,7 +73,7 @@ def failed_logs(broker: ManagedBroker) -> Iterator[Reason]:
         yield Reason(
             "failing",
             f"{_spell([name for name, _ in stalled], 'log')} waits for the disk: {stalled[0][1]}",
-            "Free some room on the disk, or some file handles if those are missing; writing goes on by itself.",
+            "Free some room on the disk, or some file handles if those are missing; writing resumes by itself.",
         )
 
 
@@ -119,7 +119,7 @@ def _alarms(broker: ManagedBroker) -> Iterator[Reason]:
             yield Reason(
                 "warning",
                 f"{who} have to wait: {reason}.",
-                "They go on by themselves when there is room: consume, purge, or raise the limit.",
+                "They resume by themselves when there is room: consume, purge, or raise the limit.",
             )
 
 
@@ -164,7 +164,7 @@ def _dead_letters(broker: ManagedBroker) -> Iterator[Reason]:
         yield Reason(
             "warning",
             f"{recent} messages became dead letters within the last five minutes.",
-            "Look at their reasons on the page of dead letters, and send them back when the cause is gone.",
+            "See the reasons on the page of dead letters, and redrive them when the cause is fixed.",
         )
 
 
@@ -208,7 +208,7 @@ def _lost_topics(broker: ManagedBroker) -> Iterator[Reason]:
         yield Reason(
             "warning",
             f"{_spell(lost, 'folder')} has the files of a topic that the catalog does not know.",
-            f"Stop the broker and make it a topic again with `waystation lost restore {broker.root} --all`, or delete"
+            f"Stop the broker and re-create the topic with `waystation lost restore {broker.root} --all`, or delete"
             f" it with `waystation lost delete {broker.root} FOLDER`.",
         )
 

@@ -4,7 +4,7 @@ Looked at once a second; that costs two system calls. What each namespace stores
 short or a namespace has a limit in bytes, in slices that leave the loop free, and not sooner again than twenty times
 as long as it took: a million queues do not make a short broker shorter.
 
-Of several namespaces, those are held back that store at least the average, and never all of them: whoever stores little
+Of several namespaces, those are blocked that store at least the average, and never all of them: whoever stores little
 goes on publishing. `broker/access.py` asks `reason` before a publish, and refuses it; a protocol that can hold
 publishers back subscribes instead, and stops reading from them.
 
@@ -153,7 +153,7 @@ class ResourceAlarms:
             logger.log(
                 level,
                 "publishers %s: namespace=%r reason=%s",
-                "go on" if reason is None else "are held back",
+                "are unblocked" if reason is None else "are blocked",
                 namespace,
                 reason or was,
             )

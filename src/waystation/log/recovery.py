@@ -264,7 +264,7 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> tuple[int, Checked]
     log.adopt([*_sealed(log, bases[: first_checked + 1]), *(segment for segment, _ in checked)])
     if trust.point is not None and log.end_offset < trust.point.offset:
         logger.error(
-            "%s: ends at %d, but was on the disk up to %d; those records are gone, their offsets are not given again",
+            "%s: ends at %d, but was on the disk up to %d; those records are lost, their offsets are not used again",
             log.active.path(), log.end_offset, trust.point.offset,
         )  # fmt: skip
         log.end_offset = trust.point.offset

@@ -151,7 +151,7 @@ class Queues:
     def _alter(self, shard: Shard, queue: Queue, settings: QueueSettings) -> Receipt:
         check_declaration(queue.name, settings)
         if settings.exclusive != queue.settings.exclusive:
-            raise Conflict(f"exclusive: queue {queue.name!r} cannot change whose it is; delete it and declare it anew")
+            raise Conflict(f"exclusive: queue {queue.name!r} cannot change whose it is; delete it and declare it again")
         receipt = shard.alter(queue, settings)
         shard.touch(queue)
         return receipt
@@ -226,7 +226,7 @@ class Queues:
     def release_owner(self, owner: str) -> None:
         """A connection is gone, and its exclusive queues with it."""
         for name in self._owned.pop(owner, ()):
-            self._remove_quietly(name, "its connection is gone")
+            self._remove_quietly(name, "its connection is closed")
 
     def remove_left_over(self) -> None:
         """At the start: queues that were to go with the last run, or with its connections."""
@@ -363,7 +363,7 @@ class Queues:
         if queue.settings.auto_delete and not queue.feeds:
             known = self._names.get(queue.name)
             if known is not None and known[1] is queue:
-                self._remove_quietly(queue.name, "its last consumer is gone")
+                self._remove_quietly(queue.name, "its last consumer was cancelled")
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def check_settings(settings: QueueSettings) -> QueueSettings:
         if not value <= highest or not math.isfinite(value):
             raise Invalid(f"{field}: {value} is above {highest}")
     if settings.dead_letter is not None and settings.dead_letter_exchange is not None:
-        raise Invalid("dead_letter_exchange: there is a dead_letter already; the dead go one way")
+        raise Invalid("dead_letter_exchange: there is a dead_letter already; set only one of the two")
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
         raise Invalid("dead_letter_key: there is no dead_letter_exchange that could use it")
     if settings.overflow == "dead-letter" and not settings.keeps_dead:

@@ -94,7 +94,7 @@ class Routing:
             self._take_exchange(rows.read_exchange(entry.value), entry.revision)
         stale = [row for row in self._catalog.bindings() if not self._take_binding(row)]
         if stale:
-            logger.info("bindings whose target is gone are dropped: count=%d", len(stale))
+            logger.info("bindings whose target was deleted are dropped: count=%d", len(stale))
             self._catalog.delete_routes([], stale)
         self._changed()
 

@@ -96,7 +96,7 @@ class SharedLetters:
         waiting = self._waiting.setdefault(one.group, deque())
         waiting += [(one, death, error) for death in deaths]
         if one.group not in self._tasks:
-            name = f"letters of {one.group.id}"
+            name = f"dead letters of {one.group.id}"
             self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "share.record.lock.duration.ms",
             "int",
             30_000,
-            "How long a member may hold a record before it is given to another.",
+            "How long a record stays acquired by a member before it is delivered to another.",
             low=1,
             high=86_400_000,
             broker_name="group.share.record.lock.duration.ms",
@@ -51,7 +51,7 @@ SHARE_SETTINGS: dict[str, Setting] = {
             DELIVERIES,
             "int",
             5,
-            "A record that was handed out so often and came back is dead.",
+            "Maximum delivery attempts of a record; after that it is archived or dead-lettered.",
             low=1,
             high=32_766,
             broker_name="group.share.delivery.count.limit",
@@ -60,7 +60,7 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "share.partition.max.record.locks",
             "int",
             2_000,
-            "Records of one partition that are not done, above which no further ones are handed out.",
+            "Records of one partition that are not done, above which no further ones are delivered.",
             low=1,
             high=100_000,
             broker_name="group.share.partition.max.record.locks",
@@ -69,7 +69,7 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "share.session.timeout.ms",
             "int",
             45_000,
-            "A member silent for this long is removed, and what it holds is given to others.",
+            "A member silent for this long is removed, and its records in flight are redelivered to others.",
             low=1,
             high=2**31 - 1,
             broker_name="group.share.session.timeout.ms",
@@ -93,7 +93,8 @@ SHARE_SETTINGS: dict[str, Setting] = {
             DEAD_LETTER_TOPIC,
             "string",
             "",
-            "The topic that dead records go to; empty: they are dropped. The whole record goes, with its story.",
+            "The topic for dead letters; empty: dead records are archived only."
+            " The whole record is copied, with its failure history.",
         ),
         Setting(
             "errors.deadletterqueue.copy.record.enable",
@@ -105,14 +106,14 @@ SHARE_SETTINGS: dict[str, Setting] = {
             DEAD_LETTER,
             "string",
             "",
-            "Where dead records go: a queue's name, `topic:NAME`, or `exchange:NAME`."
+            "Destination of dead letters: a queue's name, `topic:NAME`, or `exchange:NAME`."
             " Wins over `errors.deadletterqueue.topic.name`.",
         ),
         Setting(
             DEAD_LETTER_KEY,
             "string",
             "",
-            "The routing key of what is dead, if it goes to an exchange; empty: its own, or else its topic's name.",
+            "The routing key of dead letters for an exchange; empty: their own, or else their topic's name.",
         ),
     )
 }

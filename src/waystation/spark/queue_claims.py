@@ -122,7 +122,7 @@ class QueueClaims:
             except NotFound as error:
                 # The queue may have been deleted, and its reader with it; then opening a new one says so.
                 self._drop()
-                raise ConnectionError(f"the queue's reader is gone: {error}") from None
+                raise ConnectionError(f"the queue's reader was closed: {error}") from None
             except OSError:
                 self._drop()
                 raise

@@ -252,11 +252,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether these tags still mean the same messages. Else what was not read of that queue went with it."""
         if offset.number == self._queue.number():
             return True
-        what = f"queue {self._options.queue!r} was deleted and declared anew while the query was reading it"
+        what = f"queue {self._options.queue!r} was deleted and re-created while the query was reading it"
         if self._options.base.fail_on_data_loss:
             raise Expired(
                 f"{what}, and what was not read of it is lost: start the query with a new checkpoint, or set"
-                " failOnDataLoss=false to go on with the new one"
+                " failOnDataLoss=false to continue with the new one"
             )
         log.warning("%s; going on with the new one", what)
         return False

@@ -57,7 +57,7 @@ def gone(one: Range, oldest: int | None) -> str:
         )
     last = min(oldest, one.end) - 1
     return (
-        f"{where}: offsets {one.start} to {last} are gone, removed by retention or by a deletion before this query read"
+        f"{where}: offsets {one.start} to {last} were deleted, by retention or by a client, before this query read"
         f" them, and the oldest one is {oldest}: start the query with a new checkpoint, or set failOnDataLoss=false to"
         " go on without them"
     )
@@ -114,7 +114,7 @@ def _lose(task: Task, rest: Range, oldest: int | None, following: int) -> int:
     if task.options.fail_on_data_loss:
         raise Expired(gone(rest, oldest))
     log.warning(
-        "topic %r partition %d: %d offsets (%d to %d) were gone before they were read; going on without them",
+        "topic %r partition %d: %d offsets (%d to %d) were deleted before they were read; continuing without them",
         *(rest.topic, rest.partition, following - rest.start, rest.start, following - 1),
     )
     return following
@@ -123,7 +123,7 @@ def _lose(task: Task, rest: Range, oldest: int | None, following: int) -> int:
 def _cut_off(one: Range, position: int, answer: Answer) -> str:
     return (
         f"topic {one.topic!r} partition {one.partition}: offsets {position} to {one.end - 1} were there when the read"
-        f" was planned and are not now (its end is {answer.high_watermark}): the topic was made anew or lost its last"
+        f" was planned and are not now (its end is {answer.high_watermark}): the topic was re-created or lost its last"
         " records; start the query with a new checkpoint"
     )
 
@@ -149,7 +149,7 @@ def _open(task: Task, one: Range, position: int, answer: Answer) -> Opened:
 def _unreadable(one: Range, position: int, error: Exception) -> Invalid:
     return Invalid(
         f"topic {one.topic!r} partition {one.partition}: the records at offset {position} or shortly behind it cannot"
-        f" be read: {error}; read around them with startingOffsets or an offset filter, and tell whoever produced them"
+        f" be read: {error}; read around them with startingOffsets or an offset filter, and tell the producer"
     )
 
 

@@ -157,7 +157,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position
 
     def _lose_topic(self, begin: Position, name: str, *, anew: bool) -> None:
-        what = f"topic {name!r} was deleted{' and made anew' if anew else ''} while the query was reading it"
+        what = f"topic {name!r} was deleted{' and re-created' if anew else ''} while the query was reading it"
         if self._options.fail_on_data_loss:
             raise Expired(
                 f"{what}, and what was not read of it is lost: start the query with a new checkpoint, or set"
@@ -195,7 +195,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position.lost[one] = position.lost.get(one, 0) + oldest - at
             position.offsets[one] = oldest
             log.warning(
-                "topic %r partition %d: %d offsets (%d to %d) were gone before they were read, %d in all; going on",
+                "topic %r partition %d: %d offsets (%d to %d) were deleted before they were read, %d in all; going on",
                 *(*one, oldest - at, at, oldest - 1, position.lost[one]),
             )
 

@@ -137,12 +137,12 @@ class StreamFeed(Follower[Share]):
             while wanted.items() <= share.tags.items() and (first := share.settled_with(wanted)) < max(wanted):
                 if share.tags.get(first, self._next_tag) > min(wanted.values()):
                     raise Conflict(
-                        f"{share.partition.topic.name}-{share.partition.index}@{first} is to be delivered again, and"
-                        " what comes behind it cannot be acknowledged in a transaction before it"
+                        f"{share.partition.topic.name}-{share.partition.index}@{first} is to be redelivered, and"
+                        " what is after it cannot be acknowledged in a transaction before it"
                     )
                 await share.moved()
         if unknown or any(not wanted.items() <= share.tags.items() for share, wanted in shares.items()):
-            raise Conflict(f"messages {list(runs)} are not all held by this consumer; they may be delivered again")
+            raise Conflict(f"messages {list(runs)} are not all in flight at this consumer; they may be redelivered")
         return [
             (share.partition.topic.name, share.partition.index, share.settled_with(wanted))
             for share, wanted in shares.items()

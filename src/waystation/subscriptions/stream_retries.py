@@ -86,7 +86,9 @@ class Retries:
         if failure is None:
             self._buried(share, offset)
         else:
-            logger.warning("a dead letter of group %r cannot be kept and comes again: %s", self._group, failure)
+            logger.warning(
+                "a dead letter of group %r cannot be stored, and its message is redelivered: %s", self._group, failure
+            )
             self._again(share, offset, LONGEST_MS)
 
 

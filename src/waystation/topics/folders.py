@@ -90,7 +90,7 @@ class TopicFolders:
                 where, how = f"{self._root}/topics", f"left there, since it cannot be moved to lost+found: {error}"
                 self._left.append(f"{where}/{name}")
             logger.warning(
-                "the catalog does not know the topic folder %s/%s (%s). To make it a topic again, stop the broker and"
+                "the catalog does not know the topic folder %s/%s (%s). To re-create the topic, stop the broker and"
                 " run `waystation lost restore %s %s`",
                 where, name, how, self._root, name,
             )  # fmt: skip
@@ -104,7 +104,7 @@ class TopicFolders:
             if str(index) not in names and point is not None and point.offset > 0:
                 raise Corrupt(
                     f"topic {row.name!r} had records up to offset {point.offset} in {folder}/{index}, and that folder"
-                    " is gone. Put it back from a backup; or, to go on without those records, make it:"
+                    " is missing. Put it back from a backup; or, to continue without those records, create it:"
                     f" mkdir -p '{folder}/{index}'"
                 )
 

@@ -51,7 +51,7 @@ def parse_start(text: str, now_ms: int) -> Start:
         return Start("time", round(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         raise Invalid(
-            f"{text!r} is not a place to begin: write earliest, latest, an offset, -N (the last N), a time like"
+            f"{text!r} is not a position: write earliest, latest, an offset, -N (the last N), a time like"
             " 2026-03-01T12:00 or @1772366400000, or an age like 15m"
         ) from None
 

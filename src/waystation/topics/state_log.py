@@ -67,7 +67,7 @@ class PartitionStateLog:
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
-                    logger.error("what a damaged batch said is not known, going on behind it: %s", error)
+                    logger.error("what a damaged batch said is not known, continuing after it: %s", error)
                 offset += 1
 
 

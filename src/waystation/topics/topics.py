@@ -439,7 +439,7 @@ class Topics:
     async def _alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
         topic = self.get(name)
         if name == QUEUES_TOPIC:  # a retention time, say, would end messages that nobody has consumed
-            raise NotAllowed(f"topic {name!r} holds the queues; its settings are the broker's own")
+            raise NotAllowed(f"topic {name!r} stores the queues; its settings are the broker's own")
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
         return await self._rewrite(topic, replace(topic.row, overrides=overrides))

@@ -238,7 +238,7 @@ class Transaction:
         """Raises unless this is the present producer."""
         if self.state is State.DEAD or producer.producer_id != self.producer.producer_id:
             raise InvalidProducerMapping(
-                f"producer id {producer.producer_id} is not the one of {self._name()}; start the producer anew"
+                f"producer id {producer.producer_id} is not the one of {self._name()}; restart the producer"
             )
         if producer.epoch != self.producer.epoch or producer.epoch > LAST_USABLE_EPOCH:
             raise self._fenced(producer)

@@ -37,7 +37,7 @@ def write_markers(writer: MarkerWriter, txn: Transaction, coordinator_epoch: int
             writer.write_marker(topic, partition, *txn.producer, txn.commits, coordinator_epoch)
         except NotFound:
             _log.info(
-                "marker skipped, partition is gone: id=%s partition=%s-%d", txn.transactional_id, topic, partition
+                "marker skipped, partition was deleted: id=%s partition=%s-%d", txn.transactional_id, topic, partition
             )
         except ProducerEpochStale as error:
             # A marker with a higher epoch, written by an operator, has ended the transaction there already. Trying

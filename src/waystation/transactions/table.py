@@ -46,7 +46,7 @@ class Table:
         """The entry, or the error that a producer gets whose id is not (or no longer) known."""
         entry = self._by_name.get(transactional_id)
         if entry is None:
-            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known; start the producer anew")
+            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known; restart the producer")
         return entry
 
     def writer(self, transactional_id: str | None, producer_id: int) -> Entry:
@@ -54,7 +54,7 @@ class Table:
         entry = self._by_producer.get(producer_id)
         if entry is None or (transactional_id is not None and entry.txn.transactional_id != transactional_id):
             raise InvalidProducerMapping(
-                f"producer id {producer_id} is not the one of {transactional_id!r}; start the producer anew"
+                f"producer id {producer_id} is not the one of {transactional_id!r}; restart the producer"
             )
         return entry
 

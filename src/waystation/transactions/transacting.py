@@ -150,7 +150,9 @@ class Tx:
             await self._commit_offsets(feed.group, offsets)
             return
         if not isinstance(feed, QueueFeed):
-            raise Conflict("only what a queue's or a stream's consumer holds can be acknowledged in a transaction")
+            raise Conflict(
+                "only what is in flight at a queue's or a stream's consumer can be acknowledged in a transaction"
+            )
         await self.take(feed.shard, feed.queue, feed.consumer, runs)
 
     async def take(self, shard: Shard, queue: Queue, consumer: str | None, runs: Sequence[Run]) -> None:
@@ -160,7 +162,7 @@ class Tx:
         unknown = shard.take(queue, consumer, runs, self.producer)
         if unknown:
             raise Conflict(
-                f"messages {unknown} of queue {queue.name!r} are not held by this consumer; nothing was done"
+                f"messages {unknown} of queue {queue.name!r} are not in flight at this consumer; nothing was done"
             )
 
     async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:

@@ -28,5 +28,5 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled() and (failure := task.exception()) is not None:
-        logger.warning("whoever asked for this does not hear that it failed: %s", failure)
+        logger.warning("the caller does not hear that this failed: %s", failure)
     raise cancelled

@@ -282,8 +282,8 @@ def _stats(client: MessageProducer) -> dict[str, Any]:
         ({"action": "consume"}, "consumer_id"),
         ({"action": "consume", "consumer_id": "c", "max_messages": -1}, "max_messages"),
         ({"action": "ack", "consumer_id": "c"}, "message_id"),
-        ({"action": "ack", "consumer_id": "c", "message_id": "m"}, "not held"),
-        ({"action": "reject", "consumer_id": "c", "message_id": "m"}, "not held"),
+        ({"action": "ack", "consumer_id": "c", "message_id": "m"}, "not in flight"),
+        ({"action": "reject", "consumer_id": "c", "message_id": "m"}, "not in flight"),
     ],
 )
 def test_bad_input_gets_an_error_and_the_connection_stays(

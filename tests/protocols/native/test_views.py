@@ -96,7 +96,7 @@ def test_a_start_position_is_an_offset_in_each_partition(lines: JsonLines) -> No
     assert offsets(at="earliest") == [0, 0]
     assert offsets(at="@2000") == [1, 1]
     assert offsets(at="-1") == [2, 0]
-    assert "place to begin" in lines.refusal("view", what="topic-offsets", query={"topic": topic, "at": "x"}).text
+    assert "is not a position" in lines.refusal("view", what="topic-offsets", query={"topic": topic, "at": "x"}).text
     assert lines.refusal("view", what="topic-offsets", query={"topic": "not-there"}).kind in (
         "NotFound",
         "UnknownTopic",

@@ -181,7 +181,7 @@ class Queue:
         """The queue where this one's dead messages go, made if nothing has died yet."""
         target = (await self.describe()).settings.dead_letter
         if target is None or target.startswith("topic:"):
-            raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'its dead messages are gone'})")
+            raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'dead messages are deleted'})")
         return await self._client.queue(target)
 
     async def redrive(

@@ -65,4 +65,4 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
         else:
             message.reject(failed, wait=False)
     except WaystationError as error:
-        log.warning("no verdict on message %s: %s", message.id, error)
+        log.warning("message %s could not be settled: %s", message.id, error)

@@ -242,7 +242,7 @@ class Channel:
         try:
             self.settle_acked()
         except WaystationError as error:
-            logger.warning("acknowledgements are lost, and what they were for comes again: %s", error)
+            logger.warning("acknowledgements are lost, and their messages are redelivered: %s", error)
 
     def info(self) -> ChannelInfo:
         return ChannelInfo(

@@ -170,7 +170,7 @@ class Reject(Settle, omit_defaults=True):
     """Rejected messages are tried again as the queue's retry policy says, until they are dead letters."""
 
     delay_ms: Annotated[int, Meta(ge=0, description="instead of the retry policy's")] | None = None
-    error: Annotated[str, Meta(max_length=10_000, description="why; kept with the dead letter")] | None = None
+    error: Annotated[str, Meta(max_length=10_000, description="why; stored with the dead letter")] | None = None
     dead: Annotated[bool, Meta(description="no retry: a dead letter now")] = False
 
 
@@ -219,7 +219,7 @@ class QueueOut(msgspec.Struct):
     held: int
     bytes: int
     consumers: int
-    oldest_ms: Annotated[int, Meta(description="when the oldest message was taken in")] | None
+    oldest_ms: Annotated[int, Meta(description="when the oldest message was enqueued")] | None
     put: int
     delivered: int
     acked: int
@@ -238,7 +238,9 @@ class Stored(msgspec.Struct):
 
 class SettleOut(msgspec.Struct):
     settled: int
-    unknown: Annotated[list[str], Meta(description="ack ids that hold nothing any more: nothing was done to them")]
+    unknown: Annotated[
+        list[str], Meta(description="ack ids whose messages are not in flight any more: nothing was done to them")
+    ]
 
 
 class Count(msgspec.Struct):

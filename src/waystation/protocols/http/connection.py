@@ -280,7 +280,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             outcome = await self._door.desk.answer(request, self)
         except asyncio.CancelledError:
-            outcome = error_reply(Unavailable("the broker stops; ask again"))
+            outcome = error_reply(Unavailable("the broker is stopping; retry"))
         finally:
             self._task = None
             self._making = False
@@ -298,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
         """The desk has found what the request is for."""
         self._route = route
         if route.waits and self.gone:
-            raise Unavailable("the client has gone")
+            raise Unavailable("the client has disconnected")
 
     @property
     def _waits(self) -> bool:

@@ -177,7 +177,7 @@ class HttpConsumer:
             self._add_credit(convert(value, Credit).count)
             return None
         if not self._acks:
-            raise Invalid(f"action: {action!r} has no meaning here: this consumer holds nothing")
+            raise Invalid(f"action: {action!r} has no meaning here: this consumer has nothing in flight")
         if action == "touch":
             touch = convert(value, Touch)
             now_ms = monotonic_ms(self._desk.broker.world.clock)

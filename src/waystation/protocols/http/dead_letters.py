@@ -42,7 +42,7 @@ class DeadLetter(MessageOut, omit_defaults=True):
 class DeadLetterList(msgspec.Struct):
     messages: list[DeadLetter]
     looked_at: int
-    next: Annotated[int, Meta(description="`after` to go on with; null: all were looked at")] | None
+    next: Annotated[int, Meta(description="`after` to continue with; null: all were read")] | None
 
 
 class RedriveQuery(msgspec.Struct):
@@ -69,7 +69,7 @@ async def redrive(desk: Desk, call: Call[RedriveQuery, Redrive]) -> Outcome:
 
     def progress(answer: RedriveAnswer) -> None:
         if call.peer.gone:  # between two transactions: nothing is left half-way
-            raise TimedOut("whoever asked for this has gone")
+            raise TimedOut("the client that asked for this has disconnected")
 
     answer = await desk.broker.dead_letters.redrive(call.path["queue"], asked, progress)
     said: dict[str, Any] = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
@@ -83,7 +83,7 @@ def _redrive(path: str) -> AnyRoute:
         redrive,
         "Send dead letters back to where they died, oldest first",
         tag=TAG,
-        description="Each is moved by a transaction. It stops when the client goes away, unless it is done in the"
+        description="Each is moved by a transaction. It stops when the client disconnects, unless it is done in the"
         " background: then it is a job (`/v1/jobs/{job}`).",
         query=RedriveQuery,
         body=Redrive,
@@ -98,7 +98,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "GET",
         "/v1/dead-letters",
         places,
-        "Where dead letters go, from which queues, and how many are there",
+        "Dead-letter queues and topics, their source queues, and how many messages they have",
         tag=TAG,
         query=PlacesQuery,
         answer=DeadLetterPlaces,
@@ -107,9 +107,9 @@ ROUTES: tuple[AnyRoute, ...] = (
         "GET",
         "/v1/dead-letters/{queue}",
         look,
-        "Look at dead letters and their stories, oldest first",
+        "List dead letters with their failure history, oldest first",
         tag=TAG,
-        description="A call looks at so many; with a filter it may find none and still have a `next`.",
+        description="A call reads a limited number; with a filter it may find none and still have a `next`.",
         query=DeadLettersTerms,
         answer=DeadLetterList,
     ),

@@ -76,7 +76,7 @@ class EventStream:
             self._session.end()
 
     def shut(self) -> None:
-        self.finish(Unavailable("the broker stops; connect again"))
+        self.finish(Unavailable("the broker is stopping; reconnect"))
 
     def tick(self, now_s: float) -> None:
         if self._wire.writable:

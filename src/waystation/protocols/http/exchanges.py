@@ -201,7 +201,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "POST",
         "/v1/exchanges/{exchange}/route",
         route,
-        "Say where a message would go; nothing is sent",
+        "Show where a message would be routed; nothing is sent",
         body=RouteIn,
         answer=RouteOut,
         tag=TAG,

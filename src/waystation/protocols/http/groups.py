@@ -57,7 +57,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "POST",
         "/v1/groups/{group}/reset",
         reset,
-        "Move a group to another place",
+        "Reset the offsets of a group",
         tag=TAG,
         description="Refused (409) while it has members. `dry_run` says what would change and changes nothing.",
         body=Reset,

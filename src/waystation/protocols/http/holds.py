@@ -181,8 +181,8 @@ def check_any(outcome: Outcome) -> None:
     if not outcome.settled:
         several = len(outcome.unknown) > 1
         raise Conflict(
-            f"{'none of these ack ids holds' if several else 'this ack id does not hold'} a message any more: it was"
-            " settled, its hold ended and it was given to another consumer, or it never was; nothing was done"
+            f"{'none of these ack ids has' if several else 'this ack id does not have'} a message in flight any more:"
+            " it was settled, its visibility timeout ended, or it never was; nothing was done"
         )
 
 

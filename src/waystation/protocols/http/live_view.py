@@ -62,7 +62,7 @@ class LiveView:
         try:
             self._tell("overview", self._look())
         except Exception:
-            logger.exception("the overview could not be made; it is tried again")
+            logger.exception("the overview could not be made; it is retried")
 
     def _look(self) -> bytes:
         from waystation.admin.view_overview import overview_view

@@ -84,7 +84,7 @@ class Acked(msgspec.Struct):
 class QueueStats(msgspec.Struct):
     name: str
     total_messages: int
-    pending: Annotated[int, Meta(description="taken and not acknowledged")]
+    pending: Annotated[int, Meta(description="in flight: delivered and not acknowledged")]
     available: int
     delayed: int
 
@@ -100,7 +100,7 @@ class Delivery(msgspec.Struct):
 
 class SubscribeQuery(msgspec.Struct):
     channel: Annotated[str, Meta(description="a channel, or a pattern with `*` and `#`")]
-    history: Annotated[int, Meta(ge=0, description="begin with the last so many")] = 0
+    history: Annotated[int, Meta(ge=0, description="start with this many of the last messages")] = 0
 
 
 async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:

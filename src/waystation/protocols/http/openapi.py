@@ -17,7 +17,7 @@ from waystation.version import __version__
 _REFERENCE = "#/components/schemas/{name}"
 _ABOUT = (
     "Topics, queues, routing and everything else of a Waystation broker. Errors are problem documents (RFC 9457)."
-    " Names in paths are percent-encoded UTF-8 and may hold slashes. Durations end in `_ms`, times are milliseconds"
+    " Names in paths are percent-encoded UTF-8 and may contain slashes. Durations end in `_ms`, times are milliseconds"
     " since 1970. A `stream` route is a WebSocket if it is asked for one, else server-sent events."
 )
 _STREAM = (

@@ -114,11 +114,15 @@ def _about(broker: Broker) -> Iterator[Metric]:
 _BY_DOOR: tuple[tuple[str, str, Callable[[DoorMeter], int]], ...] = (
     ("messages_published", "Messages that clients published and the broker took.", lambda door: door.published),
     ("published_bytes", "Bytes of those messages.", lambda door: door.published_bytes),
-    ("messages_delivered", "Messages that consumers were sent, again or for the first time.", lambda d: d.delivered),
+    ("messages_delivered", "Messages delivered to consumers, redeliveries included.", lambda d: d.delivered),
     ("delivered_bytes", "Bytes of those messages.", lambda door: door.delivered_bytes),
     ("messages_acked", "Messages that consumers acknowledged, or got with automatic acks.", lambda door: door.acked),
     ("messages_rejected", "Messages that consumers refused.", lambda door: door.rejected),
-    ("messages_released", "Messages that consumers gave back without a verdict.", lambda door: door.released),
+    (
+        "messages_released",
+        "Messages that consumers released (requeued) without settling them.",
+        lambda door: door.released,
+    ),
 )
 
 
@@ -142,7 +146,7 @@ def _doors(broker: Broker) -> Iterator[Metric]:
     present = broker.connections.by_door()
     yield _gauge("connections", "Open connections.", ["door"], (((door,), count) for door, count in present.items()))
     opened = broker.connections.opened
-    yield _counter("connections_opened", "Connections that came.", ["door"], (((d,), opened[d]) for d in present))
+    yield _counter("connections_opened", "Connections accepted.", ["door"], (((d,), opened[d]) for d in present))
     admission = broker.admission
     yield _gauge("connections_max", "Connections that all ports together take.", [], iter([((), admission.most)]))
     refused = (((port,), admission.refused[port]) for port in admission.by_port)
@@ -209,7 +213,7 @@ def _totals(broker: Broker) -> Iterator[Metric]:
     states = {"ready": totals.messages_ready, "parked": totals.messages_parked, "held": totals.messages_held}
     yield _gauge(
         "queued_messages",
-        "Messages in all queues: ready, parked (delayed or backing off), held by consumers.",
+        "Messages in all queues: `ready`, `parked` (delayed or waiting for retry), `held` (in flight).",
         ["state"],
         (((state,), count) for state, count in states.items()),
     )

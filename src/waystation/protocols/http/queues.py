@@ -65,28 +65,29 @@ class DeleteQuery(msgspec.Struct):
 
 
 class PutQuery(msgspec.Struct):
-    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="wait so long for room in a full queue")] = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="how long to wait for room in a full queue")] = 0
     raw: Annotated[bool, Meta(description="the body is the payload, even if it is JSON")] = False
 
 
 class TakeQuery(msgspec.Struct):
     count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 1
-    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="wait so long for the first message")] = 0
-    hold_ms: Annotated[int, Meta(ge=1, description="instead of the queue's own hold")] | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS, description="how long to wait for the first message")] = 0
+    hold_ms: Annotated[int, Meta(ge=1, description="visibility timeout, instead of the queue's own")] | None = None
     auto_ack: Annotated[bool, Meta(description="acknowledged before it is answered: at most once")] = False
 
 
 class PeekQuery(msgspec.Struct):
     count: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 10
-    after: Annotated[int, Meta(description="tag to go on behind")] = -1
+    after: Annotated[int, Meta(description="tag to continue after")] = -1
     state: Literal["any", "ready", "parked", "held"] = "any"
 
 
 class StreamQuery(msgspec.Struct):
-    prefetch: Annotated[int, Meta(ge=0, le=100_000, description="the most it holds at once; 0: no limit")] = 100
-    credit: Annotated[int, Meta(ge=0, description="only so many, until the client gives more (WebSocket)")] | None = (
-        None
-    )
+    prefetch: Annotated[int, Meta(ge=0, le=100_000, description="maximum number in flight; 0: no limit")] = 100
+    credit: (
+        Annotated[int, Meta(ge=0, description="maximum number to deliver, until the client gives more (WebSocket)")]
+        | None
+    ) = None
     hold_ms: Hold = None
     auto_ack: bool = False
     exclusive: bool = False
@@ -102,7 +103,7 @@ async def list_queues(desk: Desk, call: Call[QueuesQuery, Nothing]) -> Outcome:
 async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
     name = call.path["queue"]
     if call.body is not None and call.body.exclusive:
-        raise Invalid("exclusive: such a queue goes with its connection, and a request by HTTP has none to go with")
+        raise Invalid("exclusive: such a queue is deleted with its connection, and a request by HTTP has none")
     there = name in desk.broker.queues
     await desk.access.declare_queue(name, call.body, alter=call.query.alter)
     return json_reply(queue_view(desk.broker, name), 200 if there else 201)
@@ -209,7 +210,7 @@ async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     if await desk.access.cancel(queue, message_id):
         return None
     if desk.access.find_queued(message_id, queue) is not None:
-        raise Conflict(f"message {message_id!r} is held by a consumer and cannot be cancelled now")
+        raise Conflict(f"message {message_id!r} is in flight and cannot be cancelled now")
     raise NotFound(f"queue {queue!r} has no message {message_id!r}")
 
 
@@ -247,8 +248,8 @@ ROUTES: tuple[AnyRoute, ...] = (
         declare,
         "Declare a queue",
         tag=TAG,
-        description="Made if it is not there (201). Settings that differ from the present ones are a conflict, unless"
-        " `alter`. Without a body any settings are fine.",
+        description="Created if it does not exist (201). Settings that differ from the present ones are a conflict,"
+        " unless `alter`. Without a body any settings are fine.",
         query=DeclareQuery,
         body=QueueSettings,
         optional_body=True,
@@ -267,7 +268,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "GET",
         "/v1/queues/{queue}/consumers",
         list_consumers,
-        "Who consumes a queue, or holds messages of it",
+        "The consumers of a queue, and those that have messages of it in flight",
         tag=TAG,
         query=ConsumersTerms,
         answer=ConsumerPage,
@@ -276,7 +277,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "DELETE",
         "/v1/queues/{queue}",
         delete,
-        "Delete a queue and what is in it",
+        "Delete a queue and its messages",
         tag=TAG,
         query=DeleteQuery,
         answer=Count,
@@ -299,7 +300,8 @@ ROUTES: tuple[AnyRoute, ...] = (
         take,
         "Take messages from a queue",
         tag=TAG,
-        description="They are held until they are settled by their `ack_id`, or until the hold ends.",
+        description="They are in flight until they are settled by their `ack_id`, or until the visibility"
+        " timeout ends.",
         query=TakeQuery,
         answer=MessageList,
         waits=True,
@@ -321,7 +323,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "DELETE",
         "/v1/queues/{queue}/messages",
         purge,
-        "Remove all messages that nobody holds",
+        "Delete all messages that are not in flight",
         tag=TAG,
         answer=Count,
     ),
@@ -337,7 +339,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         "DELETE",
         "/v1/queues/{queue}/messages/{id}",
         cancel,
-        "Cancel a message that nobody holds",
+        "Cancel a message that is not in flight",
         tag=TAG,
         status=204,
     ),

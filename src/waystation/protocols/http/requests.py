@@ -70,7 +70,7 @@ async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
 
 async def reply(desk: Desk, call: Call[ReplyQuery, Messages]) -> Outcome:
     if not desk.broker.inboxes.reply(call.query.to, _one(call.body)):
-        raise NotFound(f"nobody waits at {call.query.to[:100]!r} any more")
+        raise NotFound(f"nobody waits for a reply at {call.query.to[:100]!r} any more")
     return None
 
 
@@ -87,7 +87,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         ask,
         "Send a request and wait for its reply",
         tag=TAG,
-        description="504 if none comes in time. Whoever answers uses the message's `reply_to` and `correlation_id`.",
+        description="504 if none comes in time. The responder uses the message's `reply_to` and `correlation_id`.",
         query=RequestQuery,
         body=Messages,
         answer=MessageOut,

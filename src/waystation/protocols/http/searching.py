@@ -23,7 +23,7 @@ class SearchOut(msgspec.Struct):
 
     messages: list[MessageOut]
     scanned: Annotated[int, Meta(description="messages that this call looked at")]
-    cursor: Annotated[str, Meta(description="to go on with; null: everything was searched")] | None
+    cursor: Annotated[str, Meta(description="to continue with; null: everything was searched")] | None
     done: bool
 
 
@@ -38,8 +38,8 @@ ROUTES: tuple[AnyRoute, ...] = (
         "/v1/topics/{topic}/search",
         find_in,
         "Search a topic by key, id, text, header and time",
-        description="All conditions have to hold; without any, every message is found. A call looks at so many"
-        " messages and may find none: ask again with its `cursor`, until it is `done`.",
+        description="All conditions have to match; without any, every message is found. A call reads a"
+        " limited number of messages and may find none: ask again with its `cursor`, until it is `done`.",
         query=SearchTerms,
         answer=SearchOut,
         waits=True,

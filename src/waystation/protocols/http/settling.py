@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 TAG = "acknowledgements"
 SAID = (
-    "Answered when it is durable. Ack ids that hold nothing any more are in `unknown`, and nothing is done to them;"
-    " if none holds anything, it is a conflict (409)."
+    "Answered when it is durable. Ack ids whose messages are no longer in flight are in `unknown`, and nothing is done"
+    " to them; if none is in flight, it is a conflict (409)."
 )
 
 
@@ -73,7 +73,7 @@ def _routes(prefix: str, what: str) -> tuple[AnyRoute, ...]:
             "POST",
             f"{prefix}/reject",
             reject,
-            f"Reject messages {what}: try again as the retry policy says, or bury them",
+            f"Reject messages {what}: retry as the retry policy says, or dead-letter them",
             tag=TAG,
             description=SAID,
             body=Reject,

@@ -28,16 +28,17 @@ class SubscribeQuery(msgspec.Struct):
     ] = "live"
     group: Annotated[str, Meta(description="whose position it is; for shared and stream")] | None = None
     filter: str | None = None
-    history: Annotated[int, Meta(ge=0, description="live: begin with the last so many")] = 0
+    history: Annotated[int, Meta(ge=0, description="live: start with this many of the last messages")] = 0
     start: Annotated[Literal["earliest", "latest"], Meta(description="where a new group begins")] = "latest"
     start_ms: Annotated[int, Meta(ge=0, description="or at this time")] | None = None
     slow: Annotated[
         Literal["drop", "block"], Meta(description="live: what happens while the client does not keep up")
     ] = "block"
-    prefetch: Annotated[int, Meta(ge=0, le=100_000, description="the most it holds at once; 0: no limit")] = 100
-    credit: Annotated[int, Meta(ge=0, description="only so many, until the client gives more (WebSocket)")] | None = (
-        None
-    )
+    prefetch: Annotated[int, Meta(ge=0, le=100_000, description="maximum number in flight; 0: no limit")] = 100
+    credit: (
+        Annotated[int, Meta(ge=0, description="maximum number to deliver, until the client gives more (WebSocket)")]
+        | None
+    ) = None
     hold_ms: Annotated[int, Meta(ge=1)] | None = None
     max_deliveries: Annotated[int, Meta(ge=0)] = 0
     dead_letter: str | None = None

@@ -97,7 +97,7 @@ class WebSocket:
             self._session.end()
 
     def shut(self) -> None:
-        self.finish(Unavailable("the broker stops; connect again"))
+        self.finish(Unavailable("the broker is stopping; reconnect"))
 
     def tick(self, now_s: float) -> None:
         if now_s - self._pinged_s < PING_EVERY_S or not self._open:

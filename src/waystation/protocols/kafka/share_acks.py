@@ -106,7 +106,7 @@ def _settle(one: SharedPartition, member: str, typed: Sequence[Typed], meter: Do
             receipts.append(verdicts.receipt)
     if unknown:
         raise InvalidRecordState(
-            f"member {member!r} does not hold all of these records of {one.topic}-{one.partition.index}: they were"
+            f"member {member!r} has not acquired all of these records of {one.topic}-{one.partition.index}: they were"
             " settled before, or their lock ran out"
         )
     return receipts

@@ -120,7 +120,7 @@ def _begin(call: Call, has_acks: bool) -> ShareSession:
     if not request.member_id:
         raise InvalidShareRequest("the request names no member")
     if has_acks:
-        raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is held yet")
+        raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is in flight yet")
     shared = call.broker.shared
     session = shared.begin_session(request.group_id, request.member_id)
     # A consumer that dies takes its connection with it, and what it holds goes to the others at once.

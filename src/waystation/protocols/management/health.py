@@ -86,9 +86,14 @@ ROUTES: tuple[AnyRoute, ...] = (
         "Put a message into a queue and take it out",
         changes=True,
     ),
-    route("GET", "/health/checks/alarms", alarms, "Whether publishers are held back"),
-    route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are held back"),
+    route("GET", "/health/checks/alarms", alarms, "Whether publishers are blocked"),
+    route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are blocked"),
     route("GET", "/health/checks/virtual-hosts", healthy, "Whether all virtual hosts run"),
-    route("GET", "/health/checks/node-is-quorum-critical", healthy, "Whether the node may go: it is the only one"),
+    route(
+        "GET",
+        "/health/checks/node-is-quorum-critical",
+        healthy,
+        "Whether the node may be shut down: it is the only one",
+    ),
     route("GET", "/health/checks/node-is-mirror-sync-critical", healthy, "The same"),
 )

@@ -154,10 +154,10 @@ class _Inbox:
         pass
 
     def settle(self, verdict: Any, runs: Any, *, delay_ms: int | None = None, error: str | None = None) -> Any:
-        raise Invalid("consumer: replies in an inbox are not held, so there is nothing to settle")
+        raise Invalid("consumer: replies in an inbox are not acknowledged, so there is nothing to settle")
 
     def touch(self, runs: Any, hold_ms: int | None = None) -> Any:
-        raise Invalid("consumer: replies in an inbox are not held, so there is nothing to touch")
+        raise Invalid("consumer: replies in an inbox are not acknowledged, so there is nothing to touch")
 
     def leave(self) -> None:
         self.close()

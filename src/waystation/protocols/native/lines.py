@@ -204,7 +204,7 @@ def _answer(outgoing: Answer | Failure, command: AnyCommand) -> dict[str, Any]:
     if outgoing.value is None:
         return {"status": "success"}
     if isinstance(command, Settle | Touch) and _total(outgoing.value.unknown) >= _total(command.runs) > 0:
-        return _error("Conflict", "runs: none of these messages is held by this consumer; nothing was done")
+        return _error("Conflict", "runs: none of these messages is in flight at this consumer; nothing was done")
     queue = str(getattr(command, "queue", None) or "")
     return {"status": "success", "value": answer_value(outgoing.value, queue)}
 

@@ -338,7 +338,7 @@ def _failed(failure: Failure) -> dict[str, Any]:
 def _not_held(message_id: str, consumer_id: str) -> dict[str, Any]:
     return {
         "status": "error",
-        "error": f"message {message_id!r} is not held by consumer {consumer_id!r} on this connection: it was settled"
-        " already, its time ran out, or it was never delivered here",
+        "error": f"message {message_id!r} is not in flight at consumer {consumer_id!r} on this connection: it was"
+        " settled already, its visibility timeout ended, or it was never delivered here",
         "error_type": "Conflict",
     }

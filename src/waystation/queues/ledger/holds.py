@@ -193,7 +193,7 @@ class Holds:
                 size, _, owner = self._by_first[base + head]
                 end = min(stop, head + size)
                 if end <= start:  # to go on would be to go round in circles
-                    raise LookupError(f"entry {base + start} is held, but by nobody")
+                    raise LookupError(f"entry {base + start} is in flight, but at no consumer")
                 if consumer is None or owner is consumer:
                     if base + start > known:
                         add_run(unknown, known, base + start - known)

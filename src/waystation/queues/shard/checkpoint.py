@@ -79,7 +79,7 @@ class Checkpointer:
         if not 0 <= begin <= self._partition.visible_offset:
             raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._partition.visible_offset}")
         if begin < self._partition.start_offset:  # it was removed, and a power cut brought it back
-            raise Damaged(f"it goes on at offset {begin}, but the log begins at {self._partition.start_offset}")
+            raise Damaged(f"it continues at offset {begin}, but the log begins at {self._partition.start_offset}")
         for queue in queues.values():
             self._shard.adopt(queue)
         self._last_bytes = len(data)

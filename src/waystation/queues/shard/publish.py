@@ -87,9 +87,12 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     if (settings.max_length is not None and count > settings.max_length) or (
         settings.max_bytes is not None and size > settings.max_bytes
     ):
-        raise Full(f"queue {queue.name!r} can never hold {count} messages of {size} bytes at once")
+        raise Full(f"queue {queue.name!r} can never have {count} messages of {size} bytes at once")
     if too_long and settings.max_length is not None and _parked(queue) + count > settings.max_length:
-        raise Full(f"queue {queue.name!r} is full (max_length {settings.max_length}): delayed messages do not give way")
+        raise Full(
+            f"queue {queue.name!r} is full (max_length {settings.max_length}):"
+            " delayed messages are not dropped to make room"
+        )
 
 
 def _parked(queue: Queue) -> int:

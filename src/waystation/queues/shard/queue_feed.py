@@ -172,7 +172,9 @@ class QueueFeed:
         try:
             self._deliver(taken)
         except Exception:  # a mistake of ours with one consumer must not keep the others from theirs
-            logger.exception("a consumer could not be given its messages, and goes: queue=%r", self.queue.name)
+            logger.exception(
+                "messages could not be delivered to a consumer, and it is closed: queue=%r", self.queue.name
+            )
             self.end(Unavailable(f"queue {self.queue.name!r}: the broker failed to deliver; consume again"))
 
     def settle(
@@ -282,7 +284,7 @@ class Getter(QueueFeed):
         if count < 1:
             raise Invalid(f"count: {count} is below 1")
         if self.closed:
-            raise Conflict(f"queue {self.queue.name!r} is gone, or this consumer was closed")
+            raise Conflict(f"queue {self.queue.name!r} was deleted, or this consumer was closed")
         self.queue.open_ledger().attach(self.consumer, aside=self.silent)  # it may have given way
         self.shard.touch(self.queue)
 

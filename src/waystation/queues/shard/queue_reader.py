@@ -159,7 +159,7 @@ class QueueReader(QueueFeed):
         super()._go(forgiven=forgiven)
         self._give_back(self._claimed)
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Conflict(f"queue {self.queue.name!r} is gone, or this reader was closed"))
+            self._waiter.set_exception(Conflict(f"queue {self.queue.name!r} was deleted, or this reader was closed"))
 
     def _add(self, runs: Sequence[Run]) -> None:
         self._claimed += runs
@@ -173,7 +173,7 @@ class QueueReader(QueueFeed):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise Conflict(f"queue {self.queue.name!r} is gone, or this reader was closed")
+            raise Conflict(f"queue {self.queue.name!r} was deleted, or this reader was closed")
 
 
 def _deliver_nothing(messages: list[Delivered]) -> None:

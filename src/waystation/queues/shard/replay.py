@@ -85,9 +85,7 @@ def _admit(queue: Queue, command: Enqueue, offset: int) -> None:
     first = max(command.first, queue.newest + 1)
     if first != command.first:
         # A damaged batch has hidden how a transaction ended. Which messages these are is not sure, but they are.
-        logger.error(
-            "messages are numbered anew after damage: queue=%r from=%d to=%d", queue.name, command.first, first
-        )
+        logger.error("messages are renumbered after damage: queue=%r from=%d to=%d", queue.name, command.first, first)
     queue.admit(command, first, offset)
 
 

@@ -155,5 +155,5 @@ class ShardLog:
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
-                    logger.error("what a damaged batch of queues said is not known, going on behind it: %s", error)
+                    logger.error("what a damaged batch of queues said is not known, continuing after it: %s", error)
                 offset += 1

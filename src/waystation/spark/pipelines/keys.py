@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TOP = {
     "name": "what the pipeline is called everywhere. Default: the file's name",
-    "servers": "the broker's Kafka door, HOST:PORT. Default: $WAYSTATION_SERVER, or 127.0.0.1:9092",
+    "servers": "the broker's Kafka listener, HOST:PORT. Default: $WAYSTATION_SERVER, or 127.0.0.1:9092",
     "checkpoint": "the folder where it remembers how far it is. Default: .waystation/NAME beside the file",
     "trigger": 'when a batch is made: "once", "available-now" or an interval ("10s"). Default: when there is data',
     "master": "where Spark runs: local[*] (the default), spark://HOST:PORT, sc://HOST:PORT",
@@ -16,7 +16,7 @@ TOP = {
     "spark": "a table of Spark's settings, by their dotted names",
     "source": "the tables that come from outside",
     "step": "the tables that are made of others, from top to bottom",
-    "sink": "where tables go",
+    "sink": "where tables are written",
 }
 
 SOURCE_KINDS = {
@@ -25,7 +25,7 @@ SOURCE_KINDS = {
     "assign": "partitions of topics: {orders = [0, 1]}",
     "queue": "a queue; rows are acked when they have arrived",
     "parquet": "a folder of Parquet files",
-    "rate": "for tests: so many rows a second, with columns timestamp and value",
+    "rate": "for tests: rows per second, with columns timestamp and value",
 }
 
 SOURCE_OPTIONS = {
@@ -33,16 +33,16 @@ SOURCE_OPTIONS = {
     "endingOffsets": "where a static source ends",
     "startingTimestamp": "the first message at or after this time (ms since 1970)",
     "endingTimestamp": "for a static source: up to this time",
-    "maxRowsPerTrigger": "so many rows in a batch at most",
-    "maxBytesPerTrigger": "so many bytes in a batch at most",
-    "minPartitions": "so many tasks at least: big ranges are split",
+    "maxRowsPerTrigger": "maximum number of rows in a batch",
+    "maxBytesPerTrigger": "maximum number of bytes in a batch",
+    "minPartitions": "minimum number of tasks: large ranges are split",
     "group": "publish progress as this group's offsets",
     "failOnDataLoss": "whether messages that retention removed before they were read are an error. Default: true",
     "isolation": '"read_committed" (the default) or "read_uncommitted"',
     "valueFormat": '"json": the value is decoded; by the schema where one is given. Default: bytes',
     "mode": 'what becomes of a value that does not fit the schema: "permissive" (null, the default), "dropmalformed", '
     '"failfast"',
-    "retryTimeout": "for so many seconds a broker that is away is waited for. Default: 300",
+    "retryTimeout": "seconds to wait for a broker that is away. Default: 300",
 }
 
 SOURCE = {
@@ -82,7 +82,7 @@ WINDOW = {
     "column": "a timestamp",
     "size": "how long a window is: 1 minute",
     "slide": "how far apart windows begin. Default: size",
-    "gap": "instead of size: a session ends after so long without a row",
+    "gap": "instead of size: a session ends after this time without a row",
 }
 STATEFUL = {
     "processor": "FILE:CLASS, a pyspark StatefulProcessor",

@@ -39,7 +39,7 @@ SESSIONS = Ready(
         PATTERN,
         Argument("to", "the topic for sessions that have ended", needed=True, metavar="TOPIC"),
         Argument("by", "whose session it is, as SQL", default="CAST(key AS STRING)", metavar="SQL"),
-        Argument("gap", "a session ends when nothing came for so long", default="30m", metavar="TIME"),
+        Argument("gap", "a session ends when nothing arrived for this time", default="30m", metavar="TIME"),
         Argument("late", "how late events may come", default="1m", metavar="TIME"),
         Argument("schema", "the columns of JSON values, for --by: 'user STRING, page STRING'", metavar="COLUMNS"),
         STARTING,

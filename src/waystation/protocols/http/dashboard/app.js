@@ -12,6 +12,7 @@
 
 import { ApiError, onToken, tryToken } from "./lib/api.js";
 import { fill, h, morph } from "./lib/dom.js";
+import { several } from "./lib/format.js";
 import { Live } from "./lib/live.js";
 import { badge, button, field, formDialog, notice, toast } from "./lib/widgets.js";
 
@@ -152,7 +153,7 @@ function drawNav(current) {
 
 function drawHealth(health) {
   const tone = { ok: "good", warning: "warn", failing: "bad" }[health.status] || "";
-  const text = { ok: "healthy", warning: "look here", failing: "failing" }[health.status] || health.status;
+  const text = { ok: "healthy", warning: several(health.reasons.length, "warning"), failing: "failing" }[health.status] || health.status;
   morph(document.getElementById("health"), h("a", { href: "#/", title: health.reasons.map((reason) => reason.what).join("\n") || null }, badge(text, tone)));
 }
 
@@ -173,7 +174,7 @@ function startTheme() {
 
 function tokenDialog() {
   const input = field({ label: "Token", name: "token", type: "password", required: true, hint: "the broker's setting waystation.http.token" });
-  return formDialog("This broker asks for a token", [input], (values) => tryToken(values.token.trim()), { action: "Go on", stay: true });
+  return formDialog("This broker asks for a token", [input], (values) => tryToken(values.token.trim()), { action: "Continue", stay: true });
 }
 
 let asking = null;
@@ -187,7 +188,7 @@ async function askForToken() {
   asking = null;
   declined = !given;
   if (given) live.again();
-  else morph(document.getElementById("health"), button("Give a token", giveToken));
+  else morph(document.getElementById("health"), button("Enter a token", giveToken));
   return given;
 }
 

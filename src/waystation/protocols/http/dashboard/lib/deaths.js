@@ -1,10 +1,10 @@
-// The story of a message's deaths, as the header `x-death` tells it: the latest first.
+// The failure history of a message, as the header `x-death` tells it: the latest first.
 
 import { h } from "./dom.js";
 import { time } from "./format.js";
 import { card, table, whole } from "./widgets.js";
 
-/** The deaths of a message: told by the API, or in its header. */
+/** The failures of a message: told by the API, or in its header. */
 export function deathsOf(message) {
   if (Array.isArray(message.deaths)) return message.deaths;
   let story = message.headers?.["x-death"];
@@ -25,11 +25,11 @@ export function placeLink(place) {
   return h("a", { href: `#/${topic ? "topics" : "queues"}/${encodeURIComponent(name)}` }, text);
 }
 
-/** The story as a card, or nothing for a message that never died. */
+/** The failure history as a card, or nothing for a message that has none. */
 export function storyCard(message) {
   const deaths = deathsOf(message);
   if (!deaths.length) return null;
-  return card("Story of its deaths", table("Deaths, the latest first", [
+  return card("Failure history", table("Failure history, the latest first", [
     { title: "when", cell: (death) => whole(time(death.time)) },
     { title: "where", name: true, cell: (death) => placeLink(death.queue) },
     { title: "why", cell: (death) => String(death.reason ?? "–") },

@@ -55,4 +55,6 @@ export function time(ms) {
 
 export const clock = (ms) => time(ms).slice(11);
 export const ago = (ms, now = Date.now()) => (ms === null || ms === undefined ? "–" : `${duration(Math.max(0, now - ms))} ago`);
+/** A message's state, for people: the API calls the delayed ones `parked` and those in flight `held`. */
+export const stateName = (state) => ({ parked: "delayed", held: "in flight" })[state] ?? state;
 export const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;

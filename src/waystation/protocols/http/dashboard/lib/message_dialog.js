@@ -1,4 +1,4 @@
-// One message in a dialog, with the story of its deaths, a link to its own page and whatever may be done to it; and the
+// One message in a dialog, with its failure history, a link to its own page and whatever may be done to it; and the
 // form for a message that is to be sent.
 
 import { storyCard } from "./deaths.js";

@@ -1,7 +1,7 @@
 // A message as people look at it: what is known of it, its headers, and its payload as JSON, text or hex.
 
 import { fill, h } from "./dom.js";
-import { bytes, time } from "./format.js";
+import { bytes, stateName, time } from "./format.js";
 import { card, pairs, table, tabs } from "./widgets.js";
 
 const HEX_LIMIT = 64 * 1024;
@@ -67,7 +67,7 @@ export function payloadView(text, encoding) {
         chosen = name;
         draw();
         box.querySelector('[aria-selected="true"]').focus();
-      }, "Ways to show the payload"),
+      }, "Payload format"),
       h("pre", { class: "payload", tabindex: "0", role: "tabpanel", "aria-label": `payload as ${chosen}` }, form[2]()));
   };
   draw();
@@ -75,13 +75,20 @@ export function payloadView(text, encoding) {
     h("p", { class: "muted" }, bytes(data.length)));
 }
 
+/** Fields that the API calls otherwise than people do. */
+const LABELS = { taken_ms: "enqueued", place: "location" };
 const SHOWN = ["payload", "payload_base64", "encoding", "headers", "headers_base64", "deaths"];
 
-/** Everything of a message as the API gives it. */
+function spell(name, value) {
+  if (name === "state") return stateName(value);
+  return name.endsWith("_ms") && value > 1e11 ? `${time(value)} (${value})` : String(value);
+}
+
+/** Everything of a message that the API gives. */
 export function messageView(message, ...more) {
   const facts = Object.entries(message)
     .filter(([name, value]) => !SHOWN.includes(name) && value !== null && value !== "" && typeof value !== "object")
-    .map(([name, value]) => [name.replaceAll("_", " ").replace(/ ms$/, ""), name.endsWith("_ms") && value > 1e11 ? `${time(value)} (${value})` : String(value)]);
+    .map(([name, value]) => [LABELS[name] ?? name.replaceAll("_", " ").replace(/ ms$/, ""), spell(name, value)]);
   const headers = [
     ...Object.entries(message.headers || {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
     ...Object.entries(message.headers_base64 || {}).map(([name, value]) => [name, `${value} (base64)`]),

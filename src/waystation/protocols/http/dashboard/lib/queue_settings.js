@@ -4,29 +4,29 @@ import { h } from "./dom.js";
 import { bytes, count, duration } from "./format.js";
 import { field, pairs } from "./widgets.js";
 
-const OVERFLOW = [["reject", "refuse what comes"], ["drop-oldest", "drop the oldest"],
-  ["dead-letter", "the oldest becomes a dead letter"], ["reject-dead-letter", "refuse it, and keep it as a dead letter"]];
+const OVERFLOW = [["reject", "reject new messages"], ["drop-oldest", "drop the oldest"],
+  ["dead-letter", "dead-letter the oldest"], ["reject-dead-letter", "reject new messages and dead-letter them"]];
 
 /** [name, label, kind, hint]; kinds: ms, number, text, flag, overflow. `null` instead of a number: no limit. */
 const FIELDS = [
-  ["max_deliveries", "Deliveries before it is dead", "number", "0: tried for ever"],
-  ["dead_letter", "Dead letters go to", "text", "a queue, or topic:NAME"],
-  ["dead_letter_exchange", "… or to the exchange", "text", "instead of a queue"],
+  ["max_deliveries", "Maximum deliveries", "number", "0: retried forever"],
+  ["dead_letter", "Dead-letter queue", "text", "a queue, or topic:NAME"],
+  ["dead_letter_exchange", "… or dead-letter exchange", "text", "instead of a queue"],
   ["dead_letter_key", "… with the routing key", "text", "empty: their own"],
-  ["retry_base_ms", "First pause before a retry (ms)", "ms", ""],
-  ["retry_factor", "Each pause is longer by", "number", ""],
-  ["retry_max_ms", "Longest pause (ms)", "ms", ""],
-  ["retry_jitter", "Pauses vary by", "number", "0.2: between 80 % and 120 %"],
-  ["hold_ms", "A consumer may hold it (ms)", "ms", ""],
+  ["retry_base_ms", "Delay of the first retry (ms)", "ms", ""],
+  ["retry_factor", "Backoff factor", "number", ""],
+  ["retry_max_ms", "Maximum delay of a retry (ms)", "ms", ""],
+  ["retry_jitter", "Jitter", "number", "0.2: between 80 % and 120 %"],
+  ["hold_ms", "Visibility timeout (ms)", "ms", "redelivered if not settled by then"],
   ["ttl_ms", "Time to live (ms)", "ms", "empty: no limit"],
-  ["max_length", "Most messages", "number", "empty: no limit"],
-  ["max_bytes", "Most bytes", "bytes", "empty: no limit"],
+  ["max_length", "Maximum number of messages", "number", "empty: no limit"],
+  ["max_bytes", "Maximum bytes", "bytes", "empty: no limit"],
   ["overflow", "When it is full", "overflow", ""],
-  ["dedup_window_ms", "Same id refused within (ms)", "ms", "0: ids may come again"],
-  ["expires_ms", "The queue goes when unused for (ms)", "ms", "empty: it stays"],
+  ["dedup_window_ms", "Deduplication window (ms)", "ms", "0: ids may be used again"],
+  ["expires_ms", "Deleted when unused for (ms)", "ms", "empty: never"],
   ["max_priority", "Highest priority", "number", ""],
   ["single_active", "One consumer at a time", "flag", ""],
-  ["auto_delete", "Goes with its last consumer", "flag", ""],
+  ["auto_delete", "Deleted with its last consumer", "flag", ""],
   ["durable", "Survives a restart of the broker", "flag", ""],
 ];
 
@@ -66,8 +66,8 @@ export function settingsList(settings) {
   const more = [["policy", settings.policy], ["declared by AMQP as", settings.queue_type], ["belongs to one connection", settings.exclusive ? "yes" : null]];
   return h("div", {},
     pairs([...chosen, ...more.filter(([, value]) => value)]),
-    chosen.length ? null : h("p", { class: "muted" }, "All as they are by default."),
-    h("details", {}, h("summary", {}, "Those that have their defaults"), pairs(others)));
+    chosen.length ? null : h("p", { class: "muted" }, "All settings have their defaults."),
+    h("details", {}, h("summary", {}, "Settings with their defaults"), pairs(others)));
 }
 
 /** The unit is in the value where it is spelled. */

@@ -18,7 +18,7 @@ export function routingPicture(page, kinds, { hit = null, from = null, choose = 
   const { sources, targets } = arranged(bindings, kinds);
   const low = Math.max(bottom(sources), bottom(targets)) + GAP;
   const reached = (target) => hit !== null && hit.has(target);
-  const words = `${sources.length} exchanges with ${bindings.length} bindings to ${targets.length} places`;
+  const words = `${sources.length} exchanges with ${bindings.length} bindings to ${targets.length} targets`;
   return h("div", { class: "scroll picture-box", tabindex: "0", role: "region", "aria-label": "Picture of the routing" },
     h("svg", { class: "picture", viewBox: `0 0 ${WIDTH} ${low}`, width: WIDTH, height: low, role: "img", "aria-label": words },
       bindings.map((binding) => edge(binding, reached(binding.target) && binding.exchange === from)),

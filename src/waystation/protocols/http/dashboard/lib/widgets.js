@@ -53,7 +53,7 @@ export class Pager {
     this.after = "";
   }
 
-  /** The element for a page that was answered with `next`, `total` and so many rows. */
+  /** The element for a page that was answered with `next`, `total` and this many rows. */
   show(next, total, rows) {
     this.next = next;
     if (!this.before.length && !next) return total === undefined || total === null ? null : h("div", { class: "pager" }, `${total} in all`);
@@ -137,9 +137,9 @@ export function formDialog(title, inputs, submit, { action = "Save", kind = "pri
 /** Asks before something that cannot be undone, and does it. With `type`, only for somebody who has typed that. */
 export function confirmDialog(title, text, action, word = "Delete", { type = "" } = {}) {
   if (!type) return formDialog(title, [], action, { action: word, kind: "danger", text });
-  const input = field({ label: `Type ${type} to go on`, name: "typed", required: true });
+  const input = field({ label: `Type ${type} to confirm`, name: "typed", required: true });
   const checked = (values) => {
-    if (values.typed.trim() !== type) throw new Error(`this is not ${type}: nothing was done`);
+    if (values.typed.trim() !== type) throw new Error(`this is not ${type}: nothing changed`);
     return action(values);
   };
   return formDialog(title, [input], checked, { action: word, kind: "danger", text });

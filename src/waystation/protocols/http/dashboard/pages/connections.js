@@ -1,4 +1,4 @@
-// Who is connected, by which door, and what they do; with a name in the address, one connection in detail.
+// Who is connected, by which protocol, and what they do; with a name in the address, one connection in detail.
 
 import { del, get, path } from "../lib/api.js";
 import { h, keep } from "../lib/dom.js";
@@ -35,7 +35,7 @@ function openList(view) {
     search = text;
     changed();
   });
-  const choice = field({ label: "Door", name: "door", value: door, options: [["", "all"], ...DOORS] });
+  const choice = field({ label: "Protocol", name: "door", value: door, options: [["", "all"], ...DOORS] });
   choice.querySelector("select").onchange = (event) => {
     door = event.target.value;
     changed();
@@ -49,7 +49,7 @@ function openList(view) {
       keep(list.problem),
       card(null, keep(filters), shown === null ? loading() : [
         table("Connections", columns((one) => view.act(() => close(view, one.name, list.now))), shown.connections, {
-          key: (one) => one.name, none: search || door ? "No connection is like this." : "Nobody is connected.",
+          key: (one) => one.name, none: search || door ? "No connection matches." : "There are no connections.",
         }),
         pager.show(shown.next, shown.total, shown.connections.length)]));
   }
@@ -60,7 +60,7 @@ function openList(view) {
 function columns(end) {
   return [
     { title: "Who", name: true, cell: (one) => h("a", { href: link(one.name) }, clientOf(one) || one.name) },
-    { title: "Door", cell: (one) => badge(titleOf(one.door), "accent") },
+    { title: "Protocol", cell: (one) => badge(titleOf(one.door), "accent") },
     { title: "From", cell: (one) => h("span", { class: "nobreak" }, peerOf(one)) },
     { title: "What it does", wide: true, cell: (one) => one.doing || one.state },
     { title: "Since", cell: (one) => h("span", { class: "nobreak" }, ago(one.since_ms)) },
@@ -123,14 +123,14 @@ function consumerTable(consumers) {
 
 async function close(view, name, after) {
   const reason = "closed from the dashboard";
-  const done = await confirmDialog(`Close ${name}?`, "What it holds goes to others. Most clients connect again by themselves.",
+  const done = await confirmDialog(`Close ${name}?`, "Its messages in flight are redelivered to others. Most clients reconnect by themselves.",
     () => del(path`/v1/connections/${name}`, { reason }), "Close connection");
   if (!done) return;
   toast(`${name} is closed.`);
   await after();
 }
 
-/** Not every door counts bytes. */
+/** Not every protocol counts bytes. */
 const moved = (size) => (size ? bytes(size) : "–");
 const peerOf = (one) => (one.peer?.[0] ? `${one.peer[0]}:${one.peer[1]}` : "–");
 

@@ -1,4 +1,4 @@
-// Dead letters: the places where they are; and one place, with what happened to them and the way back.
+// Dead letters: the queues and topics where they are; and one queue, with what happened to them and the redrive.
 
 import { del, get, path, post } from "../lib/api.js";
 import { deathsOf, placeLink } from "../lib/deaths.js";
@@ -40,18 +40,18 @@ function openList(view) {
   };
   view.draw(
     head("Dead letters"),
-    h("p", { class: "muted" }, "What could not be done is put aside with the story of what happened. Look, mend the cause, send it back."),
+    h("p", { class: "muted" }, "Messages that ran out of deliveries, with their failure history. Fix the cause, then redrive them."),
     h("div", { class: "filters" }, searchBox("Search", search, changed)),
     list.problem,
     card(null, rows));
 }
 
 function placeTable(places) {
-  return table("Places of dead letters", [
-    { title: "Place", name: true, cell: ({ target }) => (target.startsWith("topic:") ? placeLink(target) : h("a", { href: `#/dead-letters/${encodeURIComponent(target)}` }, target)) },
+  return table("Dead-letter queues", [
+    { title: "Dead-letter queue", name: true, cell: ({ target }) => (target.startsWith("topic:") ? placeLink(target) : h("a", { href: `#/dead-letters/${encodeURIComponent(target)}` }, target)) },
     { title: "Messages", number: true, cell: ({ messages }) => (messages ? badge(count(messages), "warn") : count(messages)) },
     { title: "From", wide: true, cell: ({ sources, source_count: all }) => sourcesOf(sources, all ?? sources.length) },
-  ], places, { key: ({ target }) => target, none: "No queue has a place for dead letters. Give one its dead_letter setting, and what fails is kept." });
+  ], places, { key: ({ target }) => target, none: "No queue has a dead-letter queue. Set dead_letter on a queue, and messages that run out of deliveries are kept." });
 }
 
 function sourcesOf(sources, all) {
@@ -73,7 +73,7 @@ function openPlace(view, queue) {
   view.draw(
     head(queue, [
       h("a", { class: "button", href: `#/queues/${encodeURIComponent(queue)}` }, "As a queue"),
-      button("Send back all…", () => redriveDialog(place, "all dead letters here", {}), { kind: "primary" }),
+      button("Redrive all…", () => redriveDialog(place, "all dead letters here", {}), { kind: "primary" }),
     ], badge("dead letters", "warn")),
     jobs.element,
     summary.element,
@@ -84,13 +84,13 @@ function summaryCards({ view, at, queue }, narrow) {
   const cards = h("div", {});
   const read = follow(view, SUMMARY_MS, () => get(`${at}/summary`, {}, view.signal).catch(notThere), (found) => {
     if (found === null) {
-      morph(cards, notice(`Nothing has died yet: there is no queue ${queue}. It is made with its first dead letter.`));
+      morph(cards, notice(`No dead letters yet: there is no queue ${queue}. It is created with its first dead letter.`));
       return;
     }
-    const part = found.looked_at < found.total ? `the latest ${count(found.looked_at)} of ${count(found.total)} messages` : `${count(found.total)} messages`;
-    const span = found.oldest_ms ? `; the oldest came ${ago(found.oldest_ms)}, the latest ${ago(found.newest_ms)}` : "";
+    const part = found.looked_at < found.total ? `the newest ${count(found.looked_at)} of ${count(found.total)} messages` : `${count(found.total)} messages`;
+    const span = found.oldest_ms ? `; oldest ${ago(found.oldest_ms)}, newest ${ago(found.newest_ms)}` : "";
     morph(cards,
-      h("p", { class: "muted" }, `Of ${part}${span}.`),
+      h("p", { class: "muted" }, `Based on ${part}${span}.`),
       h("div", { class: "grid thirds" }, NARROWED.map((name) => tally(`By ${name}`, found[`by_${name}`], (value) => narrow({ [name]: value })))));
   });
   return { element: h("div", {}, read.problem, cards), now: read.now };
@@ -114,7 +114,7 @@ function tally(title, counts, narrow) {
   ], all.slice(0, MOST_BARS), { key: ([name]) => `=${name}`, none: "Nothing." }), more);
 }
 
-// -- the letters -------------------------------------------------------------------------------------------------------
+// -- the dead letters --------------------------------------------------------------------------------------------------
 
 function lettersCard(place) {
   const { view, at, chosen } = place;
@@ -124,7 +124,7 @@ function lettersCard(place) {
   const pager = new Pager(() => now());
   let found = { messages: [], next: null };
   const look = (message) => messageDialog(message, [
-    ["Send back this one…", "primary", () => redriveDialog(place, message.id, { message_ids: [message.id] })],
+    ["Redrive this one…", "primary", () => redriveDialog(place, message.id, { message_ids: [message.id] })],
   ]);
   const draw = () => {
     morph(rows, letterTable(found, chosen, draw, look), pager.show(found.next === null ? null : String(found.next), null, found.messages.length),
@@ -165,7 +165,7 @@ function filterForm(asked, narrow) {
         event.preventDefault();
         narrow({ filter: event.target.elements.filter.value.trim() });
       },
-    }, input, h("button", { type: "submit" }, "Look")),
+    }, input, h("button", { type: "submit" }, "Filter")),
     narrowed.length ? h("p", { class: "actions" }, narrowed.map((name) => [
       badge(`${name}: ${asked[name]}`, "accent"), button("Any", () => narrow({ [name]: "" }), { kind: "quiet", label: `Any ${name}` }),
     ])) : null,
@@ -188,18 +188,18 @@ function choiceOf(place, messages, draw) {
     messages.length ? button("Select these", () => { for (const { id } of messages) choose(chosen, id, true); draw(); }, { kind: "quiet" }) : null,
     narrowed || asked.filter ? button("Select all that match", selectAll, { kind: "quiet" }) : null,
     chosen.size ? button("Select none", () => { chosen.clear(); draw(); }, { kind: "quiet" }) : null,
-    button("Send back the selected…", () => redriveDialog(place, `${count(chosen.size)} selected`, { message_ids: [...chosen] }), { disabled: !chosen.size }),
-    asked.filter && !narrowed ? button("Send back all that match…", () => redriveDialog(place, `all that match ${asked.filter}`, { filter: asked.filter })) : null,
+    button("Redrive the selected…", () => redriveDialog(place, `${count(chosen.size)} selected`, { message_ids: [...chosen] }), { disabled: !chosen.size }),
+    asked.filter && !narrowed ? button("Redrive all that match…", () => redriveDialog(place, `all that match ${asked.filter}`, { filter: asked.filter })) : null,
   ];
 }
 
 function choose(chosen, id, wanted) {
   if (!wanted) chosen.delete(id);
   else if (chosen.size < MOST_CHOSEN) chosen.add(id);
-  else toast(`More than ${MOST_CHOSEN} are sent back by a filter, not one by one.`);
+  else toast(`More than ${MOST_CHOSEN} are redriven by a filter, not one by one.`);
 }
 
-/** Selects everything that matches, page by page, up to what can be sent back one by one. */
+/** Selects everything that matches, page by page, up to what can be redriven one by one. */
 async function collect({ view, at, asked, chosen }) {
   let after = "";
   while (after !== null && chosen.size < MOST_CHOSEN) {
@@ -216,7 +216,7 @@ function letterTable({ messages, next }, chosen, draw, look) {
     onchange: (event) => { choose(chosen, message.id, event.target.checked); draw(); },
   });
   const last = (message) => deathsOf(message)[0] || {};
-  if (!messages.length) return empty(next === null ? "No dead letters here." : "None so far; there are more to look through.");
+  if (!messages.length) return empty(next === null ? "No dead letters here." : "None so far; there are more to search.");
   return table("Dead letters", [
     { title: h("span", { class: "hidden" }, "select"), cell: one },
     { title: "Message", name: true, cell: (message) => button(message.id, () => look(message), { kind: "link" }) },
@@ -228,9 +228,9 @@ function letterTable({ messages, next }, chosen, draw, look) {
   ], messages, { key: (message) => String(message.tag) });
 }
 
-// -- the way back ------------------------------------------------------------------------------------------------------
+// -- redrive -----------------------------------------------------------------------------------------------------------
 
-/** `which`: the part of the request that says which of them. Resolves to whether they were sent. */
+/** `which`: the part of the request that says which of them. Resolves to whether it was started. */
 function redriveDialog(place, what, which) {
   const wish = (values) => ({ ...which, to: values.to || null, rate: Number(values.rate || 0), limit: Number(values.limit || 0) });
   const preview = h("div", { role: "status" });
@@ -244,27 +244,27 @@ function redriveDialog(place, what, which) {
       fill(preview, notice(error.message, "bad"));
     }
   };
-  return formDialog(`Send back ${what}`, [
+  return formDialog(`Redrive ${what}`, [
     h("div", { class: "fields" },
-      field({ label: "To", name: "to", placeholder: "where each one died", hint: "another queue, or topic:NAME" }),
-      field({ label: "At most per second", name: "rate", type: "number", min: 0, step: "any", placeholder: "as fast as can be" }),
-      field({ label: "At most in all", name: "limit", type: "number", min: 0, step: 1, placeholder: "no limit" })),
+      field({ label: "To", name: "to", placeholder: "the queue each one died in", hint: "another queue, or topic:NAME" }),
+      field({ label: "Maximum per second", name: "rate", type: "number", min: 0, step: "any", placeholder: "no limit" }),
+      field({ label: "Maximum number", name: "limit", type: "number", min: 0, step: 1, placeholder: "no limit" })),
     preview,
     h("p", {}, button("Dry run", dry)),
   ], async (values) => {
     const { job } = await post(`${place.at}/redrive`, { ...wish(values), dry_run: false }, { background: true });
-    toast(`They are on their way (job ${job}).`);
+    toast(`The redrive has started (job ${job}).`);
     place.forget();
     await place.changed();
-  }, { action: "Send back", wide: true, text: "They are new where they come back: delivered for the first time, with their story." });
+  }, { action: "Redrive", wide: true, text: "Redriven messages start over: delivery count 0, failure history kept." });
 }
 
 function previewOf(found, to) {
   const targets = Object.entries(found.targets || {}).sort(([, a], [, b]) => b - a);
   return notice(h("div", {},
-    h("p", {}, `${count(found.matched)} would go ${targets.length ? "to" : to ? `to ${to}` : "back to where they died"}`, targets.length ? ":" : "."),
+    h("p", {}, `${count(found.matched)} would be moved ${targets.length ? "to" : to ? `to ${to}` : "back to the queues they died in"}`, targets.length ? ":" : "."),
     targets.length ? pairs(targets.map(([name, n]) => [name, count(n)])) : null,
-    found.skipped ? h("p", {}, `${count(found.skipped)} have nowhere to go back to, and would stay.`) : null));
+    found.skipped ? h("p", {}, `${count(found.skipped)} have no queue to return to, and would stay.`) : null));
 }
 
 // -- jobs --------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ function jobsCard(place, moved) {
   let before = "";
   const read = follow(place.view, JOBS_MS, () => get("/v1/jobs", {}, place.view.signal), ({ jobs }) => {
     const ours = jobs.filter((job) => job.kind === "redrive" && job.target === place.queue);
-    morph(rows, ours.length ? card("On their way", ours.map((job) => jobView(job, read.now))) : null);
+    morph(rows, ours.length ? card("Redrives", ours.map((job) => jobView(job, read.now))) : null);
     const now = ours.map((job) => `${job.job} ${job.moved}`).join();
     if (before && now !== before) moved();
     before = now;
@@ -284,13 +284,13 @@ function jobsCard(place, moved) {
 
 function jobView(job, changed) {
   const tone = { running: "accent", done: "good", failed: "bad", cancelled: "warn" }[job.state] || "";
-  const figure = job.total ? `${count(job.moved)} of ${count(job.total)} sent back` : `${count(job.moved)} sent back`;
-  const cancel = () => confirmDialog(`Stop job ${job.job}?`, "What has been sent back stays there; the others stay here.",
+  const figure = job.total ? `${count(job.moved)} of ${count(job.total)} redriven` : `${count(job.moved)} redriven`;
+  const cancel = () => confirmDialog(`Stop job ${job.job}?`, "Messages that were redriven stay redriven; the others stay here.",
     () => del(path`/v1/jobs/${job.job}`), "Stop").then((done) => done && changed());
   return h("div", { "data-key": String(job.job), role: "group", "aria-label": `Job ${job.job}` },
     h("p", { class: "actions" },
       badge(job.state, tone), h("span", {}, figure), job.skipped ? h("span", { class: "muted" }, `${count(job.skipped)} skipped`) : null,
-      h("span", { class: "muted" }, `begun ${clock(job.started_ms)}`),
+      h("span", { class: "muted" }, `started ${clock(job.started_ms)}`),
       job.state === "running" ? button("Stop", cancel, { label: `Stop job ${job.job}` }) : null),
     job.state === "running" ? h("progress", { "aria-label": figure, max: job.total || null, value: job.total ? job.moved : null }) : null,
     job.error ? notice(job.error, "bad") : null);

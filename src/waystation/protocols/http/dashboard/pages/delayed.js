@@ -35,11 +35,11 @@ function openList(view) {
   const list = follow(view, EVERY_MS,
     () => get("/v1/delayed", { search, after: pager.after, limit: SHOWN }, view.signal),
     ({ queues, to_topics: waiting, next, total }) => {
-      morph(topics, waiting ? h("p", {}, h("a", { href: "#/delayed?topics=true" }, `${count(waiting)} wait to be published to topics`)) : h("p", { class: "muted" }, "None waits to be published to a topic."));
+      morph(topics, waiting ? h("p", {}, h("a", { href: "#/delayed?topics=true" }, `${count(waiting)} scheduled to be published to topics`)) : h("p", { class: "muted" }, "None is scheduled to be published to a topic."));
       morph(rows, table("Queues with delayed messages", [
         { title: "Queue", name: true, cell: (one) => h("a", { href: addressOf(one.queue) }, one.queue) },
-        { title: "Messages that wait", number: true, cell: (one) => count(one.messages) },
-      ], queues, { key: (one) => one.queue, none: search ? `No queue with “${search}” in its name has messages that wait.` : "No message in a queue waits for its time." }),
+        { title: "Delayed messages", number: true, cell: (one) => count(one.messages) },
+      ], queues, { key: (one) => one.queue, none: search ? `No queue with “${search}” in its name has delayed messages.` : "No queue has delayed messages." }),
       pager.show(next, total, queues.length));
     });
   const changed = (text) => {
@@ -50,7 +50,7 @@ function openList(view) {
   };
   view.draw(
     head("Delayed messages"),
-    h("p", { class: "muted" }, "Messages with a delay, and those that failed and are tried again later."),
+    h("p", { class: "muted" }, "Messages with a delay, and messages that failed and wait for retry."),
     list.problem,
     card("To topics", topics),
     card("In queues", h("div", { class: "filters" }, searchBox("Search", search, changed)), rows));
@@ -71,7 +71,7 @@ function openMessages(view, title, query) {
       query.queue ? h("a", { class: "button", href: `#/queues/${encodeURIComponent(query.queue)}` }, "The queue") : null,
     ]),
     list.problem,
-    card("In the order of their times", rows));
+    card("The next due first", rows));
 }
 
 function messageTable(messages, changed) {
@@ -81,12 +81,12 @@ function messageTable(messages, changed) {
     { title: "Left", cell: (one) => whole(due(one.due_ms)) },
     { title: "Message", name: true, cell: (one) => (one.queue ? button(one.id, () => look(one, changed), { kind: "link" }) : one.id) },
     { title: "For", cell: target },
-    { title: "Why", cell: (one) => badge(one.why === "retry" ? "tried again" : "delayed", one.why === "retry" ? "warn" : "") },
+    { title: "Why", cell: (one) => badge(one.why === "retry" ? "retry" : "delayed", one.why === "retry" ? "warn" : "") },
     { title: "Priority", number: true, cell: (one) => count(one.priority ?? 0) },
     { title: "Deliveries", number: true, cell: (one) => count(one.deliveries ?? 0) },
     { title: "Size", number: true, cell: (one) => bytes(one.bytes) },
     { title: h("span", { class: "hidden" }, "Actions"), cell: (one) => button("Cancel", () => cancel(one, changed), { kind: "danger", label: `Cancel ${one.id}` }) },
-  ], messages, { key: (one) => String(one.tag), none: "Nothing waits here." });
+  ], messages, { key: (one) => String(one.tag), none: "No delayed messages here." });
 }
 
 async function look(one, changed) {

@@ -1,4 +1,4 @@
-// Groups and subscriptions: who reads what, how far they are behind, and from where they go on.
+// Groups and subscriptions: who reads what, how far they are behind, and from where they continue.
 
 import { del, get, path, post } from "../lib/api.js";
 import { h, morph } from "../lib/dom.js";
@@ -62,7 +62,7 @@ function groupTable(groups) {
     { title: "Lag", number: true, cell: (one) => count(one.lag) },
     { title: "Behind", cell: (one) => bar(one.lag ?? 0, high, { tone: one.lag ? "warn" : "", label: `lag of ${one.group}: ${count(one.lag)}` }) },
     { title: "Topics", wide: true, cell: (one) => topicsOf(one.topics || []) },
-  ], groups, { key: (one) => one.group, none: "No groups. A consumer with a group id, or a subscription with a name, makes one." });
+  ], groups, { key: (one) => one.group, none: "No groups. A consumer with a group id, or a subscription with a name, creates one." });
 }
 
 function topicsOf(topics) {
@@ -115,7 +115,7 @@ function memberTable(members) {
     { title: "Client", cell: (one) => (one.instance ? `${one.client} (static: ${one.instance})` : one.client || "–") },
     { title: "Host", cell: (one) => one.host || "–" },
     { title: "Assignment", wide: true, cell: (one) => assignmentOf(one.assignment || []) },
-  ], members, { key: (one) => one.member, none: "Nobody is in this group now." });
+  ], members, { key: (one) => one.member, none: "This group has no members now." });
 }
 
 function assignmentOf(assignment) {
@@ -164,15 +164,15 @@ function timeline(history) {
 // -- what can be done --------------------------------------------------------------------------------------------------
 
 const PLACES = [
-  ["earliest", "the earliest message"], ["latest", "the end: only what comes from now on"],
-  ["offset", "an offset…"], ["back", "so many messages back…"], ["ago", "so long ago…"], ["time", "a time…"],
+  ["earliest", "the earliest message"], ["latest", "the end: only new messages"],
+  ["offset", "an offset…"], ["back", "a number of messages back…"], ["ago", "an age…"], ["time", "a time…"],
 ];
 
 /** The word that the broker takes for a place: earliest, 120, -10, 15m, @ms. */
 function wordOf({ place, value }) {
   const text = String(value || "").trim();
   if (place === "earliest" || place === "latest") return place;
-  if (!text) throw new Error("where to: is missing");
+  if (!text) throw new Error("position: is missing");
   if (place === "back") return `-${text.replace(/^-/, "")}`;
   if (place === "time") {
     const ms = /^\d{11,}$/.test(text) ? Number(text) : new Date(text).getTime();
@@ -191,8 +191,8 @@ async function reset(at, present, changed) {
     h("div", { class: "fields" },
       field({ label: "Topic", name: "topic", options: [["", "all of them"], ...topics.map((topic) => [topic, topic])] }),
       field({ label: "Partitions", name: "partitions", placeholder: "all", hint: "numbers, with commas; only with a topic" }),
-      field({ label: "Go on from", name: "place", options: PLACES }),
-      field({ label: "Where", name: "value", placeholder: "120, 15m, 2026-01-31 18:00", hint: "for those with dots behind them" })),
+      field({ label: "Continue from", name: "place", options: PLACES }),
+      field({ label: "Position", name: "value", placeholder: "120, 15m, 2026-01-31 18:00", hint: "for the choices that end with dots" })),
   ], async (values) => {
     wanted = { to: wordOf(values) };
     if (values.topic) wanted.topic = values.topic;
@@ -224,7 +224,7 @@ function changesTable(changes) {
 }
 
 async function remove(view, at, group) {
-  const done = await confirmDialog(`Delete ${group}?`, "The group forgets how far it has read. Who joins it again begins as if for the first time.",
+  const done = await confirmDialog(`Delete ${group}?`, "The group's committed offsets are deleted. A consumer that joins it later starts as in a new group.",
     () => del(at), "Delete", { type: group });
   if (!done) return;
   toast(`Group ${group} is deleted.`);

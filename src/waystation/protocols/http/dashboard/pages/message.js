@@ -1,9 +1,10 @@
 // One message by its id, wherever it is. With `?topic=` in the address it is looked for there by the id that its sender
-// gave it; without, in all queues, and in topics by its place (TOPIC-PARTITION@OFFSET).
+// gave it; without, in all queues, and in topics by its position (TOPIC-PARTITION@OFFSET).
 
 import { get, path } from "../lib/api.js";
 import { storyCard } from "../lib/deaths.js";
 import { fill, h } from "../lib/dom.js";
+import { stateName } from "../lib/format.js";
 import { badge, card, field, head, notice, valuesOf } from "../lib/widgets.js";
 import { messageView } from "../lib/payload.js";
 
@@ -26,9 +27,9 @@ export async function open(view) {
   }
   const [kind, name] = placeOf(message);
   fill(view.element,
-    head(`Message ${id}`, [], message.state ? badge(message.state, "accent") : null),
+    head(`Message ${id}`, [], message.state ? badge(stateName(message.state), "accent") : null),
     h("p", {}, `In the ${kind} `, h("a", { href: `#/${kind}s/${encodeURIComponent(name)}` }, name),
-      kind === "topic" ? [", ", h("a", { href: around(message, name) }, "see what is beside it")] : null),
+      kind === "topic" ? [", ", h("a", { href: around(message, name) }, "show the messages around it")] : null),
     messageView(message, storyCard(message)));
 }
 
@@ -47,7 +48,7 @@ function askAgain(view, id, topic) {
   const form = h("form", { "aria-label": "Find a message" },
     h("div", { class: "fields" },
       field({ label: "Id", name: "id", value: id, required: true, hint: "the sender's own, or QUEUE#TAG, or TOPIC-PARTITION@OFFSET" }),
-      field({ label: "Topic", name: "topic", value: topic, hint: "for an id of the sender's own in a topic; empty: look in all queues" })),
+      field({ label: "Topic", name: "topic", value: topic, hint: "for an id of the sender's own in a topic; empty: search all queues" })),
     h("button", { type: "submit", class: "primary" }, "Find"));
   form.onsubmit = (event) => {
     event.preventDefault();
@@ -58,5 +59,5 @@ function askAgain(view, id, topic) {
     if (location.hash === to) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else view.go(to);
   };
-  return card("Look for it", form);
+  return card("Find a message", form);
 }

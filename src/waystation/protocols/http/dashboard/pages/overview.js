@@ -1,4 +1,4 @@
-// Whether the broker is well, at a glance: rates of the last hour, what there is, who is connected, what is busy.
+// Whether the broker is healthy, at a glance: rates of the last hour, what there is, who is connected, what is busy.
 
 import { get } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
@@ -33,7 +33,7 @@ export async function open(view) {
         stat("Published", rate(rates.publish), byteRate(rates.publish_bytes)),
         stat("Delivered", rate(rates.deliver), byteRate(rates.deliver_bytes)),
         stat("Acked", rate(rates.ack)),
-        stat("Ready in queues", short(totals.messages_ready), `${short(totals.messages_held)} held, ${short(totals.messages_parked)} parked`),
+        stat("Ready in queues", short(totals.messages_ready), `${short(totals.messages_held)} in flight, ${short(totals.messages_parked)} delayed`),
         stat("In topics", short(totals.topic_messages), `${several(totals.topics, "topic")}, ${several(totals.partitions, "partition")}`),
         stat("Queues", count(totals.queues), several(totals.exchanges, "exchange")),
         stat("Groups", count(totals.groups), several(totals.subscriptions, "subscription"))),
@@ -51,7 +51,7 @@ export async function open(view) {
     history.add(sample);
     showHistory();
   });
-  // Behind a pause (a hidden window, a broker that was away) the feed has a gap: the history is read anew.
+  // Behind a pause (a hidden window, a broker that was away) the feed has a gap: the history is read again.
   view.live.on("state", (state) => state === "connected" && view.act(readHistory));
   draw();
   await readHistory();
@@ -63,7 +63,7 @@ function makeCharts() {
     chart("Messages per second", [{ name: "published", key: "publish" }, { name: "delivered", key: "deliver" }, { name: "acked", key: "ack" }], rate),
     chart("Bytes per second", [{ name: "in", key: "publish_bytes" }, { name: "out", key: "deliver_bytes" }], byteRate),
     chart("Ready in queues", [{ name: "messages", key: "messages_ready" }], short),
-    chart("How long the broker takes", [{ name: "fsync", key: "fsync_ms" }, { name: "loop delay", key: "loop_delay_ms" }], duration),
+    chart("Latency of the broker", [{ name: "fsync", key: "fsync_ms" }, { name: "loop delay", key: "loop_delay_ms" }], duration),
   ];
 }
 
@@ -90,8 +90,8 @@ export class History {
 }
 
 function healthCard(health) {
-  const [tone, text] = { ok: ["good", "The broker is well."], warning: ["warn", "The broker works, but look at this:"] }[health.status]
-    || ["bad", "Something is wrong:"];
+  const [tone, text] = { ok: ["good", "The broker is healthy."], warning: ["warn", "The broker works, with warnings:"] }[health.status]
+    || ["bad", "The broker is failing:"];
   return h("section", { class: `card health-card ${tone}`, "aria-label": "Health", "data-key": "health" },
     h("h2", {}, badge(health.status, tone), " ", text),
     health.reasons.length ? h("ul", {}, health.reasons.map((reason) =>
@@ -100,8 +100,8 @@ function healthCard(health) {
 
 function doorsCard(connections) {
   const most = Math.max(1, ...Object.values(connections));
-  return card("Connections by door", table("Connections by door", [
-    { title: "Door", cell: ([door, title]) => h("a", { href: `#/connections?door=${door}` }, title) },
+  return card("Connections by protocol", table("Connections by protocol", [
+    { title: "Protocol", cell: ([door, title]) => h("a", { href: `#/connections?door=${door}` }, title) },
     { title: "Connections", number: true, cell: ([door]) => count(connections[door] ?? 0) },
     { title: "Share", cell: ([door, title]) => bar(connections[door] ?? 0, most, { label: `${connections[door] ?? 0} by ${title}` }) },
   ], DOORS, { key: ([door]) => door }));

@@ -34,7 +34,7 @@ function openList(view) {
       { title: "Lag", number: true, cell: (one) => count(one.lag) },
       { title: "Rows", number: true, cell: (one) => count(one.rows) },
       { title: "Sinks", number: true, cell: (one) => count(one.sinks.length) },
-      { title: "Last word", cell: (one) => (one.updated_ms ? ago(one.updated_ms) : "–") },
+      { title: "Last report", cell: (one) => (one.updated_ms ? ago(one.updated_ms) : "–") },
       { title: "Last error", wide: true, cell: (one) => (errorOf(one) ? h("code", {}, firstLine(errorOf(one))) : "–") },
     ], pipelines, {
       key: (one) => one.pipeline,
@@ -89,7 +89,7 @@ async function act(address, said, changed) {
 }
 
 async function stop(at, name, changed) {
-  const done = await confirmDialog(`Stop ${name}?`, "It finishes its batch first. When it runs again, it goes on from its checkpoint.", () => post(`${at}/stop`), "Stop");
+  const done = await confirmDialog(`Stop ${name}?`, "It finishes its batch first. When it runs again, it continues from its checkpoint.", () => post(`${at}/stop`), "Stop");
   if (!done) return;
   toast(`${name} is told to stop.`);
   await changed();
@@ -100,7 +100,7 @@ function stats(info) {
     stat("Rows", count(info.rows), "of this run"),
     stat("Rate", rate(info.rows_per_s), "rows"),
     stat("Lag", count(info.lag), "records behind, the slowest sink"),
-    stat("Last word", info.updated_ms ? ago(info.updated_ms) : "–"),
+    stat("Last report", info.updated_ms ? ago(info.updated_ms) : "–"),
     stat("Running since", info.started_ms ? time(info.started_ms) : "–"));
 }
 
@@ -115,11 +115,11 @@ function sinkTable(sinks) {
     { title: "Arriving", number: true, cell: (one) => rate(one.arriving_per_s) },
     { title: "Lag", number: true, cell: (one) => count(one.lag) },
     { title: "Batch time", number: true, cell: (one) => duration(one.batch_ms) },
-    { title: "State kept", cell: (one) => (one.state_rows ? `${count(one.state_rows)} rows, ${bytes(one.state_bytes)}` : "–") },
+    { title: "State", cell: (one) => (one.state_rows ? `${count(one.state_rows)} rows, ${bytes(one.state_bytes)}` : "–") },
     { title: "Late rows", number: true, cell: (one) => count(one.late_rows) },
     { title: "Watermark", cell: (one) => one.watermark || "–" },
     { title: "Error", wide: true, cell: (one) => (one.error ? h("code", {}, firstLine(one.error)) : "–") },
-  ], sinks, { key: (one) => one.sink, none: "It has said nothing of its sinks." });
+  ], sinks, { key: (one) => one.sink, none: "It has not reported any sinks." });
 }
 
 function factsOf(info) {
@@ -165,7 +165,7 @@ class Batches {
     ], own.slice(-SHOWN_BATCHES).reverse(), { key: (one) => `${one.batch} ${one.time_ms}`, none: "No batch has been seen." }));
   }
 
-  /** The choice of a sink is made anew only when there are others. */
+  /** The choice of a sink is drawn again only when there are others. */
   #choose() {
     const sinks = [...new Set(this.points.map((point) => point.sink))].sort();
     if (sinks.join("\n") === this.names) return;

@@ -1,10 +1,10 @@
-// Queues: all of them, page by page; and one, with its figures, its consumers and what is in it.
+// Queues: all of them, page by page; and one, with its figures, its consumers and its messages.
 
 import { del, get, path, post, put } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { placeLink } from "../lib/deaths.js";
 import { h, morph } from "../lib/dom.js";
-import { ago, bytes, clock, count, duration, rate, short, time } from "../lib/format.js";
+import { ago, bytes, clock, count, duration, rate, short, stateName, time } from "../lib/format.js";
 import { Trail, follow } from "../lib/following.js";
 import { messageDialog, messageFields, messageOf } from "../lib/message_dialog.js";
 import { glance } from "../lib/payload.js";
@@ -48,15 +48,15 @@ function queueTable(queues, search) {
   return table("Queues", [
     { title: "Queue", name: true, cell: (one) => h("a", { href: addressOf(one.queue) }, one.queue) },
     { title: "Ready", number: true, cell: (one) => count(one.ready) },
-    { title: "Parked", number: true, cell: (one) => count(one.parked) },
-    { title: "Held", number: true, cell: (one) => count(one.held) },
+    { title: "Delayed", number: true, cell: (one) => count(one.parked) },
+    { title: "In flight", number: true, cell: (one) => count(one.held) },
     { title: "Oldest", number: true, cell: (one) => age(one.oldest_ms) },
     { title: "Put", number: true, cell: (one) => rate(one.rates?.put) },
     { title: "Delivered", number: true, cell: (one) => rate(one.rates?.deliver) },
     { title: "Acked", number: true, cell: (one) => rate(one.rates?.ack) },
     { title: "Consumers", number: true, cell: (one) => count(one.consumers) },
     { title: "Size", number: true, cell: (one) => bytes(one.bytes) },
-  ], queues, { key: (one) => one.queue, none: search ? `No queue has “${search}” in its name.` : "There are no queues yet. Make one here, or put a message into one." });
+  ], queues, { key: (one) => one.queue, none: search ? `No queue has “${search}” in its name.` : "There are no queues yet. Create one here, or put a message into one." });
 }
 
 async function create(view) {
@@ -69,7 +69,7 @@ async function create(view) {
     },
     { action: "Create", wide: true });
   if (made === null) return;
-  toast(`Queue ${made} is there.`);
+  toast(`Queue ${made} is created.`);
   view.go(addressOf(made));
 }
 
@@ -108,22 +108,22 @@ function openOne(view, queue) {
 
 function stats(info) {
   return h("div", { class: "stats" },
-    stat("Ready", count(info.ready), "can be taken now"),
-    stat("Parked", count(info.parked), info.parked ? h("a", { href: `#/delayed?queue=${encodeURIComponent(info.queue)}` }, "when they are due") : "delayed, or waiting to be tried again"),
-    stat("Held", count(info.held), "with a consumer"),
+    stat("Ready", count(info.ready), "can be delivered now"),
+    stat("Delayed", count(info.parked), info.parked ? h("a", { href: `#/delayed?queue=${encodeURIComponent(info.queue)}` }, "when they are due") : "not due yet, or waiting for retry"),
+    stat("In flight", count(info.held), "delivered, not acknowledged"),
     stat("Oldest", age(info.oldest_ms), "message in the queue"),
     stat("Consumers", count(info.consumers)),
     stat("Size", bytes(info.bytes)),
-    stat("Dead", count(info.dead), "since the broker started"));
+    stat("Dead letters", count(info.dead), "since the broker started"));
 }
 
 function deadLetterLink(settings) {
   if (settings.dead_letter_exchange !== null && settings.dead_letter_exchange !== undefined) {
-    return h("p", {}, "Dead letters go through the exchange ",
+    return h("p", {}, "Dead letters are published to the exchange ",
       h("a", { href: `#/routing?search=${encodeURIComponent(settings.dead_letter_exchange)}` }, settings.dead_letter_exchange || "(default)"), ".");
   }
-  if (!settings.dead_letter) return h("p", { class: "muted" }, "What dies here is gone: there is no place for dead letters.");
-  if (settings.dead_letter.startsWith("topic:")) return h("p", {}, "Dead letters go to ", placeLink(settings.dead_letter), ".");
+  if (!settings.dead_letter) return h("p", { class: "muted" }, "Messages that run out of deliveries are deleted: the queue has no dead_letter.");
+  if (settings.dead_letter.startsWith("topic:")) return h("p", {}, "Dead letters are sent to ", placeLink(settings.dead_letter), ".");
   return h("p", {}, h("a", { href: `#/dead-letters/${encodeURIComponent(settings.dead_letter)}` }, `Dead letters in ${settings.dead_letter}`));
 }
 
@@ -131,7 +131,7 @@ function deadLetterLink(settings) {
 class Pace {
   constructor() {
     this.rates = new Chart("Messages per second", [{ name: "put", key: "put" }, { name: "delivered", key: "delivered" }, { name: "acked", key: "acked" }], rate);
-    this.depth = new Chart("Messages in the queue", [{ name: "ready", key: "ready" }, { name: "parked", key: "parked" }, { name: "held", key: "held" }], short);
+    this.depth = new Chart("Messages in the queue", [{ name: "ready", key: "ready" }, { name: "delayed", key: "parked" }, { name: "in flight", key: "held" }], short);
     this.flow = new Trail(["put", "delivered", "acked"]);
     this.level = new Trail(["ready", "parked", "held"]);
     this.before = null;
@@ -163,16 +163,16 @@ function consumersCard(view, at) {
   const list = follow(view, LIST_MS, () => get(`${at}/consumers`, {}, view.signal), ({ consumers }) =>
     morph(rows, table("Consumers", [
       { title: "Consumer", name: true, cell: (one) => String(one.tag ?? one.consumer ?? "–") },
-      { title: "Door", cell: (one) => one.door ?? "–" },
+      { title: "Protocol", cell: (one) => one.door ?? "–" },
       { title: "Connection", wide: true, cell: (one) => (one.connection ? h("a", { href: `#/connections/${encodeURIComponent(one.connection)}` }, one.connection) : "–") },
-      { title: "Held", number: true, cell: (one) => count(one.held) },
-      { title: "Takes at once", number: true, cell: (one) => (one.prefetch === 0 || one.prefetch === null ? "no limit" : count(one.prefetch)) },
+      { title: "In flight", number: true, cell: (one) => count(one.held) },
+      { title: "Prefetch", number: true, cell: (one) => (one.prefetch === 0 || one.prefetch === null ? "no limit" : count(one.prefetch)) },
       { title: "Since", cell: (one) => (one.since_ms ? ago(one.since_ms) : "–") },
-    ], consumers, { key: (one) => `${one.connection} ${one.tag}`, none: "Nobody consumes this queue now." })));
+    ], consumers, { key: (one) => `${one.connection} ${one.tag}`, none: "This queue has no consumers now." })));
   return card("Consumers", list.problem, rows);
 }
 
-// -- what is in it -----------------------------------------------------------------------------------------------------
+// -- its messages ------------------------------------------------------------------------------------------------------
 
 function insideCard(view, queue, changed) {
   const at = path`/v1/queues/${queue}`;
@@ -191,7 +191,7 @@ function insideCard(view, queue, changed) {
       if (!view.signal.aborted) morph(problem, notice(error.message, "bad"));
     }
   };
-  const choice = field({ label: "State", name: "state", value: state, options: [["any", "any"], ["ready", "ready"], ["parked", "parked"], ["held", "held"]] });
+  const choice = field({ label: "State", name: "state", value: state, options: [["any", "any"], ["ready", "ready"], ["parked", "delayed"], ["held", "in flight"]] });
   choice.querySelector("select").onchange = (event) => {
     state = event.target.value;
     pager.reset();
@@ -199,26 +199,26 @@ function insideCard(view, queue, changed) {
     now();
   };
   now();
-  const element = card("What is in it",
-    h("div", { class: "filters" }, choice, button("Look again", () => { pager.reset(); now(); })), problem, rows);
+  const element = card("Messages",
+    h("div", { class: "filters" }, choice, button("Refresh", () => { pager.reset(); now(); })), problem, rows);
   return { element, now };
 }
 
 function messageTable(messages, open) {
   return table("Messages", [
     { title: "Message", name: true, cell: (one) => button(one.id ?? `#${one.tag}`, () => open(one), { kind: "link" }) },
-    { title: "State", cell: (one) => badge(one.state, { ready: "good", held: "accent", parked: "warn" }[one.state] || "") },
+    { title: "State", cell: (one) => badge(stateName(one.state), { ready: "good", held: "accent", parked: "warn" }[one.state] || "") },
     { title: "Payload", wide: true, cell: (one) => h("code", {}, glance(one, 60)) },
     { title: "Priority", number: true, cell: (one) => String(one.priority ?? 0) },
     { title: "Deliveries", number: true, cell: (one) => count(one.deliveries) },
-    { title: "Taken in", cell: (one) => whole(time(one.taken_ms)) },
+    { title: "Enqueued", cell: (one) => whole(time(one.taken_ms)) },
     { title: "Due", cell: (one) => whole(time(one.ready_at_ms)) },
   ], messages, { key: (one) => String(one.tag), none: "No message is in this state." });
 }
 
 function look(queue, message, changed) {
   messageDialog(message, [["Delete this message", "danger", async () => {
-    const done = await confirmDialog("Delete this message?", `Message ${message.id} leaves queue ${queue} for good.`,
+    const done = await confirmDialog("Delete this message?", `Message ${message.id} is deleted from queue ${queue}. This cannot be undone.`,
       () => del(path`/v1/queues/${queue}/messages/${message.id}`));
     if (done) {
       toast(`Message ${message.id} is deleted.`);
@@ -236,22 +236,22 @@ async function putMessage(at, queue, changed) {
     async (values) => { answer = await post(`${at}/messages`, messageOf(values)); },
     { action: "Put", wide: true });
   if (!done) return;
-  toast(answer.duplicates.length ? "A message with this id came within the window: it was left out." : `Stored as ${answer.ids[0]}.`);
+  toast(answer.duplicates.length ? "A message with this id was put within the deduplication window: this one was dropped." : `Stored as ${answer.ids[0]}.`);
   await changed();
 }
 
 async function purge(at, queue, present, changed) {
   const there = present ? count(present.ready + present.parked) : "all";
   let gone = 0;
-  const done = await confirmDialog(`Purge ${queue}?`, `${there} messages that nobody holds are removed for good.`,
+  const done = await confirmDialog(`Purge ${queue}?`, `${there} messages that are not in flight are deleted. This cannot be undone.`,
     async () => { gone = (await del(`${at}/messages`)).messages; }, "Purge");
   if (!done) return;
-  toast(`${count(gone)} messages are removed from ${queue}.`);
+  toast(`${count(gone)} messages are deleted from ${queue}.`);
   await changed();
 }
 
 async function remove(view, at, queue) {
-  const done = await confirmDialog(`Delete ${queue}?`, "The queue, everything in it and its bindings are gone for good.",
+  const done = await confirmDialog(`Delete ${queue}?`, "The queue, its messages and its bindings are deleted. This cannot be undone.",
     () => del(at), "Delete", { type: queue });
   if (!done) return;
   toast(`Queue ${queue} is deleted.`);
@@ -262,7 +262,7 @@ async function alter(at, queue, present, changed) {
   const { policy, own, ...settings } = present.settings;
   const done = await formDialog(`Settings of ${queue}`, [settingsFields(settings)],
     (values) => put(at, { ...settings, ...settingsOf(values) }, { alter: true }),
-    { action: "Save", wide: true, text: policy ? `The policy ${policy} is in force here and wins over what it names.` : "" });
+    { action: "Save", wide: true, text: policy ? `The policy ${policy} applies here and overrides the settings that it names.` : "" });
   if (!done) return;
   toast(`The settings of ${queue} are changed.`);
   await changed();

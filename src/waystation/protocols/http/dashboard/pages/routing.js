@@ -1,4 +1,4 @@
-// Routing: exchanges and what they are bound to, as a picture and as tables; and where a message would go.
+// Routing: exchanges and what they are bound to, as a picture and as tables; and where a message would be routed.
 
 import { del, get, path, post, put } from "../lib/api.js";
 import { fill, h, morph } from "../lib/dom.js";
@@ -48,14 +48,14 @@ export function open(view) {
     names,
     h("div", { class: "filters" }, searchBox("Search", page.search, searched)),
     list.problem,
-    card("Exchanges and where they lead", picture, pages),
+    card("Exchanges and their targets", picture, pages),
     tester(page),
     card("Exchanges", exchanges),
     card("Bindings", bindings));
 }
 
 function pictureOf({ bindings, exchanges, tried }, choose) {
-  if (!bindings.length) return empty("Nothing is bound: messages go to queues and topics by their names only.");
+  if (!bindings.length) return empty("There are no bindings: messages reach queues and topics by their names only.");
   const kinds = new Map(exchanges.map((one) => [one.name, one.kind]));
   return routingPicture(bindings, kinds, { hit: tried && new Set(tried.targets), from: tried?.exchange, choose });
 }
@@ -76,7 +76,7 @@ function exchangeTable(page) {
     { title: "Exchange", name: true, cell: (one) => one.name || "(default)" },
     { title: "Kind", cell: (one) => badge(one.kind) },
     { title: "Bindings", number: true, cell: (one) => count(one.bindings) },
-    { title: "What matches nothing goes to", cell: (one) => one.alternate || "–" },
+    { title: "Alternate exchange", cell: (one) => one.alternate || "–" },
     { title: h("span", { class: "hidden" }, "Actions"), cell: (one) => (isOurs(one.name) ? "" : button("Delete", () => remove(page, one.name), { kind: "danger", label: `Delete exchange ${one.name}` })) },
   ], page.exchanges, { key: (one) => `=${one.name}`, none: page.search ? `Nothing has “${page.search}” in its name.` : "There are no exchanges." });
 }
@@ -87,19 +87,19 @@ function bindingTable(page) {
     { title: "Key or condition", wide: true, cell: (one) => (labelOf(one) ? h("code", {}, labelOf(one)) : "–") },
     { title: "To", name: true, cell: (one) => targetLink(one.target) },
     { title: h("span", { class: "hidden" }, "Actions"), cell: (one) => button("Unbind", () => unbind(page, one), { label: `Unbind ${one.target} from ${one.exchange}` }) },
-  ], page.bindings, { key: (one) => JSON.stringify([one.exchange, one.target, one.key, one.arguments]), none: "Nothing is bound to these." });
+  ], page.bindings, { key: (one) => JSON.stringify([one.exchange, one.target, one.key, one.arguments]), none: "There are no bindings here." });
 }
 
-// -- where would it go? ------------------------------------------------------------------------------------------------
+// -- testing the routing -----------------------------------------------------------------------------------------------
 
 function tester(page) {
   const answer = h("div", { role: "status" });
-  const form = h("form", { "aria-label": "Where would this message go?" },
+  const form = h("form", { "aria-label": "Test the routing" },
     h("div", { class: "fields" },
       field({ label: "Exchange", name: "exchange", required: true, list: "exchange-names" }),
       field({ label: "Routing key", name: "key" })),
     h("details", {}, h("summary", {}, "Payload and headers"), messageFields({ timed: false })),
-    h("p", { class: "actions" }, h("button", { type: "submit", class: "primary" }, "Where would it go?"), button("Clear", () => {
+    h("p", { class: "actions" }, h("button", { type: "submit", class: "primary" }, "Test"), button("Clear", () => {
       page.tried = null;
       fill(answer);
       page.draw();
@@ -111,15 +111,15 @@ function tester(page) {
     try {
       const { targets } = await post(path`/v1/exchanges/${values.exchange}/route`, { message: messageOf(values), routing_key: values.key });
       page.tried = { exchange: values.exchange, targets };
-      fill(answer, targets.length ? notice(h("div", {}, "It would go to ", targets.map((target, i) => [i ? ", " : "", targetLink(target)]), "."), "good")
-        : notice("It would go nowhere: no binding matches.", "warn"));
+      fill(answer, targets.length ? notice(h("div", {}, "It would be routed to ", targets.map((target, i) => [i ? ", " : "", targetLink(target)]), "."), "good")
+        : notice("It would be unroutable: no binding matches.", "warn"));
     } catch (error) {
       page.tried = null;
       fill(answer, notice(error.message, "bad"));
     }
     page.draw();
   };
-  return card("Where would this message go?", h("p", { class: "muted" }, "Nothing is sent."), form);
+  return card("Test the routing", h("p", { class: "muted" }, "Shows where a message would be routed. Nothing is sent."), form);
 }
 
 // -- what can be done --------------------------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ async function create(page) {
   const done = await formDialog("New exchange", [
     field({ label: "Name", name: "name", required: true, maxlength: 255 }),
     field({ label: "Kind", name: "kind", value: "topic", options: KINDS.map((kind) => [kind, kind]) }),
-    field({ label: "What matches nothing goes to the exchange", name: "alternate", placeholder: "none" }),
+    field({ label: "Alternate exchange", name: "alternate", placeholder: "none" }),
     argumentsField("x-delayed-type, hash-header, hash-property, where the kind takes them"),
   ], async (values) => {
     made = values.name;
     await put(path`/v1/exchanges/${made}`, { kind: values.kind, alternate: values.alternate || null, arguments: argumentsOf(values.arguments) });
   }, { action: "Create" });
   if (!done) return;
-  toast(`Exchange ${made} is there.`);
+  toast(`Exchange ${made} is created.`);
   await page.now();
 }
 
@@ -169,7 +169,7 @@ async function unbind(page, one) {
 }
 
 async function remove(page, name) {
-  const done = await confirmDialog(`Delete exchange ${name}?`, "Its bindings go with it; who publishes to it is told that it is not there.",
+  const done = await confirmDialog(`Delete exchange ${name}?`, "Its bindings are deleted with it. Publishing to it fails from then on.",
     () => del(path`/v1/exchanges/${name}`));
   if (!done) return;
   toast(`Exchange ${name} is deleted.`);

@@ -59,14 +59,14 @@ export async function openTopic(view, name) {
     const now = topic.partitions.length;
     const input = field({
       label: "Partitions in all", name: "partitions", type: "number", value: String(now + 1), min: String(now + 1), required: true,
-      hint: "keys may go to other partitions from then on; partitions cannot be taken away again",
+      hint: "keys may map to other partitions from then on; partitions cannot be removed",
     });
     const done = await formDialog(`Add partitions to ${name}`, [input], (values) => patch(address, { partitions: Number(values.partitions) }), { action: "Add" });
     if (done) await refresh();
   }
 
   async function remove() {
-    const text = `The topic, its ${count(messagesOf(topic))} messages and the places of its readers go. This cannot be undone.`;
+    const text = `The topic, its ${count(messagesOf(topic))} messages and the committed offsets of its groups are deleted. This cannot be undone.`;
     if (!await confirmDialog(`Delete topic ${name}?`, text, () => del(address), "Delete topic", { type: name })) return;
     toast(`Topic ${name} is deleted.`);
     view.go("#/topics");
@@ -76,11 +76,11 @@ export async function openTopic(view, name) {
     const input = field({
       label: "First offset to keep", name: "before", type: "number", value: String(partition.start_offset),
       min: String(partition.start_offset), max: String(partition.end_offset), required: true,
-      hint: `${partition.end_offset} deletes all that is there now`,
+      hint: `${partition.end_offset} deletes all messages`,
     });
     const done = await formDialog(`Delete the beginning of partition ${partition.partition}`, [input], (values) =>
       post(`${address}/delete-records`, { partition: partition.partition, before_offset: Number(values.before) }),
-    { action: "Delete records", kind: "danger", text: "What is before this offset is gone for everybody. This cannot be undone." });
+    { action: "Delete records", kind: "danger", text: "Messages before this offset are deleted for everybody. This cannot be undone." });
     if (done) await refresh();
   }
 

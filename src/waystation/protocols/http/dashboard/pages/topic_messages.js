@@ -149,7 +149,7 @@ export class MessageBrowser {
       this.#error ? notice(this.#error, "bad") : null,
       this.#rows.length || !busy ? table("Messages", this.#columns(), this.#rows, { key: placeOf, none: "No such message." }) : null,
       h("div", { class: "pager" },
-        h("span", { role: "status" }, full ? `${count(this.#rows.length)} messages are shown; ask for less to see others` : this.#said),
+        h("span", { role: "status" }, full ? `${count(this.#rows.length)} messages are shown; narrow the search to see others` : this.#said),
         busy && this.#said !== "looking…" ? button("Stop", () => this.#stop()) : null,
         !busy && this.#more && !full ? button("More", () => this.#go(this.#more)) : null));
   }

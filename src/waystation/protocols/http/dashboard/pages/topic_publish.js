@@ -44,7 +44,7 @@ function growTo(select, total) {
 
 function told(topic, published, delay) {
   const [place] = published.places;
-  if (!place) return delay ? `It is kept, and published at ${time(Date.now() + delay)}.` : "It is published.";
+  if (!place) return delay ? `It is scheduled, and will be published at ${time(Date.now() + delay)}.` : "It is published.";
   const id = `${topic}-${place.partition}@${place.offset}`;
   return ["It is stored in partition ", String(place.partition), " at offset ",
     h("a", { href: `#/messages/${encodeURIComponent(id)}` }, String(place.offset)), "."];

@@ -1,4 +1,4 @@
-// A topic's settings: all of them, with what holds, where it comes from, and a way to change it.
+// A topic's settings: all of them, with their values, where they come from, and a way to change it.
 
 import { get, patch, path } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
@@ -7,7 +7,7 @@ import { changeSetting, settingsTable } from "./settings.js";
 
 export function settingsPanel(view, topic, changed) {
   const list = h("div", {});
-  const element = card("Settings", h("p", { class: "muted" }, "A topic's own setting wins over the broker's default."), list);
+  const element = card("Settings", h("p", { class: "muted" }, "A topic's own setting overrides the broker's default."), list);
   const change = (name, value) => patch(path`/v1/topics/${topic}`, { settings: { [name]: value } });
 
   async function load() {

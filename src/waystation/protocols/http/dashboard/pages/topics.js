@@ -44,7 +44,7 @@ export function open(view) {
       keep(list.problem),
       card(null, keep(filters), shown === null ? loading() : [table("Topics", COLUMNS, shown.topics, {
         key: (topic) => topic.topic,
-        none: search ? `No topic has “${search}” in its name.` : "There is no topic yet. Make one, or publish to one: it is made then.",
+        none: search ? `No topic has “${search}” in its name.` : "There are no topics yet. Create one, or publish to one: that creates it.",
       }), pager.show(shown.next, shown.total, shown.topics.length)]));
   }
 
@@ -55,7 +55,7 @@ export function open(view) {
       await put(path`/v1/topics/${made}`, { partitions: Number(values.partitions), settings: settingsOf(values) });
     }, { action: "Create" });
     if (!done) return;
-    toast(`Topic ${made} is there.`);
+    toast(`Topic ${made} is created.`);
     view.go(`#/topics/${encodeURIComponent(made)}`);
   }
 
@@ -79,7 +79,7 @@ export const bytesOf = (topic) => topic.bytes ?? topic.partitions.reduce((all, o
 /** How long, and how much, a topic keeps. */
 export function retention(topic) {
   if (topic.retention_ms === undefined) return "–";
-  const time = topic.retention_ms < 0 ? "for ever" : duration(topic.retention_ms);
+  const time = topic.retention_ms < 0 ? "forever" : duration(topic.retention_ms);
   return topic.retention_bytes >= 0 ? `${time}, ${bytes(topic.retention_bytes)} a partition` : time;
 }
 
