@@ -299,7 +299,7 @@ def test_an_interrupted_import_says_where_to_go_on(cli: Cli, quick: QuickCli, to
     assert b"Traceback" not in err
     # A reader sees messages a moment before the answer that they are stored reaches who sent them.
     unsure = b"0 messages stored, and of the next 1000 perhaps some; --skip 0 continues after them"
-    assert b"1000 messages stored; --skip 1000 goes on" in err or unsure in err
+    assert b"1000 messages stored; --skip 1000 continues after them" in err or unsure in err
 
 
 @pytest.mark.parametrize("how", ["interrupted", "failed"])
