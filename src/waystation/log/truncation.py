@@ -36,7 +36,6 @@ records: where to truncate is not decided here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
@@ -53,6 +52,7 @@ from waystation.log.segment import Segment, file_name
 from waystation.log.swap import settle
 from waystation.log.sync import RecoveryPoint
 from waystation.world.disk import Disk, File
+from waystation.world.uncancelled import to_its_end
 
 logger = logging.getLogger("waystation.log")
 
@@ -193,14 +193,7 @@ async def truncate(log: Log, offset: int, commit: GroupCommit) -> int:
     OffsetOutOfRange: the log starts behind `offset`, or within the batch that holds it. StorageFailed: call it again,
     unless the log has failed. Carried out to its end also when the caller is cancelled.
     """
-    work = asyncio.ensure_future(_truncate(log, offset, commit))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        if not work.cancelled() and (error := work.exception()) is not None:
-            logger.warning("%s: its truncation to %d was interrupted: %s", log.folder, offset, error)
-        raise
+    return await to_its_end(_truncate(log, offset, commit))
 
 
 async def _truncate(log: Log, offset: int, commit: GroupCommit) -> int:
