@@ -227,6 +227,11 @@ class Access:
             self._permissions.check(self.principal, "create", "topic", topic)
         return await self._broker.messages.ensure(topic)
 
+    async def topic_to_publish(self, topic: str) -> Topic:
+        """The same, for one who is about to publish to it: no topic is created for what would be refused."""
+        self.admit_topic(topic)
+        return await self.ensure_topic(topic)
+
     async def create_topic(
         self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Topic:
@@ -255,8 +260,7 @@ class Access:
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> Published:
         """Record batches that the client has built, each for its partition."""
-        self.admit_topic(topic)
-        checked = await check_batches(self._broker.publishing, await self.ensure_topic(topic), placed)
+        checked = await check_batches(self._broker.publishing, await self.topic_to_publish(topic), placed)
         published = append_batches(self._broker.publishing, checked)
         self.count(sum(header.record_count for _, _, header in checked), sum(len(batch) for _, batch, _ in checked))
         return published

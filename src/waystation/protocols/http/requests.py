@@ -62,8 +62,7 @@ async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
     if asked.queue is not None:
         await desk.access.put_durable(asked.queue, [message])
     elif asked.topic is not None:
-        desk.access.admit_topic(asked.topic)
-        await desk.access.ensure_topic(asked.topic)
+        await desk.access.topic_to_publish(asked.topic)
         desk.access.publish_each(asked.topic, [message], promised=False)
         desk.access.count(1, len(message.payload))
 

@@ -150,8 +150,7 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
 
 async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int | None = None) -> Published:
     """Publishes and waits until it is durable."""
-    desk.access.admit_topic(topic)
-    await desk.access.ensure_topic(topic)
+    await desk.access.topic_to_publish(topic)
     published = desk.access.publish_each(topic, messages.messages, partition, promised=True)
     desk.access.count(len(messages.messages), sum(len(message.payload) for message in messages.messages))
     await desk.access.durable(*published.receipts)

@@ -137,8 +137,7 @@ def _publish_in_turn(session: NativeSession, command: Publish, topic: str) -> No
     timing = session.timing
 
     async def work() -> object:
-        session.access.admit_topic(topic)
-        await session.access.ensure_topic(topic)
+        await session.access.topic_to_publish(topic)
         if not _publish_now(session, command, topic, timing):
             raise NotFound(f"topic {topic!r} was deleted")
         return UNANSWERED
@@ -153,8 +152,7 @@ def _publish_in_transaction(session: NativeSession, command: Publish) -> None:
     topic = command.topic
 
     async def work() -> PublishAnswer:
-        session.access.admit_topic(topic)
-        await session.access.ensure_topic(topic)
+        await session.access.topic_to_publish(topic)
         places = await transaction.publish(topic, command.messages, command.partition)
         session.access.count(len(command.messages), sum(len(message.payload) for message in command.messages))
         return PublishAnswer(places)

@@ -39,8 +39,7 @@ def publish_batches(session: NativeSession, command: PublishBatches) -> object:
         transaction = session.transaction(command.tx)
 
         async def in_transaction() -> PublishAnswer:
-            session.access.admit_topic(command.topic)
-            await session.access.ensure_topic(command.topic)
+            await session.access.topic_to_publish(command.topic)
             places = await transaction.publish_batches(command.topic, command.batches)
             session.access.count(sum(read_header(batch).record_count for _, batch in command.batches), _size(command))
             return PublishAnswer(places)
