@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.kit import Home
+from tests.log.kit import Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
+from waystation.log import compaction
 from waystation.world import World
 
 SMALL = b"s" * 50
@@ -235,3 +236,52 @@ def test_a_segment_that_was_sealed_before_a_kill_is_as_long_after_a_power_cut(se
     sealed = home.log.segments[0]
     assert sealed.size == sum(header.size for header in home.headers()[:5])
     assert [record.offset for record in home.records()] == list(range(6))
+
+
+def compacted_and_rolled(disk: SimDisk) -> tuple[Home, list[bytes | None]]:
+    """A compacted log with holes between its segments, all of it durable and noted; then a new segment has begun, and
+    the process was killed before a sync. Opened again: also the values it has."""
+    home = Home("/data", disk, segment_bytes=150, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    for i in range(30):
+        home.put(b"%d" % i, key=b"k%d" % (i % 2))
+    home.sync()
+    home.save_points()
+    plan = compaction.due(home.log, home.clock.ms)
+    assert plan is not None
+    run(compaction.compact(home.log, plan))
+    values = home.values()
+    assert len(values) < 30
+    home.log.roll(30)
+    home.disk = disk.process_crash()
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()  # and notes its recovery point: a checkpoint
+    return home, values
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_recovery_point_names_no_segment_that_a_power_cut_can_take(seed: int) -> None:
+    """It did: the next start did not find the segment, read all of them, took the first hole that compaction had left
+    for a loss, and put everything behind it aside."""
+    home, values = compacted_and_rolled(SimDisk(seed))
+    home.disk = home.disk.power_cut(random.Random(seed))
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+    assert home.values() == values
+    assert home.log.end_offset == 30
+    assert not [name for name in home.names if ".cut-" in name]
+
+
+def test_a_segment_that_somebody_removed_takes_no_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    home, values = compacted_and_rolled(SimDisk(1))
+    home.put(b"30", key=b"k0")
+    home.sync()
+    home.save_points()
+    home.kill()
+    home.disk.remove(f"{home.folder}/{30:020d}.log")
+    home.disk.sync_folder(home.folder)
+    home.disk = home.disk.power_cut(random.Random(1))
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+    assert home.values() == values
+    assert home.log.end_offset == 31, "its offset is not used again"
+    assert [line for line in caplog.records if line.levelno == logging.ERROR and "lost" in line.message]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -79,6 +80,8 @@ def open_log(
     log = Log(world, folder, settings, tier=tier, on_write=on_write)
     names = world.disk.list(folder)
     point, log.truncations = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in names)
+    if point is None and trust.point is not None:  # what is known does not count: then nothing is lost, for all we know
+        trust = replace(trust, same_boot=True)
     trust = replace(trust, point=point)
     if not names:
         world.disk.make_folder(folder)
@@ -87,19 +90,22 @@ def open_log(
     bases = segment_bases(names)
     log.epochs.load()
     log.known_epoch = log.epochs.latest
+    believed = False
     if bases:
-        _open_segments(log, bases, names, trust)
+        believed = _open_segments(log, bases, names, trust)
     else:
         log.roll(log.start_offset)
         log.end_offset = log.written_offset = log.start_offset
     log.epoch = max(0, log.epochs.latest)
     log.known_epoch = max(log.known_epoch, log.epochs.latest)
     log.durable_offset = log.end_offset
-    if log.failure is None:
+    if point is not None and (believed or log.failure is not None):
+        log.recovery_point = point
+    elif log.failure is not None:
+        log.recovery_point = RecoveryPoint(log.start_offset, log.segments[0].base_offset, -1)
+    else:
         active = log.active
         log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size, log.truncations)
-    else:
-        log.recovery_point = trust.point or RecoveryPoint(log.start_offset, log.segments[0].base_offset, -1)
     for segment in log.segments:
         segment.close()  # opened again on first use
     return log
@@ -130,7 +136,8 @@ def _saved_start(world: World, folder: str) -> int:
     return int(text)
 
 
-def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> None:
+def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -> bool:
+    """Returns whether the recovery point has everything, and goes on to count. Otherwise all of it is synced here."""
     bases = overlaps.settle(log, bases)
     checked: Checked | None = None
     if trust.clean and trust.point is not None and _take_clean(log, bases, trust.point):
@@ -146,15 +153,21 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     if log.active.base_offset + 2**31 <= log.end_offset:
         log.roll(log.end_offset)  # offsets in its index have 32 bits
     if checked is None:
-        return
-    if not (trust.nothing_lost and trust.point is not None and trust.point.offset == log.end_offset):
+        return True
+    if not trust.nothing_lost or trust.point is None or not _nothing_behind(log, trust.point, checked):
         _sync_checked(log, checked)
-    else:
-        # All data is durable. But a segment that was just sealed may have a length, and one that was just begun a
-        # name, that a power cut takes back.
-        for segment, _ in checked[:-1]:
-            segment.file.sync()
-        log.doubt_names()
+        return False
+    # All data is durable. But a segment that was just sealed may have a length, and one that was just begun a name,
+    # that a power cut takes back: no recovery point names it before the folder is synced.
+    for segment, _ in checked[:-1]:
+        segment.file.sync()
+    log.doubt_names()
+    return True
+
+
+def _nothing_behind(log: Log, point: RecoveryPoint, checked: Checked) -> bool:
+    first, start = checked[0]
+    return (log.end_offset, first.base_offset, start) == (point.offset, point.segment, point.position)
 
 
 def _settle_names(log: Log, names: list[str]) -> list[str]:
@@ -237,8 +250,8 @@ def _sealed(log: Log, bases: list[int]) -> list[Segment]:
 def _check_tail(log: Log, bases: list[int], trust: Trust) -> tuple[int, Checked]:
     """Reads every batch behind the recovery point and settles where the log ends. Returns from which offset on it read,
     and what."""
-    point = trust.point if trust.point is not None and trust.point.segment in bases else None
-    first_checked = bases.index(point.segment) if point is not None else 0
+    point = trust.point
+    first_checked = max(0, bisect_right(bases, point.segment) - 1) if point is not None else 0
     checked: Checked = []
     read_from = 0
     for i, base in enumerate(bases[first_checked:], first_checked):
@@ -257,7 +270,8 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> tuple[int, Checked]
             log.epochs.cut(read_from)  # the batches say it, and the file may be of another history
         _check_segment(log, segment, start, following, trust)
         checked.append((segment, start))
-        if not trust.nothing_lost and following is not None and following > max(log.end_offset, log.start_offset):
+        durable = max(log.end_offset, log.start_offset, -1 if point is None else point.offset)
+        if not trust.nothing_lost and following is not None and following > durable:
             for later in bases[i + 1 :]:
                 _put_aside(log.new_segment(later))
             break
