@@ -370,3 +370,12 @@ class LogMachine:
             log.checkpoint()
         await self.world.offload(self.save_points)
         await asyncio.sleep(self.rng.choice((0.01, 0.1, 1.0)))
+
+    async def roll(self) -> None:
+        """Every log begins a new segment. All else is durable, and noted."""
+        for log in self.logs.values():
+            await self.commit.durable(log, log.end_offset)
+        self.save_points()
+        for log in self.logs.values():
+            if log.end_offset > log.active.base_offset:
+                log.roll(log.end_offset)

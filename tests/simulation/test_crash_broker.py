@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -45,6 +46,10 @@ def run_seed(seed: int, catalog: type[DiskCatalog] = DiskCatalog, flush: FlushMo
         except PowerCut:
             crash = rng.random() < 0.3
         disk = disk.process_crash() if crash else disk.power_cut(rng)
+        if crash and rng.random() < 0.5:  # and the power goes when the next process has just started
+            with suppress(PowerCut):
+                run_life(seed, life + 10, disk, time, catalog, clients, brief=True)
+            disk, crash = disk.power_cut(rng), False
         if not crash:
             clients.power_was_cut()
     run_life(seed, 98, disk, time, catalog, clients)
@@ -53,13 +58,22 @@ def run_seed(seed: int, catalog: type[DiskCatalog] = DiskCatalog, flush: FlushMo
 
 
 def run_life(
-    seed: int, life: int, disk: SimDisk, time: VirtualTime, catalog: type[DiskCatalog], clients: BrokerClients
+    seed: int,
+    life: int,
+    disk: SimDisk,
+    time: VirtualTime,
+    catalog: type[DiskCatalog],
+    clients: BrokerClients,
+    *,
+    brief: bool = False,
 ) -> None:
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
         machine = BrokerMachine(simulation.world, disk, catalog(disk, ROOT), clients)
         await machine.start()
+        if brief:
+            raise PowerCut
         await machine.work(clients.rng.choice((0.05, 0.6)))
         await machine.broker.stop()
         expect(not disk.open_files, f"still open after a clean stop: {[*disk.open_files.values()]}")

@@ -7,18 +7,26 @@ in the middle of recovery, or by a killed process, or by a clean stop. To repeat
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.simulation import log_machine
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.log_machine import Clients, LogMachine
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
+from waystation.config import TopicSettings
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
+from waystation.log.recovery import Trust, open_log
+from waystation.log.segment import file_name
+from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 
 SEEDS = 60
@@ -46,18 +54,51 @@ def run_seed(seed: int, commit: Callable[[World], GroupCommit] = GroupCommit) ->
             disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
         except PowerCut:
             disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+    disk = two_accidents(seed, disk, time, clients, commit)
     run_life(seed, 98, disk, time, clients, commit)
     run_life(seed, 99, disk.process_crash(), time, clients, commit)
     return clients
 
 
+def two_accidents(
+    seed: int, disk: SimDisk, time: VirtualTime, clients: Clients, commit: Callable[[World], GroupCommit]
+) -> SimDisk:
+    """The process is killed when it has just begun new segments; the next one has just started and noted that it has,
+    when the power goes."""
+
+    async def roll(machine: LogMachine) -> None:
+        await machine.start()
+        await machine.work(0.05)
+        await machine.roll()
+        raise PowerCut
+
+    async def start(machine: LogMachine) -> None:
+        await machine.start()
+        raise PowerCut
+
+    with suppress(PowerCut):
+        run_life(seed, 96, disk, time, clients, commit, roll)
+    disk = disk.process_crash()
+    with suppress(PowerCut):
+        run_life(seed, 97, disk, time, clients, commit, start)
+    return disk.power_cut(clients.rng)
+
+
 def run_life(
-    seed: int, life: int, disk: SimDisk, time: VirtualTime, clients: Clients, commit: Callable[[World], GroupCommit]
+    seed: int,
+    life: int,
+    disk: SimDisk,
+    time: VirtualTime,
+    clients: Clients,
+    commit: Callable[[World], GroupCommit],
+    story: Callable[[LogMachine], Awaitable[None]] | None = None,
 ) -> None:
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
         machine = LogMachine(simulation.world, disk, clients, commit)
+        if story is not None:
+            await story(machine)
         await machine.start()
         await machine.work(clients.rng.choice((0.05, 0.5)))
         await machine.stop()
@@ -100,6 +141,27 @@ def test_acknowledging_before_the_flush_is_caught() -> None:
         except* Broken:
             caught += 1
     assert caught > 10, f"only {caught} of 40 seeds have seen acknowledged records vanish"
+
+
+def test_a_recovery_point_that_names_a_segment_with_no_durable_name_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And that does not count when the segment is missing, so that all of the log is in doubt."""
+
+    def hasty(world: World, folder: str, settings: TopicSettings, trust: Trust, **options: Any) -> Log:
+        known = trust.point is not None and file_name(trust.point.segment, "log") in world.disk.list(folder)
+        log = open_log(world, folder, settings, trust if known else replace(trust, point=None), **options)
+        log.recovery_point = RecoveryPoint(log.end_offset, log.active.base_offset, log.active.size)
+        return log
+
+    monkeypatch.setattr(log_machine, "open_log", hasty)
+    caught = 0
+    for seed in range(60, 120):
+        try:
+            run_seed(seed)
+        except* Broken:
+            caught += 1
+    assert caught > 1
 
 
 def test_one_seed_tells_one_story() -> None:
