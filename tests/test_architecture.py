@@ -88,7 +88,7 @@ PUBLISHING = {
     "routing": frozenset({"publish", "put"}),
     "transacting": frozenset({"begin"}),
 }
-"""What publishes, by the part of the broker that does it: for `broker/access.py` alone."""
+"""What publishes, by the part of the broker that does it: for `broker/access` alone."""
 
 
 def publishes_past_access(source: str) -> Iterator[tuple[int, str]]:
@@ -131,7 +131,7 @@ def test_protocols_publish_through_access_alone() -> None:
         for path in python_files(PACKAGE / "protocols")
         for line, what in publishes_past_access(path.read_text())
     ]
-    assert found == [], "resource alarms, limits and permissions are asked in broker/access.py"
+    assert found == [], "resource alarms, limits and permissions are asked in broker/access"
 
 
 def takes_the_log(source: str) -> Iterator[tuple[int, str]]:

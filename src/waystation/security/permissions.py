@@ -1,4 +1,4 @@
-"""Permissions: whether a principal may do something to something. Asked in one place (`broker/access.py`).
+"""Permissions: whether a principal may do something to something. Asked in one place (`broker/access`).
 
 There are no rules yet: everything is allowed. What has to stay true when there are some: `check` raises before anything
 has happened, and it answers at once.
