@@ -209,7 +209,7 @@ def test_the_dead_go_to_a_queue_with_their_story(tmp_path: Path) -> None:
             desk = await Desk().open(broker, "t", max_deliveries=2, dead_letter="dead")
             await desk.until(2)
             desk.settle(Verdict.KILL, desk.got[1], error="cannot be parsed")
-            desk.settle(Verdict.REJECT, desk.got[0], error="try again")
+            desk.settle(Verdict.REJECT, desk.got[0], error="try again", delay_ms=0)
             await desk.until(3)
             desk.settle(Verdict.REJECT, desk.got[2], error="boom")
             await until(lambda: "dead" in broker.queues and broker.queues.describe("dead").ready == 2, "two letters")
@@ -579,5 +579,33 @@ def test_a_window_that_is_full_in_the_middle_of_a_batch_loses_nothing(tmp_path: 
                 await desk.until(n + 1)
                 desk.settle(Verdict.ACK, desk.got[n])
             assert [one.offset for one in desk.got] == wanted
+
+    run(story())
+
+
+def test_a_rejected_message_waits_longer_each_time(tmp_path: Path) -> None:
+    """As in a queue: a second, then two. Given back without a verdict on it (a release), it does not wait."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"bad", b"good")
+            desk = await Desk().open(broker, "t", max_deliveries=0)
+            await desk.until(2)
+            ledger = next(iter(desk.feed.partitions)).core.ledger
+            waits: list[int] = []
+            for _ in range(3):
+                before_ms = broker.world.clock.now_ms()
+                assert desk.settle(Verdict.REJECT, desk.got[-2] if len(desk.got) == 2 else desk.got[-1]).unknown == []
+                due_ms = ledger.next_ms()
+                assert due_ms is not None
+                waits.append(due_ms - before_ms)
+                ledger.lapse(due_ms)
+                desk.feed.wake()
+                await desk.until(len(waits) + 2)
+            assert [round(wait_ms, -2) for wait_ms in waits] == [1_000, 2_000, 4_000]
+            desk.settle(Verdict.RELEASE, desk.got[-1])
+            await desk.until(6)
+            assert [one.message.payload for one in desk.got] == [b"bad", b"good", b"bad", b"bad", b"bad", b"bad"]
 
     run(story())

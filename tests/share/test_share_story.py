@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from tests.broker.kit import read, run, send, snapshot
+from tests.broker.kit import HandClock, read, run, send, snapshot
 from tests.share.test_share_feed import MEMORY, Desk, quiet, small_broker, until
 from waystation.broker.broker import Broker
 from waystation.message import Delivered, Message
+from waystation.queues.backoff import RetryRule
 from waystation.queues.feed import Verdict
+from waystation.share import partition as share_partition
 from waystation.topics.partition import log_of
 
 LIMIT = 4
@@ -87,7 +89,11 @@ class Story:
         hidden = kind == "abort" and self.committed_only
         (self.hidden if hidden else self.due).update(values)
 
-    async def hear(self, _: Broker) -> None:
+    async def hear(self, broker: Broker) -> None:
+        assert isinstance(broker.world.clock, HandClock)
+        broker.world.clock.ms += 5
+        for partition in broker.shared.get("g").partitions.values():
+            partition.ring()
         for desk in self.desks:
             desk.feed.credit(self.dice.choice([0, 1, 5, 50]))
         await quiet()
@@ -165,7 +171,8 @@ class Teller(Desk):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_record_is_lost_and_none_comes_back(seed: int) -> None:
+def test_no_record_is_lost_and_none_comes_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_partition, "RETRY", RetryRule(base_ms=1, longest_ms=20))
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         story: Coroutine[Any, Any, None] = Story(seed, Path(folder) / "data").play()
         run(story)

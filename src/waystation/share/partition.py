@@ -17,9 +17,11 @@ from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.message import Run
+from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
-from waystation.share.delivery import Death, SharePartition
+from waystation.queues.ledger.runs import tidy, without
+from waystation.share.delivery import Death, Settled, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
 from waystation.topics.partition import Partition, Receipt
@@ -34,6 +36,8 @@ FILL_BYTES = 8 * 1024 * 1024
 """At most so much is read for one fetch: the loop has others to serve."""
 
 NEVER = 1 << 62
+
+RETRY = RetryRule()
 
 Waiter = Callable[[], None]
 
@@ -180,6 +184,8 @@ class SharedPartition:
             settled = core.ack(member, runs)
         elif verdict is Verdict.KILL:
             settled = core.reject(member, runs)
+        elif verdict is Verdict.REJECT and delay_ms is None:
+            settled = self._back_off(member, runs)
         else:
             settled = core.release(member, runs, self.group.wall_ms() + delay_ms if delay_ms else None)
         receipt = self._note(settled.deaths, error) if settled.changed else None
@@ -189,6 +195,22 @@ class SharedPartition:
         elif was_full:
             self.group.wake_soon(self)
         return Verdicts(receipt, settled.unknown)
+
+    def _back_off(self, member: str, runs: Sequence[Run]) -> Settled:
+        """They failed: each waits for as long as it has failed often."""
+        asked = list(runs)
+        tidy(asked)
+        waits = retries(self.core.ledger, asked, RETRY, self.group.wall_ms())
+        held = [run for rejected in waits.values() for run in rejected]
+        tidy(held)
+        settled = Settled(unknown=without(asked, held))
+        for until_ms, rejected in waits.items():
+            released = self.core.release(member, rejected, until_ms)
+            settled.changed |= released.changed
+            settled.deaths += released.deaths
+            settled.unknown += released.unknown
+        settled.unknown.sort()
+        return settled
 
     def touch(self, member: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
         self._attach(member)

@@ -16,6 +16,7 @@ import msgspec
 
 from waystation.errors import OffsetOutOfRange
 from waystation.message import Delivered
+from waystation.queues.backoff import RetryRule
 from waystation.queues.feed import Verdict
 from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
@@ -23,8 +24,8 @@ from waystation.topics.reading import read_chunk
 
 logger = logging.getLogger("waystation.streams")
 
-FIRST_MS, LONGEST_MS = 100, 30_000
-"""A rejected message comes again after the first, then twice that, and so on."""
+RETRY = RetryRule(base_ms=100, longest_ms=30_000)
+"""Shorter than a queue's: everything behind the message waits with it."""
 
 Due = Callable[[Share], None]
 Buried = Callable[[Share, int], None]
@@ -49,7 +50,7 @@ class Retries:
             failures += 1
             share.failures[offset] = failures
             if delay_ms is None:
-                delay_ms = min(LONGEST_MS, FIRST_MS << min(failures - 1, 20))
+                delay_ms = RETRY.wait_ms(failures)
         if verdict is Verdict.KILL or 0 < limit <= failures:
             self._bury(share, offset, "rejected" if verdict is Verdict.KILL else "delivery-limit", error)
             return
@@ -89,7 +90,7 @@ class Retries:
             logger.warning(
                 "a dead letter of group %r cannot be stored, and its message is redelivered: %s", self._group, failure
             )
-            self._again(share, offset, LONGEST_MS)
+            self._again(share, offset, RETRY.longest_ms)
 
 
 def message_at(share: Share, offset: int) -> Delivered | None:

@@ -23,7 +23,7 @@ import msgspec
 
 from waystation.errors import Full, StorageFailed, WaystationError
 from waystation.message import Message, Run
-from waystation.queues.backoff import retries
+from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import joined
@@ -365,7 +365,7 @@ class Shard(Upkeep):
         settings = queue.settings
         if verdict is Verdict.RELEASE or delay_ms is not None or not settings.retry_base_ms:
             return [(now_ms + delay_ms if delay_ms else None, held)]
-        return retries(queue.open_ledger(), held, settings, now_ms, self.world.random).items()
+        return retries(queue.open_ledger(), held, RetryRule.of(settings), now_ms, self.world.random).items()
 
     def _release(
         self,
