@@ -258,14 +258,20 @@ def compacted_and_rolled(disk: SimDisk) -> tuple[Home, list[bytes | None]]:
     return home, values
 
 
+def lose_power(home: Home, seed: int) -> None:
+    """And start again."""
+    assert isinstance(home.disk, SimDisk)
+    home.disk = home.disk.power_cut(random.Random(seed))
+    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_recovery_point_names_no_segment_that_a_power_cut_can_take(seed: int) -> None:
     """It did: the next start did not find the segment, read all of them, took the first hole that compaction had left
     for a loss, and put everything behind it aside."""
     home, values = compacted_and_rolled(SimDisk(seed))
-    home.disk = home.disk.power_cut(random.Random(seed))
-    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
-    home.open()
+    lose_power(home, seed)
     assert home.values() == values
     assert home.log.end_offset == 30
     assert not [name for name in home.names if ".cut-" in name]
@@ -279,9 +285,7 @@ def test_a_segment_that_somebody_removed_takes_no_others_with_it(caplog: pytest.
     home.kill()
     home.disk.remove(f"{home.folder}/{30:020d}.log")
     home.disk.sync_folder(home.folder)
-    home.disk = home.disk.power_cut(random.Random(1))
-    home.world = World(home.clock, home.world.random, home.disk, home.world.offload)
-    home.open()
+    lose_power(home, 1)
     assert home.values() == values
     assert home.log.end_offset == 31, "its offset is not used again"
     assert [line for line in caplog.records if line.levelno == logging.ERROR and "lost" in line.message]
