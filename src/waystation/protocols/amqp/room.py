@@ -14,6 +14,7 @@ from collections.abc import Callable
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 SETTING = "waystation.amqp.uncommitted.max.bytes"
+LARGEST_SETTING = "waystation.queue.message.max.bytes"
 PART = 4
 """A connection may take a quarter of the room: one that is greedy leaves some to the others."""
 
