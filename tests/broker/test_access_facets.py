@@ -52,9 +52,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 """Where a name is not what is asked for."""
 
 VERBS_OF_VHOSTS = (
-    *("declare_queue", "delete_queue", "purge_queue", "describe_queue", "has_queue", "look_up_queue"),
+    *("declare_queue", "delete_queue", "purge_queue", "describe_queue", "queue_exists", "look_up_queue"),
     *("consume", "getter", "declare_exchange", "delete_exchange", "bind", "unbind", "describe_exchange"),
-    *("resolve", "storage_failed"),
+    *("resolve", "storage_failed", "end_connection"),
 )
 
 

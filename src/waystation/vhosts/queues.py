@@ -159,7 +159,7 @@ class VhostQueues:
         source = vhost.sources.find(name)
         if source is not None:
             return await source.delete(if_unused=if_unused, if_empty=if_empty)
-        if not vhost.access.has_queue(vhost.full(name)):
+        if not vhost.access.queue_exists(vhost.full(name)):
             return 0
         full = vhost.queue(name)
         info = vhost.access.describe_queue(full)

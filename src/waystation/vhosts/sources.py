@@ -207,7 +207,7 @@ class Sources:
     def find(self, name: str) -> Source | None:
         """None: an ordinary queue, or nothing at all."""
         full = self._names.full(name)
-        if self._access.has_queue(full):
+        if self._access.queue_exists(full):
             return None
         queue = self._access.topic_queues.find(full)
         if queue is not None:
@@ -252,7 +252,7 @@ class Sources:
         """A stream or a queue on a topic, made if it is not there; 406 if there is something else of that name."""
         where = self._where(name)
         full = self._names.full(name)
-        if self._access.has_queue(full):
+        if self._access.queue_exists(full):
             settings = self._access.describe_queue(full).settings
             if X_TOPIC not in arguments:
                 raise self._other_type(name, STREAM, settings.queue_type or "classic")

@@ -50,7 +50,7 @@ class Vhost:
     def find_queue(self, name: str) -> KnownQueue | None:
         """An ordinary queue, whoever may use it; None: there is none."""
         full = self.full(name)
-        if not name or not self.access.has_queue(full):
+        if not name or not self.access.queue_exists(full):
             return None
         try:
             return self.access.look_up_queue(full, self.owner)

@@ -399,7 +399,7 @@ class Access:
     def namespace_of_topic(self, topic: str) -> str:
         return self._broker.namespaces.of_topic(topic)
 
-    def has_queue(self, queue: str) -> bool:
+    def queue_exists(self, queue: str) -> bool:
         self._permissions.check(self.principal, "describe", "queue", queue)
         return queue in self._broker.queues
 
@@ -410,7 +410,7 @@ class Access:
         locked = found.settings.exclusive and found.owner is not None and found.owner != owner
         return KnownQueue(found.settings, locked)
 
-    def release(self, owner: str) -> None:
+    def release_owner(self, owner: str) -> None:
         """The owner's connection is over: its exclusive queues are deleted."""
         self._broker.queues.release_owner(owner)
 
@@ -428,6 +428,14 @@ class Access:
         """Whether some log of this broker takes no more writes."""
         self._permissions.check(self.principal, "describe", "cluster", "*")
         return any(log.failure is not None for _, log in self._broker.topics.logs())
+
+    def end_connection(self, connection: str, reason: str) -> bool:
+        """Closes a connection, and tells its client why as far as the protocol can; False: there is none."""
+        self._permissions.check(self.principal, "alter", "cluster", "*")
+        found = self._broker.connections.get(connection)
+        if found is not None:
+            found.end(reason)
+        return found is not None
 
     # Facets that administrators use: constructed for who asks, so that thousands of idle sessions do not hold them.
 

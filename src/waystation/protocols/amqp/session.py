@@ -568,7 +568,7 @@ class AmqpSession:
         self.channels.clear()
         self.room.end()
         self.node.connections.discard(self)
-        self.access.release(self.name)
+        self.access.release_owner(self.name)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ async def list_between(api: Management, call: ApiCall) -> list[Shown]:
     access, ends = vhost_of(api, call), ends_of(call)
     names = access.names
     queue = names.full(ends.destination)
-    if not ends.source and not ends.to_exchange and access.has_queue(queue):
+    if not ends.source and not ends.to_exchange and access.queue_exists(queue):
         return [show_default_binding(names, queue)] if access.holds(ends.destination) else []
     return [show_binding(names, binding) for binding in _between(access, ends)]
 

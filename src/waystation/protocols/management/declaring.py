@@ -35,7 +35,7 @@ def exchanges(api: Management, access: Access) -> VhostExchanges:
 
 def has_queue(api: Management, access: Access, name: str) -> bool:
     """Whether there is something of this name that AMQP clients of the virtual host see as a queue."""
-    return access.has_queue(access.names.full(name)) or sources(api, access).find(name) is not None
+    return access.queue_exists(access.names.full(name)) or sources(api, access).find(name) is not None
 
 
 async def declare_queue(api: Management, access: Access, name: str, said: dict[str, Any]) -> bool:

@@ -62,7 +62,7 @@ def _found(api: Management, call: ApiCall) -> tuple[Access, str]:
     name = call.path["queue"]
     if not access.holds(name):
         raise not_found()
-    if not access.has_queue(access.names.full(name)):
+    if not access.queue_exists(access.names.full(name)):
         source = declaring.sources(api, access).find(name)
         if source is None or not source.declared:
             raise not_found()
