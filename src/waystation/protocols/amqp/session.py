@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pamqp import commands
@@ -40,7 +39,7 @@ from waystation.protocols.amqp.events import (
 )
 from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.protocols.amqp.methods import HANDLERS
-from waystation.protocols.amqp.room import LARGEST_SETTING, Room, Share
+from waystation.protocols.amqp.room import Room, Share
 from waystation.protocols.budget import FREE_BYTES
 from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
@@ -136,7 +135,7 @@ class AmqpSession:
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
         self.room = Share(room)
-        self.engine = Engine(partial(node.settings.integer, LARGEST_SETTING))
+        self.engine = Engine(room.largest)
         self._enter(node.access(ANONYMOUS, DEFAULT, self.meter, waits=True))
         self.routing = self.access.route_table
         self.out: list[bytes] = []
