@@ -13,9 +13,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from waystation.broker.access.types import DEFAULT, Names, Overflow, QueueSettings, declared
 from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
-from waystation.queues.settings import Overflow, QueueSettings, declared
-from waystation.routing.namespace_names import DEFAULT, Names
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.wire.amqp.template import AT_ONCE_MS
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from waystation.broker.access.types import EXCHANGE, EXCHANGE_KINDS, ExchangeSettings
 from waystation.errors import Conflict, NotFound, WaystationError
-from waystation.routing.binding import EXCHANGE
-from waystation.routing.exchange import ExchangeSettings
-from waystation.routing.table import KINDS
 from waystation.vhosts.arguments import inequivalent, type_of
 from waystation.vhosts.vhost import RESERVED_PREFIX, Vhost, named_exchange, table
 from waystation.wire.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
@@ -55,7 +53,7 @@ class VhostExchanges:
         if name.startswith(RESERVED_PREFIX):
             raise vhost.reserved("exchange", name)
         try:
-            await vhost.broker.routing.declare_exchange(
+            await vhost.access.declare_exchange(
                 vhost.full(name),
                 kind,
                 alternate,
@@ -72,10 +70,10 @@ class VhostExchanges:
 
     def _alternate(self, name: str, kind: str, arguments: dict[str, Any]) -> str | None:
         """The alternate exchange that is asked for, by its full name; 406 if type or arguments make no sense."""
-        if kind not in KINDS:
+        if kind not in EXCHANGE_KINDS:
             raise AmqpError(PRECONDITION_FAILED, f"unknown exchange type '{kind}'")
         inner = arguments.get(DELAYED_TYPE)
-        if kind == DELAYED and (not isinstance(inner, str) or inner == DELAYED or inner not in KINDS):
+        if kind == DELAYED and (not isinstance(inner, str) or inner == DELAYED or inner not in EXCHANGE_KINDS):
             raise AmqpError(
                 PRECONDITION_FAILED, f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type"
             )
@@ -115,7 +113,7 @@ class VhostExchanges:
         if name.startswith(RESERVED_PREFIX):
             raise AmqpError(ACCESS_REFUSED, f"deletion of system {where} not allowed")
         try:
-            await vhost.broker.routing.delete_exchange(vhost.full(name), if_unused)
+            await vhost.access.delete_exchange(vhost.full(name), if_unused)
         except NotFound:
             pass  # as RabbitMQ: what is not there needs no deletion
         except Conflict as error:

@@ -11,10 +11,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from waystation.broker.access.types import QUEUE, TOPIC, QueueSettings, declared
 from waystation.errors import Conflict, Full, NotFound, WaystationError
 from waystation.protocol import QueueInfo
-from waystation.queues.settings import QueueSettings, declared
-from waystation.routing.binding import QUEUE, TOPIC
 from waystation.vhosts.arguments import (
     CLASSIC,
     DEAD_LETTER_EXCHANGE,
@@ -50,7 +49,7 @@ class VhostQueues:
     def __init__(self, vhost: Vhost) -> None:
         self._vhost = vhost
 
-    def look(self, given: str) -> QueueState:
+    async def look(self, given: str) -> QueueState:
         """What is there; 404 if nothing is. A queue that expires when it is unused has been used by this."""
         name = plain(given)
         vhost = self._vhost
@@ -58,10 +57,11 @@ class VhostQueues:
         source = vhost.sources.find(name) if name else None
         if source is not None:
             return _of_source(source)
-        queues = vhost.broker.queues
-        queue = vhost.queue(name)
-        queues.get(queue.name)[0].touch(queue)
-        info = queues.describe(queue.name)
+        full = vhost.queue(name)
+        try:
+            info = await vhost.access.declare_queue(full, passive=True, owner=vhost.owner)
+        except WaystationError as error:
+            raise vhost.refused(error) from error
         return QueueState(name, info.ready, info.consumers)
 
     async def declare(
@@ -104,25 +104,24 @@ class VhostQueues:
         self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
     ) -> None:
         """The namespace's usual type of queue, where the declaration says none and could be one of that type."""
-        namespaces, vhost = self._vhost.broker.namespaces, self._vhost.names.vhost
-        if QUEUE_TYPE in arguments or X_TOPIC in arguments or vhost not in namespaces:
+        namespaces, vhost = self._vhost.access.namespaces, self._vhost.names.vhost
+        if QUEUE_TYPE in arguments or X_TOPIC in arguments or not namespaces.exists(vhost):
             return
-        usual = namespaces.get(vhost).default_queue_type
+        usual = namespaces.describe(vhost).default_queue_type
         if usual is not None and (usual == CLASSIC or (name and durable and not exclusive and not auto_delete)):
             arguments[QUEUE_TYPE] = usual
 
     async def _declare_queue(self, name: str, settings: QueueSettings, arguments: Mapping[str, Any]) -> QueueInfo:
         vhost = self._vhost
         full = vhost.full(name)
-        queues = vhost.broker.queues
-        if full not in queues:
-            return await queues.declare(full, settings, owner=vhost.owner)
-        _, present = queues.of_users(full)
+        present = vhost.find_queue(name)
+        if present is None:
+            return await vhost.access.declare_queue(full, settings, owner=vhost.owner)
         there = declared(present.settings)
-        if vhost.is_anothers(present) or there.exclusive != settings.exclusive:
+        if present.locked or there.exclusive != settings.exclusive:
             raise vhost.locked(name)
         check_same(there, settings, arguments, vhost.names, vhost.where(name))
-        return await queues.declare(full, owner=vhost.owner)
+        return await vhost.access.declare_queue(full, owner=vhost.owner)
 
     async def bind(self, given: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
         name, exchange = self._named(given), named_exchange(exchange)
@@ -147,9 +146,9 @@ class VhostQueues:
         source = vhost.sources.find(name)
         if source is not None:
             return await source.purge()
-        queue = vhost.queue(name)
+        full = vhost.queue(name)
         try:
-            return await vhost.broker.queues.purge(queue.name)
+            return await vhost.access.purge_queue(full)
         except WaystationError as error:
             raise vhost.refused(error) from error
 
@@ -160,15 +159,14 @@ class VhostQueues:
         source = vhost.sources.find(name)
         if source is not None:
             return await source.delete(if_unused=if_unused, if_empty=if_empty)
-        queues = vhost.broker.queues
-        if vhost.full(name) not in queues:
+        if not vhost.access.queue_exists(vhost.full(name)):
             return 0
-        full = vhost.queue(name).name
-        info = queues.describe(full)
+        full = vhost.queue(name)
+        info = vhost.access.describe_queue(full)
         if if_unused and info.consumers:
             raise AmqpError(PRECONDITION_FAILED, f"{vhost.where(name)} in use")
         try:
-            await queues.delete(full, if_empty=if_empty)
+            await vhost.access.delete_queue(full, if_empty=if_empty)
         except NotFound:
             return 0
         except Conflict as error:
@@ -187,10 +185,10 @@ class VhostQueues:
     def _target(self, name: str) -> str:
         """Of a binding to a queue of this name, or to the topic behind it."""
         source = self._vhost.sources.find(name)
-        return f"{QUEUE}:{self._vhost.queue(name).name}" if source is None else f"{TOPIC}:{source.topic}"
+        return f"{QUEUE}:{self._vhost.queue(name)}" if source is None else f"{TOPIC}:{source.topic}"
 
     def _generated(self) -> str:
-        token = self._vhost.broker.world.random.token(_GENERATED_BYTES)
+        token = self._vhost.world.random.token(_GENERATED_BYTES)
         return GENERATED_PREFIX + urlsafe_b64encode(token).rstrip(b"=").decode()
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from waystation.errors import NotFound
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.message import Message
-    from waystation.routing.namespace_names import Names
-    from waystation.vhosts.hosting import HostingBroker
     from waystation.vhosts.sources import Sources
 
 
@@ -30,31 +29,32 @@ class Addressed(Protocol):
 class Routes:
     """One virtual host's."""
 
-    __slots__ = ("_broker", "_names", "_sources")
+    __slots__ = ("_access", "_sources", "_table")
 
-    def __init__(self, broker: HostingBroker, names: Names, sources: Sources) -> None:
-        self._broker = broker
-        self._names = names
+    def __init__(self, access: Access, sources: Sources) -> None:
+        self._access = access
         self._sources = sources
+        self._table = access.route_table
 
     def holds(self, name: str) -> bool:
         """Whether a queue or exchange of this name is in this virtual host, if there is one."""
-        return self._broker.namespaces.holds(self._names, name)
+        return self._access.holds(name)
 
     def resolve(self, exchange: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         """Queues and topics that a publish goes to, and whether that depends on the message."""
-        names = self._names
+        access, names = self._access, self._access.names
         if not self.holds(exchange):
             raise NotFound(f"exchange {exchange!r} is not in this virtual host")
         if not exchange and not self.holds(key):
             return (), (), False
         if not exchange and names.prefix:
             # The default exchange of a namespace reaches that namespace's queues alone.
-            if names.full(key) in self._broker.queues:
+            access.admit_exchange(names.full(exchange))
+            if access.queue_exists(names.full(key)):
                 return (names.full(key),), (), False
             source = self._sources.find(key)
             return ((), (source.topic,), False) if source is not None else ((), (), False)
-        route = self._broker.routing.resolve(names.full(exchange) if exchange else "", key)
+        route = access.resolve(names.full(exchange) if exchange else "", key)
         if not exchange and any(map(self._sources.hides, route.topics)):
             return (), (), False
         if not exchange and not route.queues:
@@ -75,5 +75,5 @@ class Routes:
                 queues.update(dict.fromkeys(found[0]))
                 topics.update(dict.fromkeys(found[1]))
             return tuple(queues), tuple(topics)
-        routed = self._broker.routing.route_all(self._names.full(target.exchange), (target.key, *more), message)
+        routed = self._table.route_all(self._access.names.full(target.exchange), (target.key, *more), message)
         return tuple(routed[0]), tuple(routed[1])

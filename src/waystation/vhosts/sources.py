@@ -12,19 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from waystation.broker.access.types import DEFAULT, EXCHANGE_TARGET, Feed, Names, TopicQueueSettings
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
-from waystation.queues.failure_history import EXCHANGE_TARGET
-from waystation.queues.feed import Deliver, Feed
-from waystation.routing.namespace_names import DEFAULT, Names
-from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.vhosts.streams import (
     FOREVER,
     RETENTION_BYTES,
     RETENTION_MS,
     STREAM,
     STREAM_SETTING,
-    OnEnd,
     StreamSource,
     check_properties,
     check_same,
@@ -40,15 +36,15 @@ from waystation.wire.amqp.errors import (
 )
 
 if TYPE_CHECKING:
-    from waystation.share.feed import SharedFeed
-    from waystation.share.topic_queues import TopicQueue
-    from waystation.vhosts.hosting import HostingBroker
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import SharedFeed, Topic, TopicQueue
+    from waystation.vhosts.consumer_terms import ConsumerTerms
+    from waystation.world import World
 
 TOPIC = "topic"
 QUEUE_TYPE = "x-queue-type"
 X_TOPIC = "x-topic"
 X_START = "x-topic-start"
-TIMEOUT = "x-consumer-timeout"
 LIMIT = "x-delivery-limit"
 EXCHANGE = "x-dead-letter-exchange"
 KEY = "x-dead-letter-routing-key"
@@ -84,18 +80,7 @@ class Source(Protocol):
     def arguments(self) -> dict[str, Any]:
         """What a declaration of it says."""
 
-    async def open(
-        self,
-        consumer: str,
-        deliver: Deliver,
-        on_end: OnEnd,
-        *,
-        arguments: Mapping[str, Any],
-        prefetch: int,
-        no_ack: bool,
-        exclusive: bool,
-        owner: str,
-    ) -> Feed:
+    async def open(self, terms: ConsumerTerms) -> Feed:
         """A consumer; it delivers when it is given credit."""
 
     async def getter(self, consumer: str, *, no_ack: bool) -> SharedFeed:
@@ -112,16 +97,16 @@ class Source(Protocol):
 
 
 class TopicQueueSource:
-    """A queue on a topic (`broker.topic_queues`). See `Source`."""
+    """A queue on a topic. See `Source`."""
 
     kind = TOPIC
     declared = True
 
-    def __init__(self, broker: HostingBroker, names: Names, name: str, queue: TopicQueue) -> None:
+    def __init__(self, access: Access, name: str, queue: TopicQueue) -> None:
         self.name = name
         self.topic = queue.settings.topic
-        self._broker = broker
-        self._names = names
+        self._queues = access.topic_queues
+        self._names = access.names
         self._queue = queue
 
     @property
@@ -140,46 +125,39 @@ class TopicQueueSource:
     def arguments(self) -> dict[str, Any]:
         return arguments_of(self._queue.settings, self._names)
 
-    async def open(
-        self,
-        consumer: str,
-        deliver: Deliver,
-        on_end: OnEnd,
-        *,
-        arguments: Mapping[str, Any],
-        prefetch: int,
-        no_ack: bool,
-        exclusive: bool,
-        owner: str,
-    ) -> Feed:
-        timeout = arguments.get(TIMEOUT)
-        hold_ms = timeout if isinstance(timeout, int) and timeout > 0 else MAX_HORIZON_MS
+    async def open(self, terms: ConsumerTerms) -> Feed:
         try:
-            return await self._broker.topic_queues.consume(
-                self.full, consumer, deliver, on_end, hold_ms=hold_ms, auto_ack=no_ack, exclusive=exclusive
+            return await self._queues.consume(
+                self.full,
+                terms.consumer,
+                terms.deliver,
+                terms.on_end,
+                hold_ms=terms.hold_ms,
+                auto_ack=terms.no_ack,
+                exclusive=terms.exclusive,
             )
         except WaystationError as error:
             raise self._refused(error) from error
 
     async def getter(self, consumer: str, *, no_ack: bool) -> SharedFeed:
         try:
-            return await self._broker.topic_queues.getter(self.full, consumer, hold_ms=MAX_HORIZON_MS, auto_ack=no_ack)
+            return await self._queues.getter(self.full, consumer, hold_ms=MAX_HORIZON_MS, auto_ack=no_ack)
         except WaystationError as error:
             raise self._refused(error) from error
 
     def counts(self) -> tuple[int, int]:
-        counts = self._broker.topic_queues.counts(self.full)
+        counts = self._queues.counts(self.full)
         return counts.ready, counts.consumers
 
     async def purge(self) -> int:
         try:
-            return await self._broker.topic_queues.purge(self.full)
+            return await self._queues.purge(self.full)
         except WaystationError as error:
             raise self._refused(error) from error
 
     async def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
         try:
-            return await self._broker.topic_queues.delete(self.full, if_unused=if_unused, if_empty=if_empty)
+            return await self._queues.delete(self.full, if_unused=if_unused, if_empty=if_empty)
         except NotFound:
             return 0  # by another, meanwhile
         except Conflict as error:
@@ -216,33 +194,39 @@ def arguments_of(settings: TopicQueueSettings, names: Names) -> dict[str, Any]:
 class Sources:
     """One virtual host's, for one connection."""
 
-    def __init__(self, broker: HostingBroker, names: Names) -> None:
-        self._broker = broker
-        self._names = names
+    __slots__ = ("_access", "_world")
+
+    def __init__(self, access: Access, world: World) -> None:
+        self._access = access
+        self._world = world
+
+    @property
+    def _names(self) -> Names:
+        return self._access.names
 
     def find(self, name: str) -> Source | None:
         """None: an ordinary queue, or nothing at all."""
         full = self._names.full(name)
-        if full in self._broker.queues:
+        if self._access.queue_exists(full):
             return None
-        queue = self._broker.topic_queues.find(full)
+        queue = self._access.topic_queues.find(full)
         if queue is not None:
-            return TopicQueueSource(self._broker, self._names, name, queue)
-        topic = self._broker.topics.find(self._names.topic(name))
-        if topic is None or topic.internal or self.hides(topic.name):
+            return TopicQueueSource(self._access, name, queue)
+        topic = self._access.stream_queues.find(self._names.topic(name))
+        if topic is None or self.hides(topic.name):
             return None
-        return StreamSource(self._broker, self._names, name, topic)
+        return StreamSource(self._access, self._world.clock, name, topic)
 
     def hides(self, topic: str) -> bool:
         """Whether it is the stream of another virtual host. Topics of other protocols are in none."""
         if not self._is_anothers(topic):
             return False
-        found = self._broker.topics.find(topic)
+        found = self._access.stream_queues.find(topic)
         return found is not None and found.settings.stream
 
     def _is_anothers(self, topic: str) -> bool:
         """Whether a stream is in another virtual host than `/`, which has no prefix that keeps its own apart."""
-        return not self._names.prefix and "." in topic and self._broker.namespaces.of_topic(topic) != DEFAULT
+        return not self._names.prefix and "." in topic and self._access.namespace_of_topic(topic) != DEFAULT
 
     @staticmethod
     def wants(arguments: Mapping[str, Any]) -> bool:
@@ -268,8 +252,8 @@ class Sources:
         """A stream or a queue on a topic, made if it is not there; 406 if there is something else of that name."""
         where = self._where(name)
         full = self._names.full(name)
-        if full in self._broker.queues:
-            settings = self._broker.queues.describe(full).settings
+        if self._access.queue_exists(full):
+            settings = self._access.describe_queue(full).settings
             if X_TOPIC not in arguments:
                 raise self._other_type(name, STREAM, settings.queue_type or "classic")
             raise AmqpError(PRECONDITION_FAILED, f"{where} is there already, and not on a topic")
@@ -291,23 +275,28 @@ class Sources:
         where = self._where(name)
         if not name:
             raise AmqpError(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
-        if self._broker.topic_queues.find(self._names.full(name)) is not None:
+        if self._access.topic_queues.find(self._names.full(name)) is not None:
             raise AmqpError(PRECONDITION_FAILED, f"{where} is there already, as one on a topic; it is no stream")
-        topics = self._broker.topics
         asked = topic_settings(arguments, where)
         partitions = partitions_of(arguments, where)
         wanted = {RETENTION_MS: FOREVER, RETENTION_BYTES: FOREVER, **asked, STREAM_SETTING: "true"}
         full = self._names.topic(name)
         if self._is_anothers(full):
             raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self._names.vhost}'")
-        if full not in topics:
-            try:
-                await topics.create(full, partitions or 1, wanted)
-            except AlreadyExists:
-                pass  # by another, meanwhile
-        topic = topics.get(full)
+        topic = self._access.stream_queues.find(full)
+        if topic is None:
+            topic = await self._create_stream(full, partitions or 1, wanted)
         check_same(topic, arguments, where)
-        return StreamSource(self._broker, self._names, name, topic)
+        return StreamSource(self._access, self._world.clock, name, topic)
+
+    async def _create_stream(self, full: str, partitions: int, settings: dict[str, str]) -> Topic:
+        try:
+            return await self._access.create_topic(full, partitions, settings)
+        except AlreadyExists:
+            found = self._access.stream_queues.find(full)
+            if found is None:
+                raise
+            return found  # by another, meanwhile
 
     # -- queues on topics -------------------------------------------------------------------------------------------
 
@@ -319,10 +308,10 @@ class Sources:
             raise self._other_type(name, arguments.get(QUEUE_TYPE), STREAM)
         settings = self._settings(name, arguments, durable=durable, auto_delete=auto_delete)
         try:
-            queue = await self._broker.topic_queues.declare(self._names.full(name), settings)
+            queue = await self._access.topic_queues.declare(self._names.full(name), settings)
         except Conflict as error:
             raise AmqpError(PRECONDITION_FAILED, f"inequivalent declaration of {self._where(name)}: {error}") from error
-        return TopicQueueSource(self._broker, self._names, name, queue)
+        return TopicQueueSource(self._access, name, queue)
 
     def _settings(
         self, name: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool

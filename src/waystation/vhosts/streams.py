@@ -10,20 +10,19 @@ A reader says where it begins, with each basic.consume; nothing is remembered of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from waystation.errors import NotFound, WaystationError
-from waystation.queues.feed import Deliver, Feed
-from waystation.routing.namespace_names import Names
-from waystation.subscriptions.tailing import FIRST, LAST, NEXT, Start
-from waystation.topics.topics import check_partitions
+from waystation.broker.access.types import Feed, Start, check_partitions
+from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 
 if TYPE_CHECKING:
-    from waystation.topics.topics import Topic
-    from waystation.vhosts.hosting import HostingBroker
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import Topic
+    from waystation.vhosts.consumer_terms import ConsumerTerms
+    from waystation.world.clock import Clock
 
 STREAM = "stream"
 STREAM_SETTING = "waystation.stream"
@@ -49,7 +48,8 @@ _UNITS_MS = {
     "s": 1_000,
 }
 _AGE = re.compile(r"(\d{1,9})([YMDhms])")
-_WORDS = {"first": FIRST, "last": LAST, "next": NEXT}
+NEXT = Start("next")
+_WORDS = {"first": Start("first"), "last": Start("last"), "next": NEXT}
 
 _NOT_FOR_STREAMS = (
     "x-expires",
@@ -63,8 +63,6 @@ _NOT_FOR_STREAMS = (
     "x-delivery-limit",
     "x-queue-mode",
 )
-
-OnEnd = Callable[[WaystationError], None]
 
 
 def age_ms(text: str) -> int | None:
@@ -224,11 +222,12 @@ class StreamSource:
 
     kind = STREAM
 
-    def __init__(self, broker: HostingBroker, names: Names, name: str, topic: Topic) -> None:
+    def __init__(self, access: Access, clock: Clock, name: str, topic: Topic) -> None:
         self.name = name
         self.topic = topic.name
-        self._broker = broker
-        self._names = names
+        self._streams = access.stream_queues
+        self._clock = clock
+        self._names = access.names
         self._topic = topic
 
     @property
@@ -244,31 +243,20 @@ class StreamSource:
     def arguments(self) -> dict[str, Any]:
         return arguments_of(self._topic)
 
-    async def open(
-        self,
-        consumer: str,
-        deliver: Deliver,
-        on_end: OnEnd,
-        *,
-        arguments: Mapping[str, Any],
-        prefetch: int,
-        no_ack: bool,
-        exclusive: bool,
-        owner: str,
-    ) -> Feed:
+    async def open(self, terms: ConsumerTerms) -> Feed:
         """A reader from where `x-stream-offset` says, the end without it."""
-        if no_ack:
+        if terms.no_ack:
             raise AmqpError(
                 NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream queues {self.where}", hard=True
             )
-        if not prefetch:
+        if not terms.prefetch:
             name, vhost = self.name, self._names.vhost
             raise AmqpError(
                 PRECONDITION_FAILED, f"consumer prefetch count is not set for stream '{name}' in vhost '{vhost}'"
             )
-        start = start_of(arguments.get(OFFSET), self.where, self._broker.world.clock.now_ms())
+        start = start_of(terms.arguments.get(OFFSET), self.where, self._clock.now_ms())
         try:
-            return self._broker.tailing.open(self.topic, start, deliver, on_end)
+            return self._streams.read(self.topic, start, terms.deliver, terms.on_end)
         except WaystationError as error:
             raise of_error(error) from error
 
@@ -278,7 +266,7 @@ class StreamSource:
     def counts(self) -> tuple[int, int]:
         """What there is to read, and how many read it."""
         ready = sum(max(0, one.stable_offset - one.start_offset) for one in self._topic.partitions)
-        return ready, self._broker.tailing.count(self.topic)
+        return ready, self._streams.readers(self.topic)
 
     async def purge(self) -> int:
         raise AmqpError(NOT_IMPLEMENTED, f"queue.purge not supported by stream queues {self.where}", hard=True)
@@ -288,17 +276,16 @@ class StreamSource:
 
         A topic of another protocol is not deleted: clients delete queues that may not be there, to be sure.
         """
-        if not self.declared or not self._broker.settings.flag("delete.topic.enable"):
+        if not self.declared:
             raise AmqpError(
-                ACCESS_REFUSED,
-                f"{self.where} is a topic and was not declared here as a stream; delete it as a topic"
-                if not self.declared
-                else f"{self.where} cannot be deleted: delete.topic.enable is false",
+                ACCESS_REFUSED, f"{self.where} is a topic and was not declared here as a stream; delete it as a topic"
             )
         try:
-            await self._broker.topics.delete(self.topic)
+            await self._streams.delete(self.topic)
         except NotFound:
             pass  # by another, meanwhile
+        except NotAllowed as error:
+            raise AmqpError(ACCESS_REFUSED, f"{self.where} cannot be deleted: {error}") from error
         except WaystationError as error:
             raise of_error(error) from error
         return 0

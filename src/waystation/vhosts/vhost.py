@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import EXCHANGE, QUEUE, ExchangeSettings
 from waystation.errors import NotFound, WaystationError
-from waystation.queues.shard.queue import Queue
-from waystation.routing.binding import EXCHANGE, QUEUE
-from waystation.routing.exchange import ExchangeSettings
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, AmqpError, of_error
 
 if TYPE_CHECKING:
-    from waystation.routing.namespace_names import Names
-    from waystation.vhosts.hosting import HostingBroker
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import KnownQueue, Names
     from waystation.vhosts.sources import Sources
+    from waystation.world import World
 
 RESERVED_PREFIX = "amq."
 _LINE_ENDS = str.maketrans("", "", "\r\n")
@@ -28,41 +27,48 @@ _LINE_ENDS = str.maketrans("", "", "\r\n")
 class Vhost:
     """One owner's view of it: a connection, whose name is the owner of its exclusive queues, or an API."""
 
-    __slots__ = ("broker", "names", "owner", "sources")
+    __slots__ = ("access", "owner", "sources", "world")
 
-    def __init__(self, broker: HostingBroker, names: Names, owner: str, sources: Sources) -> None:
-        self.broker = broker
-        self.names = names
+    def __init__(self, access: Access, world: World, owner: str, sources: Sources) -> None:
+        self.access = access
+        self.world = world
         self.sources = sources
         self.owner = owner
+
+    @property
+    def names(self) -> Names:
+        return self.access.names
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def full(self, name: str) -> str:
         """Raises 403 for a name that is another virtual host's."""
-        if not self.broker.namespaces.holds(self.names, name):
+        if not self.access.holds(name):
             raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self.names.vhost}'")
         return self.names.full(name)
 
-    def queue(self, name: str) -> Queue:
-        """A queue that is there and that this owner may use."""
+    def find_queue(self, name: str) -> KnownQueue | None:
+        """An ordinary queue, whoever may use it; None: there is none."""
         full = self.full(name)
-        if not name or full not in self.broker.queues:
-            raise AmqpError(NOT_FOUND, f"no {self.where(name)}")
+        if not name or not self.access.queue_exists(full):
+            return None
         try:
-            _, queue = self.broker.queues.of_users(full)
+            return self.access.look_up_queue(full, self.owner)
         except WaystationError as error:
             raise self.refused(error) from error
-        if self.is_anothers(queue):
-            raise self.locked(name)
-        return queue
 
-    def is_anothers(self, queue: Queue) -> bool:
-        return queue.settings.exclusive and queue.owner is not None and queue.owner != self.owner
+    def queue(self, name: str) -> str:
+        """The full name of a queue that is there and that this owner may use."""
+        found = self.find_queue(name)
+        if found is None:
+            raise AmqpError(NOT_FOUND, f"no {self.where(name)}")
+        if found.locked:
+            raise self.locked(name)
+        return self.full(name)
 
     def find_exchange(self, name: str) -> ExchangeSettings | None:
         try:
-            return self.broker.routing.describe(self.full(name))
+            return self.access.describe_exchange(self.full(name))
         except NotFound:
             return None
 
@@ -74,7 +80,7 @@ class Vhost:
 
     async def bind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
         try:
-            await self.broker.routing.bind(self.full(exchange), target, key, table(arguments))
+            await self.access.bind(self.full(exchange), target, key, table(arguments))
         except WaystationError as error:
             if isinstance(error, NotFound):
                 self.exchange(exchange)  # it may have been deleted meanwhile
@@ -82,7 +88,7 @@ class Vhost:
 
     async def unbind(self, exchange: str, target: str, key: str, arguments: Mapping[str, Any] | None) -> None:
         try:
-            await self.broker.routing.unbind(self.full(exchange), target, key, table(arguments))
+            await self.access.unbind(self.full(exchange), target, key, table(arguments))
         except NotFound:
             pass  # as RabbitMQ: it is not bound now
         except WaystationError as error:

@@ -10,9 +10,9 @@ from pamqp import commands
 from tests.broker.queue_kit import Inbox, Machine, put
 from tests.protocols.amqp.declaring_steps import Refusal, Step
 from tests.simulation.world import Simulation
+from waystation.broker.access.types import ANONYMOUS
 from waystation.broker.broker import Broker
 from waystation.protocols.amqp.declaring import Declaring
-from waystation.routing.namespace_names import Names
 from waystation.vhosts.sources import Sources
 from waystation.wire.amqp.errors import AmqpError
 
@@ -33,12 +33,12 @@ class Client:
     """A connection with one channel."""
 
     def __init__(self, broker: Broker, owner: str = "one", vhost: str = "/") -> None:
-        names = Names(vhost)
+        access = broker.access(ANONYMOUS, vhost, broker.meters.amqp)
         self.broker = broker
-        self.names = names
+        self.names = access.names
         self.owner = owner
         self.last_queue = ""
-        self.declaring = Declaring(broker, names, owner, Sources(broker, names))
+        self.declaring = Declaring(access, broker.world, owner, Sources(access, broker.world))
 
     async def do(self, step: Step) -> Any:
         """As the wire would: fields are set, not checked by the library that writes them."""

@@ -1,5 +1,49 @@
 """What the verbs of `Access` take and give, by name. Protocols import these here: where the core keeps them is its own
 affair."""
 
+from waystation.admin.policy_rules import Policy as Policy
+from waystation.admin.policy_rules import anywhere as anywhere
+from waystation.broker.access.access import KnownQueue as KnownQueue
+from waystation.broker.access.access import RouteTable as RouteTable
+from waystation.broker.access.queue_figures import QueueFigures as QueueFigures
+from waystation.queues.failure_history import EXCHANGE_TARGET as EXCHANGE_TARGET
+from waystation.queues.feed import Deliver as Deliver
+from waystation.queues.feed import Feed as Feed
+from waystation.queues.feed import Settled as Settled
+from waystation.queues.feed import Verdict as Verdict
+from waystation.queues.ledger.runs import add_run as add_run
+from waystation.queues.names import INTERNAL_PREFIX as INTERNAL_PREFIX
+from waystation.queues.putting import alike as alike
+from waystation.queues.settings import Overflow as Overflow
+from waystation.queues.settings import QueueSettings as QueueSettings
+from waystation.queues.settings import declared as declared
+from waystation.queues.shard.commands import count_of as count_of
+from waystation.queues.shard.queue_feed import Getter as Getter
+from waystation.queues.shard.queue_feed import OnEnd as OnEnd
+from waystation.queues.shard.queue_feed import QueueFeed as QueueFeed
+from waystation.routing import table
+from waystation.routing.binding import EXCHANGE as EXCHANGE
+from waystation.routing.binding import QUEUE as QUEUE
+from waystation.routing.binding import TOPIC as TOPIC
+from waystation.routing.binding import Binding as Binding
+from waystation.routing.exchange import ExchangeSettings as ExchangeSettings
+from waystation.routing.namespace_names import DEFAULT as DEFAULT
+from waystation.routing.namespace_names import Names as Names
+from waystation.routing.regex import Regex as Regex
 from waystation.security.principals import ANONYMOUS as ANONYMOUS
 from waystation.security.principals import Principal as Principal
+from waystation.share.feed import SharedFeed as SharedFeed
+from waystation.share.topic_queue_settings import TopicQueueSettings as TopicQueueSettings
+from waystation.share.topic_queues import TopicQueue as TopicQueue
+from waystation.subscriptions import inboxes
+from waystation.subscriptions.tailing import Start as Start
+from waystation.subscriptions.tailing import TailFeed as TailFeed
+from waystation.topics.partition import Receipt as Receipt
+from waystation.topics.topics import Topic as Topic
+from waystation.topics.topics import check_partitions as check_partitions
+from waystation.transactions import transacting
+from waystation.transactions.transacting import Tx as Tx
+
+EXCHANGE_KINDS = table.KINDS
+INBOX_PREFIX = inboxes.PREFIX
+OWN_TRANSACTIONS = transacting.OWN_PREFIX

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from waystation.broker.access.types import add_run
 from waystation.errors import WaystationError
 from waystation.message import Run
 from waystation.observe.connections import ChannelInfo
 from waystation.protocols.amqp.frames import ack_frame, nack_frame
-from waystation.queues.ledger.runs import add_run
 
 if TYPE_CHECKING:
     from waystation.message import Message
@@ -63,7 +63,7 @@ class Turn:
         self.done = True
         self.failed = error is not None
         session = self.channel.session
-        session.publish_times.add(session.broker.world.clock.monotonic() - self.began, self.count)
+        session.publish_times.add(session.node.world.clock.monotonic() - self.began, self.count)
         self.channel.kept(self, error)
 
 
@@ -182,7 +182,7 @@ class Channel:
     # -- confirms -----------------------------------------------------------------------------------------------------
 
     def begin_turn(self, last: int, size: int) -> Turn:
-        turn = Turn(self, last, size, self.fresh, self.session.broker.world.clock.monotonic())
+        turn = Turn(self, last, size, self.fresh, self.session.node.world.clock.monotonic())
         self.turns.append(turn)
         return turn
 
@@ -231,7 +231,7 @@ class Channel:
         self.retired.clear()
         self.getters.clear()
         if self.inbox is not None:
-            self.session.broker.inboxes.close(self.inbox)
+            self.session.access.inboxes.close(self.inbox)
             self.inbox = None
         if self.tx is not None:
             self.session.room.give(self.tx.size)

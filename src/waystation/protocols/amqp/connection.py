@@ -64,7 +64,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._door.add(self)
         self._transport.set_write_buffer_limits(FREE_BYTES)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
-        self.session = AmqpSession(self._door.broker, self, name, self._door.tx_ids, self._door.room)
+        self.session = AmqpSession(self._door.node, self, name, self._door.tx_ids, self._door.room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

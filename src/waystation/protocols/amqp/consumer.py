@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import QueueFeed, SharedFeed, TailFeed, Verdict, count_of
 from waystation.observe.connections import ConsumerInfo
 from waystation.protocols.amqp.frames import Envelope
 from waystation.protocols.budget import FREE_BYTES
-from waystation.queues.feed import Verdict
-from waystation.queues.shard.commands import count_of
-from waystation.queues.shard.queue_feed import QueueFeed
-from waystation.share.feed import SharedFeed
-from waystation.subscriptions.tailing import TailFeed
 from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
+    from waystation.broker.access.types import Feed
     from waystation.errors import WaystationError
     from waystation.message import Delivered, Run
     from waystation.protocols.amqp.channel import Channel
-    from waystation.queues.feed import Feed
 
 FIRST_PORTION = 16
 LARGEST_PORTION = 1_024
@@ -104,7 +100,7 @@ class AmqpConsumer:
         else:
             if self.feed is not None and not self.stream:
                 meter.acked += count
-            session.broker.durability.soon()  # what was sent is acknowledged with that
+            session.access.durable_soon()  # what was sent is acknowledged with that
         self._portion = portion(count, size)
         session.hungry[self] = None
         session.to_flush()
@@ -168,7 +164,7 @@ class AmqpConsumer:
             session = self.channel.session
             session.meter.settled(verdict.value, count - count_of(settled.unknown))
             if settled.receipt is not None:
-                session.broker.durability.soon()
+                session.access.durable_soon()
         self.freed(count)
 
     def freed(self, count: int) -> None:

@@ -9,9 +9,8 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
-from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consumer import AmqpConsumer
-from waystation.queues.names import INTERNAL_PREFIX
+from waystation.vhosts.consumer_terms import ConsumerTerms
 from waystation.vhosts.streams import STREAM
 from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
@@ -52,6 +51,19 @@ def consume(session: AmqpSession, channel: Channel, method: commands.Basic.Consu
     return _consuming(session, consumer)
 
 
+def _terms(session: AmqpSession, consumer: AmqpConsumer) -> ConsumerTerms:
+    return ConsumerTerms(
+        consumer=f"{session.name}/{consumer.channel.number}/{consumer.tag}",
+        owner=session.name,
+        deliver=consumer.deliver,
+        on_end=consumer.ended,
+        arguments=consumer.arguments,
+        prefetch=consumer.limit,
+        no_ack=consumer.no_ack,
+        exclusive=consumer.exclusive,
+    )
+
+
 def _consuming(session: AmqpSession, consumer: AmqpConsumer) -> Frame:
     consumer.channel.consumers[consumer.tag] = consumer
     session.hungry[consumer] = None
@@ -59,23 +71,18 @@ def _consuming(session: AmqpSession, consumer: AmqpConsumer) -> Frame:
 
 
 def _open(session: AmqpSession, consumer: AmqpConsumer) -> None:
-    arguments = consumer.arguments
-    priority = arguments.get("x-priority", 0)
-    if not isinstance(priority, int):
-        raise AmqpError(PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is no number")
-    consumer.priority = priority
-    timeout = arguments.get("x-consumer-timeout")
-    full = session.names.full(consumer.queue)
+    terms = _terms(session, consumer)
+    consumer.priority = priority = terms.priority
     try:
-        feed = session.broker.queues.open_feed(
-            full,
-            f"{session.name}/{consumer.channel.number}/{consumer.tag}",
-            consumer.deliver,
-            on_end=consumer.ended,
-            hold_ms=timeout if isinstance(timeout, int) and timeout > 0 else MAX_HORIZON_MS,
-            auto_ack=consumer.no_ack,
-            exclusive=consumer.exclusive,
-            owner=session.name,
+        feed = session.access.consume(
+            session.names.full(consumer.queue),
+            terms.consumer,
+            terms.deliver,
+            on_end=terms.on_end,
+            hold_ms=terms.hold_ms,
+            auto_ack=terms.no_ack,
+            exclusive=terms.exclusive,
+            owner=terms.owner,
             priority=priority,
         )
     except WaystationError as error:
@@ -92,16 +99,7 @@ def _open(session: AmqpSession, consumer: AmqpConsumer) -> None:
 async def _consume_source(session: AmqpSession, consumer: AmqpConsumer, source: Source) -> Frame:
     consumer.stream = source.kind == STREAM
     consumer.counts = not consumer.stream
-    feed = await source.open(
-        f"{session.name}/{consumer.channel.number}/{consumer.tag}",
-        consumer.deliver,
-        consumer.ended,
-        arguments=consumer.arguments,
-        prefetch=consumer.limit,
-        no_ack=consumer.no_ack,
-        exclusive=consumer.exclusive,
-        owner=session.name,
-    )
+    feed = await source.open(_terms(session, consumer))
     if consumer.channel.closed or session.closed:
         feed.close()
         raise AmqpError(NOT_FOUND, "the channel was closed meanwhile")
@@ -114,7 +112,7 @@ def _consume_replies(session: AmqpSession, channel: Channel, consumer: AmqpConsu
         raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.inbox is not None:
         raise AmqpError(PRECONDITION_FAILED, "reply consumer already set")
-    channel.inbox = session.broker.inboxes.open(consumer.reply)
+    channel.inbox = session.access.inboxes.open(consumer.reply)
 
 
 def no_queue(session: AmqpSession, queue: str) -> AmqpError:
@@ -122,11 +120,11 @@ def no_queue(session: AmqpSession, queue: str) -> AmqpError:
 
 
 def of_queue(session: AmqpSession, queue: str, error: WaystationError) -> AmqpError:
-    """What the heart says of a queue, in the words that clients know."""
+    """What the broker says of a queue, in the words that clients know."""
     where = f"queue '{queue}' in vhost '{session.names.vhost}'"
     if isinstance(error, NotFound):
         return no_queue(session, queue)
-    if isinstance(error, NotAllowed) and not queue.startswith(INTERNAL_PREFIX):
+    if isinstance(error, NotAllowed) and _is_locked(session, queue):
         return AmqpError(
             RESOURCE_LOCKED,
             f"cannot obtain exclusive access to locked {where}. It could be originally declared on another connection"
@@ -137,12 +135,20 @@ def of_queue(session: AmqpSession, queue: str, error: WaystationError) -> AmqpEr
     return session.translated(error)
 
 
+def _is_locked(session: AmqpSession, queue: str) -> bool:
+    """Whether it is exclusive to another connection; else it is the client who may not."""
+    try:
+        return session.access.look_up_queue(session.names.full(queue), session.name).locked
+    except WaystationError:
+        return False
+
+
 def cancel(session: AmqpSession, channel: Channel, method: commands.Basic.Cancel) -> Frame:
     tag = method.consumer_tag or ""
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         if consumer.queue == REPLY_TO and channel.inbox is not None:
-            session.broker.inboxes.close(channel.inbox)
+            session.access.inboxes.close(channel.inbox)
             channel.inbox = None
         consumer.retire()
     return commands.Basic.CancelOk(tag)

@@ -18,9 +18,9 @@ from waystation.vhosts.queues import VhostQueues
 from waystation.vhosts.vhost import Vhost, plain
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.routing.namespace_names import Names
+    from waystation.broker.access import Access
     from waystation.vhosts.sources import Sources
+    from waystation.world import World
 
 
 class Channel(Protocol):
@@ -41,8 +41,8 @@ class Declaring:
 
     __slots__ = ("_vhost",)
 
-    def __init__(self, broker: Broker, names: Names, owner: str, sources: Sources) -> None:
-        self._vhost = Vhost(broker, names, owner, sources)
+    def __init__(self, access: Access, world: World, owner: str, sources: Sources) -> None:
+        self._vhost = Vhost(access, world, owner, sources)
 
     @property
     def _queues(self) -> VhostQueues:
@@ -55,7 +55,7 @@ class Declaring:
 
     async def queue_declare(self, channel: Channel, method: commands.Queue.Declare) -> DeclareOk:
         if method.passive:
-            state = self._queues.look(method.queue)
+            state = await self._queues.look(method.queue)
         else:
             state = await self._queues.declare(
                 method.queue,

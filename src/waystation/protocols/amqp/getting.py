@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
+from waystation.broker.access.types import SharedFeed, Verdict, count_of
 from waystation.errors import WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consuming import no_queue, of_queue
 from waystation.protocols.amqp.frames import add_content, get_ok_head
-from waystation.queues.feed import Verdict
-from waystation.queues.shard.commands import count_of
-from waystation.share.feed import SharedFeed
 from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
+    from waystation.broker.access.types import Getter as QueueGetter
     from waystation.message import Delivered, Run
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.session import AmqpSession
-    from waystation.queues.shard.queue_feed import Getter as QueueGetter
     from waystation.vhosts.sources import Source
 
 MANY_GETTERS = 64
@@ -49,7 +47,7 @@ class Getter:
         session = self.channel.session
         session.meter.settled(verdict.value, count_of(runs) - count_of(settled.unknown))
         if settled.receipt is not None:
-            session.broker.durability.soon()
+            session.access.durable_soon()
 
     def freed(self, count: int) -> None:
         """What was got counts against no prefetch."""
@@ -145,9 +143,7 @@ def _getter(session: AmqpSession, channel: Channel, queue: str, no_ack: bool) ->
     if len(known) >= MANY_GETTERS and not len(known) & (len(known) - 1):  # now and then: queues may have gone
         channel.getters = {key: getter for key, getter in known.items() if not getter.feed.closed}
     try:
-        feed = session.broker.queues.getter(
-            session.names.full(queue), session.name, MAX_HORIZON_MS, no_ack, silent=True
-        )
+        feed = session.access.getter(session.names.full(queue), session.name, MAX_HORIZON_MS, no_ack, silent=True)
     except WaystationError as error:
         raise of_queue(session, queue, error) from error
     return Getter(channel, feed)

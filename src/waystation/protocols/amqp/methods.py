@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands
 from pamqp.base import Frame
 
+from waystation.broker.access.types import INBOX_PREFIX
 from waystation.protocols.amqp import consuming, getting, settling, transactions
 from waystation.protocols.amqp.consuming import REPLY_TO
-from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
 from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _flow(session: AmqpSession, channel: Channel, method: commands.Channel.Flow)
 def _queue_declare(session: AmqpSession, channel: Channel, method: commands.Queue.Declare) -> Awaitable[Frame] | Frame:
     if method.queue == REPLY_TO or (method.passive and method.queue.startswith(INBOX_PREFIX)):
         # Whoever is to reply asks whether somebody still waits for it.
-        if method.queue != REPLY_TO and method.queue not in session.broker.inboxes:
+        if method.queue != REPLY_TO and not session.access.inboxes.is_open(method.queue):
             raise AmqpError(NOT_FOUND, f"no queue '{method.queue}' in vhost '{session.names.vhost}'")
         return commands.Queue.DeclareOk(method.queue, 0, 1)
     return session.declaring.queue_declare(channel, method)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.broker.access.types import INBOX_PREFIX, alike
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.message import size_of
 from waystation.protocols.amqp.channel import Batch
 from waystation.protocols.amqp.consuming import REPLY_TO
 from waystation.protocols.amqp.frames import add_content, nack_frame, return_head
-from waystation.queues.putting import alike
-from waystation.subscriptions.inboxes import PREFIX as INBOX_PREFIX
 from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -31,11 +30,11 @@ from waystation.wire.amqp.errors import (
 from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
+    from waystation.broker.access.types import Receipt
     from waystation.message import Message
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.events import PublishEvent, Target
     from waystation.protocols.amqp.session import AmqpSession
-    from waystation.topics.partition import Receipt
 
 NO_ROUTE = 312
 NACKED = "NACK"
@@ -67,7 +66,7 @@ def publish(session: AmqpSession, channel: Channel, event: PublishEvent) -> None
         channel.tx.publish(message, target, queues, topics, size)
         return
     if target.inbox:
-        if session.broker.inboxes.reply(target.key, message):
+        if session.access.inboxes.reply(target.key, message):
             return
     elif queues or topics:
         for name in queues:
@@ -111,6 +110,7 @@ def resolve(session: AmqpSession, target: Target) -> None:
     except NotFound as error:
         raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{session.names.vhost}'") from error
     except NotAllowed as error:
+        session.access.admit_exchange(session.names.full(target.exchange))  # raises, if it is the client who may not
         raise AmqpError(
             ACCESS_REFUSED,
             f"cannot publish to internal exchange '{target.exchange}' in vhost '{session.names.vhost}'",

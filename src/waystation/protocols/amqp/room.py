@@ -14,6 +14,8 @@ from collections.abc import Callable
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 SETTING = "waystation.amqp.uncommitted.max.bytes"
+LARGEST_SETTING = "waystation.queue.message.max.bytes"
+"""The room has space for one message of any size that is allowed."""
 PART = 4
 """A connection may take a quarter of the room: one that is greedy leaves some to the others."""
 
@@ -21,21 +23,21 @@ PART = 4
 class Room:
     """One per door. `limit` says how many bytes all connections may take, `largest` how large one message may be."""
 
-    __slots__ = ("_largest", "_limit", "used")
+    __slots__ = ("_limit", "largest", "used")
 
     def __init__(self, limit: Callable[[], int], largest: Callable[[], int]) -> None:
         self._limit = limit
-        self._largest = largest
+        self.largest = largest
         self.used = 0
 
     @property
     def whole(self) -> int:
-        return max(self._limit(), self._largest())
+        return max(self._limit(), self.largest())
 
     @property
     def part(self) -> int:
         """What one connection may take: at least a message of any size that is allowed."""
-        return max(self._limit() // PART, self._largest())
+        return max(self._limit() // PART, self.largest())
 
 
 class Share:

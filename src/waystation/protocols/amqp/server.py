@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.protocols.amqp.connection import AmqpConnection
     from waystation.protocols.amqp.room import Room
     from waystation.protocols.budget import Budgets
@@ -27,10 +28,10 @@ FAREWELL_TURNS = 50
 class AmqpDoor:
     """Opens when started; `stop` closes it and every connection."""
 
-    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int) -> None:
-        self.broker = broker
+    def __init__(self, node: Node, budgets: Budgets, host: str, port: int) -> None:
+        self.node = node
         self.budgets = budgets
-        self.now_s = broker.world.clock.monotonic
+        self.now_s = node.world.clock.monotonic
         self.tx_ids: list[str] = []  # transactional ids that no channel uses now
         self._host = host
         self._port = port
@@ -44,7 +45,7 @@ class AmqpDoor:
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
-        gate = self.broker.admission.gate("amqp")
+        gate = self.node.admission.gate("amqp")
         self._listener = Listener(self._host, self._port, gate.enter, self._connect)
         self._port = await self._listener.start()
         return self._host, self._port
@@ -80,10 +81,10 @@ class AmqpDoor:
     def room(self) -> Room:
         """Memory for what clients have sent and what cannot be stored yet."""
         if self._room is None:
-            from waystation.protocols.amqp.room import SETTING, Room
+            from waystation.protocols.amqp.room import LARGEST_SETTING, SETTING, Room
 
-            broker = self.broker
-            self._room = Room(lambda: broker.settings.integer(SETTING), broker.max_queue_message_bytes)
+            integer = self.node.settings.integer
+            self._room = Room(partial(integer, SETTING), partial(integer, LARGEST_SETTING))
         return self._room
 
     def _connect(self, leave: Leave) -> AmqpConnection:
@@ -91,10 +92,15 @@ class AmqpDoor:
 
         if self._timer is None:
             self._timer = PatientTimer(TICK_S, self._tick)
-            self._unsubscribe = self.broker.resource_alarms.subscribe(self._alarm)
+            self._unsubscribe = self._subscribe()
         connection = AmqpConnection(self)
         self._leaves[connection] = leave
         return connection
+
+    def _subscribe(self) -> Callable[[], None]:
+        from waystation.broker.access.types import ANONYMOUS, DEFAULT
+
+        return self.node.access(ANONYMOUS, DEFAULT, self.node.meters.amqp).subscribe_alarms(self._alarm)
 
     def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None

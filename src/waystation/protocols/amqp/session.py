@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.errors import NotAllowed, WaystationError
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
+from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo, doing_at
 from waystation.protocols.amqp import handshake, publishing, settling
 from waystation.protocols.amqp.channel import Channel
@@ -40,8 +41,6 @@ from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.protocols.amqp.methods import HANDLERS
 from waystation.protocols.amqp.room import Room, Share
 from waystation.protocols.budget import FREE_BYTES
-from waystation.routing.namespace_names import DEFAULT, Names
-from waystation.security.principals import ANONYMOUS, Principal
 from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
 from waystation.wire.amqp.errors import (
@@ -55,7 +54,9 @@ from waystation.wire.amqp.errors import (
 )
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.node import Node
+    from waystation.broker.access.types import Names
     from waystation.message import Message
     from waystation.protocols.amqp.consumer import AmqpConsumer
 
@@ -115,26 +116,28 @@ class AmqpSession:
 
     __slots__ = (
         "_blocked", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck", "_task", "_writing",
-        "access", "broker", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter",
-        "name", "names", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms",
+        "access", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name",
+        "names", "node", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms",
         "sources", "tx_ids", "user",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
-        self.broker = broker
-        self.routing = broker.routing
-        self.meter = broker.meters.amqp
-        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter, waits=True)
+    access: Access
+    names: Names
+    sources: Sources
+    declaring: Declaring
+    routes: Routes
+
+    def __init__(self, node: Node, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
+        self.node = node
+        self.meter = node.meters.amqp
         self.publish_times = self.meter.call(PUBLISH)
         self.outside = outside
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
         self.room = Share(room)
-        self.engine = Engine(broker.max_queue_message_bytes)
-        self.names = Names(DEFAULT)
-        self.sources = Sources(broker, self.names)
-        self.declaring: Declaring = Declaring(broker, self.names, name, self.sources)
-        self.routes = Routes(broker, self.names, self.sources)
+        self.engine = Engine(room.largest)
+        self._enter(node.access(ANONYMOUS, DEFAULT, self.meter, waits=True))
+        self.routing = self.access.route_table
         self.out: list[bytes] = []
         self.out_bytes = 0  # of the messages in it
         self.hungry: dict[AmqpConsumer, None] = {}  # may have room for more
@@ -143,7 +146,7 @@ class AmqpSession:
         self.user = ""
         self.heartbeat_s = 0
         self.closed = False
-        self.since_ms = broker.world.clock.now_ms()
+        self.since_ms = node.world.clock.now_ms()
         self._events: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
         self._writing = False  # the task writes what was published
@@ -153,6 +156,14 @@ class AmqpSession:
         self._blocked = False
         self._stuck = False  # the next event gets a message, and there is no room for one
         self._long_gets = False  # the last one that was got was long: the next one waits for its turn
+
+    def _enter(self, access: Access) -> None:
+        """From now on it is in the namespace of `access`."""
+        self.access = access
+        self.names = access.names
+        self.sources = Sources(access, self.node.world)
+        self.declaring = Declaring(access, self.node.world, self.name, self.sources)
+        self.routes = Routes(access, self.sources)
 
     # -- bytes in, frames out -----------------------------------------------------------------------------------------
 
@@ -181,8 +192,8 @@ class AmqpSession:
 
     def work(self) -> None:
         """Works off events, as far as none of them has to wait."""
-        if self.broker.tracing is not None:
-            self.broker.tracing.arrived("amqp")
+        if self.node.tracing is not None:
+            self.node.tracing.arrived("amqp")
         try:
             self._work_off()
         except Exception:
@@ -376,7 +387,7 @@ class AmqpSession:
             elif isinstance(event, Opened):
                 self._open_channel(event.channel)
             elif isinstance(event, Greeted):
-                self.answer(0, handshake.start(self.broker.cluster_id))
+                self.answer(0, handshake.start(self.node.cluster_id))
             elif isinstance(event, WrongHeader):
                 self.send(PROTOCOL_HEADER)
                 self.closed = True
@@ -415,7 +426,7 @@ class AmqpSession:
         handler = HANDLERS.get(method.name)
         if handler is None:
             raise AmqpError(NOT_IMPLEMENTED, f"{method.name} is not for clients to send")
-        began = self.broker.world.clock.monotonic()
+        began = self.node.world.clock.monotonic()
         try:
             answer = handler(self, channel, method)
         except AmqpError as error:
@@ -432,7 +443,7 @@ class AmqpSession:
             self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer, began))
 
     def _took(self, method: Frame, began: float) -> None:
-        self.meter.call(method.name.lower()).add(self.broker.world.clock.monotonic() - began)
+        self.meter.call(method.name.lower()).add(self.node.world.clock.monotonic() - began)
 
     async def _wait(self, channel: Channel, method: Frame, work: Awaitable[Frame | None], began: float) -> None:
         """Something that takes a while; events behind it wait."""
@@ -493,19 +504,16 @@ class AmqpSession:
 
     def _open(self, method: commands.Connection.Open) -> None:
         vhost = method.virtual_host
-        if vhost not in self.broker.namespaces:
-            raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found")
+        access = self.node.access(Principal(self.user), vhost, self.meter, waits=True)
         try:
-            self.broker.namespaces.check_connections(vhost, self.broker.connections.count(vhost))
+            access.namespaces.connect(vhost)
+        except NotFound as error:
+            raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found") from error
         except NotAllowed as error:
             raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused: {error}") from error
-        self.names = Names(vhost)
-        self.sources = Sources(self.broker, self.names)
-        self.declaring = Declaring(self.broker, self.names, self.name, self.sources)
-        self.routes = Routes(self.broker, self.names, self.sources)
-        self.access = self.broker.access(Principal(self.user), vhost, self.meter, waits=True)
-        self._pressed = self.access.alarm
-        self.broker.connections.add(self)
+        self._enter(access)
+        self._pressed = access.alarm
+        self.node.connections.add(self)
         self.answer(0, commands.Connection.OpenOk())
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -558,8 +566,8 @@ class AmqpSession:
             channel.gone(politely=politely)
         self.channels.clear()
         self.room.end()
-        self.broker.connections.discard(self)
-        self.broker.queues.release_owner(self.name)
+        self.node.connections.discard(self)
+        self.access.release_owner(self.name)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -573,7 +581,7 @@ class AmqpSession:
 
     def token(self) -> str:
         """Part of a name that nobody has."""
-        return self.broker.world.random.uuid().hex
+        return self.node.world.random.uuid().hex
 
     def texts(self) -> Iterable[str]:
         said = (value for value in self.client.values() if isinstance(value, str))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
+from waystation.broker.access.types import Verdict, add_run
 from waystation.message import Run
-from waystation.queues.feed import Verdict
-from waystation.queues.ledger.runs import add_run
 from waystation.wire.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:

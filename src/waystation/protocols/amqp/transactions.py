@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 from pamqp.base import Frame
 
+from waystation.broker.access.types import OWN_TRANSACTIONS, QueueFeed, Tx, Verdict, alike
 from waystation.errors import Full, NotFound
 from waystation.protocols.amqp.settling import grouped
-from waystation.queues.feed import Verdict
-from waystation.queues.putting import alike
-from waystation.queues.shard.queue_feed import QueueFeed
-from waystation.transactions.transacting import OWN_PREFIX, Tx
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.events import Target
     from waystation.protocols.amqp.session import AmqpSession
 
-TX_PREFIX = f"{OWN_PREFIX}amqp-"
+TX_PREFIX = f"{OWN_TRANSACTIONS}amqp-"
 
 
 class Transaction:
@@ -122,7 +119,7 @@ async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) 
         for holder, runs in grouped(taken).items():
             holder.settle(verdict, runs, 0 if verdict is Verdict.REJECT else None)
     for target, message in work.replies:
-        if not session.broker.inboxes.reply(target.key, message) and target.mandatory:
+        if not session.access.inboxes.reply(target.key, message) and target.mandatory:
             work.returned.append(message)
     for message in work.returned:
         session.give_back(channel, message)

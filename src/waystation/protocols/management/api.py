@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.errors import NotFound, WaystationError
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
@@ -27,11 +28,10 @@ from waystation.protocols.management import (
 from waystation.protocols.management.calls import Refused, error_reply, parts_of
 from waystation.protocols.management.rates import Rates
 from waystation.protocols.management.totals import Totals
-from waystation.routing.namespace_names import DEFAULT
-from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.node import Node
 
 ROUTES: tuple[AnyRoute, ...] = (
     *overview.ROUTES,
@@ -50,13 +50,17 @@ ROUTES: tuple[AnyRoute, ...] = (
 class Management:
     """One per HTTP listener, mounted at `/api/`. Handlers are given it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.meter = broker.meters.http
-        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
-        self.rates = Rates(broker.world.clock.monotonic)
-        self.totals = Totals(broker)
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.meter = node.meters.http
+        self.access = self.within(DEFAULT)
+        self.rates = Rates(node.world.clock.monotonic)
+        self.totals = Totals(self.access, node.world.clock)
         self._router = Router(ROUTES)
+
+    def within(self, vhost: str) -> Access:
+        """For a call that is about this virtual host."""
+        return self.node.access(ANONYMOUS, vhost, self.meter)
 
     def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
         """The route and the names in its path; raises Refused or MethodNotAllowed."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from waystation.errors import NotFound
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.management import declaring
@@ -15,12 +14,12 @@ from waystation.protocols.management.calls import (
     ApiCall,
     body_of,
     exchange_name,
-    names_of,
-    names_to_change,
     not_found,
     route,
     table,
     text,
+    vhost_of,
+    vhost_to_change,
 )
 from waystation.protocols.management.exchanges import found_exchange, full_name
 from waystation.protocols.management.paging import reply_list
@@ -33,10 +32,10 @@ from waystation.protocols.management.shapes import (
     show_binding,
     show_default_binding,
 )
-from waystation.routing.binding import Binding
-from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import Binding
     from waystation.protocols.management.api import Management
 
 
@@ -61,102 +60,101 @@ def binding_of(call: ApiCall) -> tuple[str, dict[str, Any]]:
     return text(said.get("routing_key", ""), "routing_key"), table(said.get("arguments"), "arguments")
 
 
-async def bind_ends(api: Management, names: Names, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
+async def bind_ends(api: Management, access: Access, ends: Ends, key: str, arguments: dict[str, Any]) -> None:
     if ends.to_exchange:
-        await declaring.exchanges(api, names).bind(ends.source, ends.destination, key, arguments)
+        await declaring.exchanges(api, access).bind(ends.source, ends.destination, key, arguments)
     else:
-        await declaring.queues(api, names).bind(ends.destination, ends.source, key, arguments)
+        await declaring.queues(api, access).bind(ends.destination, ends.source, key, arguments)
 
 
-def _of_source(api: Management, names: Names, full: str) -> Iterator[Shown]:
+def _of_source(access: Access, full: str) -> Iterator[Shown]:
     """The bindings of an exchange."""
     if not full:
-        yield from (show_default_binding(names, queue) for queue in queue_names(api.broker, names))
+        yield from (show_default_binding(access.names, queue) for queue in queue_names(access))
         return
-    try:
-        bindings = list(api.broker.routing.exchange(full).bindings.values())
-    except NotFound:  # it was deleted meanwhile
-        return
-    yield from (show_binding(names, binding) for binding in bindings)
+    yield from (show_binding(access.names, binding) for binding in access.exchanges.bindings_of(full))
 
 
 async def _bindings(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
     found = (
         shown
-        for names in map(Names, vhosts)
-        for full in exchange_names(api.broker, names)
-        for shown in _of_source(api, names, full)
+        for access in map(api.within, vhosts)
+        for full in exchange_names(access)
+        for shown in _of_source(access, full)
     )
     return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
 
 
 async def list_bindings(api: Management, call: ApiCall) -> Reply:
-    return await _bindings(api, call, api.broker.namespaces.names())
+    return await _bindings(api, call, api.access.namespaces.names())
 
 
 async def list_bindings_of_vhost(api: Management, call: ApiCall) -> Reply:
-    return await _bindings(api, call, [names_of(api, call).vhost])
+    return await _bindings(api, call, [vhost_of(api, call).namespace])
 
 
 async def list_from_exchange(api: Management, call: ApiCall) -> Reply:
-    names, name = found_exchange(api, call)
-    found = _of_source(api, names, full_name(names, name))
+    access, name = found_exchange(api, call)
+    found = _of_source(access, full_name(access.names, name))
     return await reply_list(call.query, found, lambda shown: str(shown["destination"]), lambda shown: shown)
 
 
 async def list_to_exchange(api: Management, call: ApiCall) -> Reply:
-    names, name = found_exchange(api, call)
-    found = [show_binding(names, one) for one in api.broker.routing.bindings_to(f"exchange:{full_name(names, name)}")]
+    access, name = found_exchange(api, call)
+    bindings = access.exchanges.bindings_to(f"exchange:{full_name(access.names, name)}")
+    found = [show_binding(access.names, one) for one in bindings]
     return await reply_list(call.query, found, lambda shown: str(shown["source"]), lambda shown: shown)
 
 
-def _between(api: Management, names: Names, ends: Ends) -> list[Binding]:
+def _between(access: Access, ends: Ends) -> list[Binding]:
     """The bindings of one exchange to one queue, stream or exchange."""
-    holds = api.broker.namespaces.holds
-    if not holds(names, ends.source) or not holds(names, ends.destination):
+    names = access.names
+    if not access.holds(ends.source) or not access.holds(ends.destination):
         return []
     source = names.full(ends.source)
     targets = [f"exchange:{names.full(ends.destination)}"]
     if not ends.to_exchange:
         targets = [f"queue:{names.full(ends.destination)}", f"topic:{names.topic(ends.destination)}"]
-    bindings_to = api.broker.routing.bindings_to
+    bindings_to = access.exchanges.bindings_to
     return [binding for target in targets for binding in bindings_to(target) if binding.exchange == source]
 
 
 async def list_between(api: Management, call: ApiCall) -> list[Shown]:
-    names, ends = names_of(api, call), ends_of(call)
+    access, ends = vhost_of(api, call), ends_of(call)
+    names = access.names
     queue = names.full(ends.destination)
-    if not ends.source and not ends.to_exchange and queue in api.broker.queues:
-        return [show_default_binding(names, queue)] if api.broker.namespaces.holds(names, ends.destination) else []
-    return [show_binding(names, binding) for binding in _between(api, names, ends)]
+    if not ends.source and not ends.to_exchange and access.queue_exists(queue):
+        return [show_default_binding(names, queue)] if access.holds(ends.destination) else []
+    return [show_binding(names, binding) for binding in _between(access, ends)]
 
 
 async def bind(api: Management, call: ApiCall) -> Reply:
-    names, ends = names_to_change(api, call), ends_of(call)
+    access, ends = vhost_to_change(api, call), ends_of(call)
     key, arguments = binding_of(call)
-    await bind_ends(api, names, ends, key, arguments)
-    made = [one for one in _between(api, names, ends) if one.key == key and one.arguments == arguments]
+    await bind_ends(api, access, ends, key, arguments)
+    made = [one for one in _between(access, ends) if one.key == key and one.arguments == arguments]
     where = quote(properties_key(made[0]), safe="") if made else ""
-    path = f"/api/bindings/{quote(names.vhost, safe='')}/e/{quote(ends.source, safe='')}"
+    path = f"/api/bindings/{quote(access.namespace, safe='')}/e/{quote(ends.source, safe='')}"
     location = f"{path}/{call.path['kind']}/{quote(ends.destination, safe='')}/{where}"
     return Reply(201, headers={"location": location})
 
 
-def _one(api: Management, names: Names, call: ApiCall) -> Binding:
-    for binding in _between(api, names, ends_of(call)):
+def _one(access: Access, call: ApiCall) -> Binding:
+    for binding in _between(access, ends_of(call)):
         if is_properties_key(binding, call.path["properties"]):
             return binding
     raise not_found()
 
 
 async def describe_binding(api: Management, call: ApiCall) -> Shown:
-    names = names_of(api, call)
-    return show_binding(names, _one(api, names, call))
+    access = vhost_of(api, call)
+    return show_binding(access.names, _one(access, call))
 
 
 async def unbind(api: Management, call: ApiCall) -> None:
-    binding = _one(api, names_of(api, call), call)
-    await api.broker.routing.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
+    access = vhost_of(api, call)
+    binding = _one(access, call)
+    await access.unbind(binding.exchange, binding.target, binding.key, binding.arguments)
 
 
 _BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"

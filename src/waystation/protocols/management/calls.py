@@ -18,10 +18,10 @@ from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Method, No
 from waystation.protocols.http.problems import MethodNotAllowed, status_of
 from waystation.protocols.http.replies import Reply, json_reply
 from waystation.protocols.http.token import has_password
-from waystation.routing.namespace_names import Names
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
 PREFIX = "/api"
@@ -89,7 +89,7 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
 
     @wraps(handler)
     async def guarded(api: Management, call: ApiCall) -> Outcome:
-        check_user(call.request.headers, api.broker.settings.text("waystation.http.token"))
+        check_user(call.request.headers, api.node.settings.text("waystation.http.token"))
         try:
             answer = await handler(api, call)
         except AmqpError as error:
@@ -132,19 +132,19 @@ def check_user(headers: dict[str, str], token: str = "") -> None:
 # -- what a call says --------------------------------------------------------------------------------------------------
 
 
-def names_of(api: Management, call: ApiCall) -> Names:
-    """The virtual host in the path, which has to be there."""
+def vhost_of(api: Management, call: ApiCall) -> Access:
+    """To the virtual host in the path, which has to be there."""
     vhost = call.path["vhost"]
-    if vhost not in api.broker.namespaces:
+    if not api.access.namespaces.exists(vhost):
         raise not_found()
-    return Names(vhost)
+    return api.within(vhost)
 
 
-def names_to_change(api: Management, call: ApiCall) -> Names:
+def vhost_to_change(api: Management, call: ApiCall) -> Access:
     vhost = call.path["vhost"]
-    if vhost not in api.broker.namespaces:
+    if not api.access.namespaces.exists(vhost):
         raise Refused(404, "not_found", "vhost_not_found")
-    return Names(vhost)
+    return api.within(vhost)
 
 
 def body_of(call: ApiCall, *required: str) -> dict[str, Any]:

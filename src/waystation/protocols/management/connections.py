@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from waystation.broker.access.types import Names
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
-from waystation.protocols.management.calls import ApiCall, names_of, not_found, route
+from waystation.protocols.management.calls import ApiCall, not_found, route, vhost_of
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, node_name, plain
-from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
@@ -46,8 +46,8 @@ async def connections(api: Management, vhost: str | None = None) -> list[Connect
 
 
 async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
-    for count, connection in enumerate(api.broker.connections, 1):
-        gone = api.broker.connections.get(connection.name) is not connection
+    for count, connection in enumerate(api.node.connections, 1):
+        gone = api.node.connections.get(connection.name) is not connection
         if connection.door == PROTOCOL_NAME and not gone:
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
@@ -55,7 +55,7 @@ async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
 
 
 def _found(api: Management, name: str) -> Connected | None:
-    connection = api.broker.connections.get(name)
+    connection = api.node.connections.get(name)
     return connection if connection is not None and connection.door == PROTOCOL_NAME else None
 
 
@@ -80,7 +80,7 @@ def show_connection(api: Management, info: ConnectionInfo) -> Shown:
         "frame_max": info.frame_max,
         "host": info.host[0],
         "name": info.name,
-        "node": node_name(api.broker),
+        "node": node_name(api.node),
         "peer_host": info.peer[0],
         "peer_port": info.peer[1],
         "port": info.host[1],
@@ -115,7 +115,7 @@ def show_channel(api: Management, channel: Chan) -> Shown:
         "messages_unacknowledged": info.unacked,
         "messages_unconfirmed": info.unconfirmed,
         "name": channel.name,
-        "node": node_name(api.broker),
+        "node": node_name(api.node),
         "number": info.number,
         "prefetch_count": info.prefetch,
         "state": "running",
@@ -137,7 +137,7 @@ def show_consumer(api: Management, consumer: Cons) -> Shown:
         "channel_details": {
             "connection_name": connection.name,
             "name": channel.name,
-            "node": node_name(api.broker),
+            "node": node_name(api.node),
             "number": info.channel,
             "peer_host": connection.peer[0],
             "peer_port": connection.peer[1],
@@ -159,7 +159,7 @@ async def list_connections(api: Management, call: ApiCall) -> Reply:
 
 
 async def list_connections_of_vhost(api: Management, call: ApiCall) -> Reply:
-    infos = await connections(api, names_of(api, call).vhost)
+    infos = await connections(api, vhost_of(api, call).namespace)
     return await reply_list(call.query, infos, lambda info: info.name, lambda info: show_connection(api, info))
 
 
@@ -178,7 +178,7 @@ async def close_connection(api: Management, call: ApiCall) -> None:
     found = _found(api, call.path["connection"])
     if found is None:
         raise not_found()
-    found.end(call.request.headers.get("x-reason") or CLOSED)
+    api.access.end_connection(found.name, call.request.headers.get("x-reason") or CLOSED)
 
 
 async def list_channels_of_connection(api: Management, call: ApiCall) -> Reply:
@@ -190,7 +190,7 @@ async def list_channels(api: Management, call: ApiCall) -> Reply:
 
 
 async def list_channels_of_vhost(api: Management, call: ApiCall) -> Reply:
-    return await _list_channels(api, call, await connections(api, names_of(api, call).vhost))
+    return await _list_channels(api, call, await connections(api, vhost_of(api, call).namespace))
 
 
 async def _list_channels(api: Management, call: ApiCall, infos: list[ConnectionInfo]) -> Reply:
@@ -215,7 +215,7 @@ async def list_consumers(api: Management, call: ApiCall) -> Reply:
 
 
 async def list_consumers_of_vhost(api: Management, call: ApiCall) -> Reply:
-    return await _list_consumers(api, call, await consumers(api, names_of(api, call).vhost))
+    return await _list_consumers(api, call, await consumers(api, vhost_of(api, call).namespace))
 
 
 async def _list_consumers(api: Management, call: ApiCall, found: list[Cons]) -> Reply:

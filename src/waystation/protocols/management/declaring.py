@@ -9,35 +9,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from waystation.protocols.management.calls import flag, table, text
-from waystation.routing.namespace_names import Names
 from waystation.vhosts.exchanges import VhostExchanges
 from waystation.vhosts.queues import VhostQueues
 from waystation.vhosts.sources import Sources
 from waystation.vhosts.vhost import Vhost
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
 OWNER = "management"
 
 
-def _vhost(api: Management, names: Names) -> Vhost:
-    return Vhost(api.broker, names, OWNER, Sources(api.broker, names))
+def sources(api: Management, access: Access) -> Sources:
+    return Sources(access, api.node.world)
 
 
-def queues(api: Management, names: Names) -> VhostQueues:
-    return VhostQueues(_vhost(api, names))
+def queues(api: Management, access: Access) -> VhostQueues:
+    return VhostQueues(Vhost(access, api.node.world, OWNER, sources(api, access)))
 
 
-def exchanges(api: Management, names: Names) -> VhostExchanges:
-    return VhostExchanges(_vhost(api, names))
+def exchanges(api: Management, access: Access) -> VhostExchanges:
+    return VhostExchanges(Vhost(access, api.node.world, OWNER, sources(api, access)))
 
 
-async def declare_queue(api: Management, names: Names, name: str, said: dict[str, Any]) -> bool:
+def has_queue(api: Management, access: Access, name: str) -> bool:
+    """Whether there is something of this name that AMQP clients of the virtual host see as a queue."""
+    return access.queue_exists(access.names.full(name)) or sources(api, access).find(name) is not None
+
+
+async def declare_queue(api: Management, access: Access, name: str, said: dict[str, Any]) -> bool:
     """True if it was made."""
-    full = names.full(name)
-    there = full in api.broker.queues or Sources(api.broker, names).find(name) is not None
-    await queues(api, names).declare(
+    there = has_queue(api, access, name)
+    await queues(api, access).declare(
         name,
         table(said.get("arguments"), "arguments"),
         durable=flag(said.get("durable", False), "durable"),
@@ -46,10 +50,10 @@ async def declare_queue(api: Management, names: Names, name: str, said: dict[str
     return not there
 
 
-async def declare_exchange(api: Management, names: Names, name: str, said: dict[str, Any]) -> bool:
+async def declare_exchange(api: Management, access: Access, name: str, said: dict[str, Any]) -> bool:
     """True if it was made."""
-    there = names.full(name) in api.broker.routing.exchange_names()
-    await exchanges(api, names).declare(
+    there = access.exchanges.find(access.names.full(name)) is not None
+    await exchanges(api, access).declare(
         name,
         text(said.get("type", "direct"), "type"),
         table(said.get("arguments"), "arguments"),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waystation.errors import NotFound
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.protocols.management import declaring
@@ -20,11 +19,11 @@ from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,
     body_of,
-    names_of,
-    names_to_change,
     route,
     table,
     text,
+    vhost_of,
+    vhost_to_change,
 )
 from waystation.protocols.management.policies import read_policy, show_policy
 from waystation.protocols.management.shapes import (
@@ -35,11 +34,10 @@ from waystation.protocols.management.shapes import (
     show_exchange,
     show_queue,
 )
-from waystation.routing.namespace_names import Names
 from waystation.version import RABBITMQ_VERSION, __version__
-from waystation.vhosts.sources import Sources
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
 MAX_EXPORTED = 100_000
@@ -56,7 +54,7 @@ T = TypeVar("T")
 
 
 async def export(api: Management, call: ApiCall) -> Reply:
-    vhosts = api.broker.namespaces.names()
+    vhosts = api.access.namespaces.names()
     head = {
         "rabbit_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -68,14 +66,14 @@ async def export(api: Management, call: ApiCall) -> Reply:
         "topic_permissions": [],
         "parameters": [],
         "global_parameters": [],
-        "policies": [show_policy(policy) for policy in api.broker.policies.listing()],
+        "policies": [show_policy(policy) for policy in api.access.policies.listing()],
     }
     return await _exported(api, head, vhosts, with_vhost=True)
 
 
 async def export_vhost(api: Management, call: ApiCall) -> Reply:
-    vhost = names_of(api, call).vhost
-    policies = [show_policy(policy) for policy in api.broker.policies.listing(vhost)]
+    vhost = vhost_of(api, call).namespace
+    policies = [show_policy(policy) for policy in api.access.policies.listing(vhost)]
     head = {"rabbit_version": RABBITMQ_VERSION, "parameters": [], "policies": policies}
     return await _exported(api, head, [vhost], with_vhost=False)
 
@@ -105,27 +103,23 @@ async def _exported(api: Management, head: dict[str, Any], vhosts: list[str], *,
 
 def _queues(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
     """Exclusive ones go with their connections: they are not defined, they happen."""
-    for names in map(Names, vhosts):
-        for full in queue_names(api.broker, names):
-            shown = show_queue(api, names, full, basic=True)
+    for access in map(api.within, vhosts):
+        for full in queue_names(access):
+            shown = show_queue(api, access, full, basic=True)
             yield None if shown is None or shown["exclusive"] else shown
 
 
 def _exchanges(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
-    for names in map(Names, vhosts):
-        for full in exchange_names(api.broker, names):
-            if full and not names.local(full).startswith("amq."):
-                yield show_exchange(api, names, full)
+    for access in map(api.within, vhosts):
+        for full in exchange_names(access):
+            if full and not access.names.local(full).startswith("amq."):
+                yield show_exchange(access, full)
 
 
 def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
-    for names in map(Names, vhosts):
-        for full in exchange_names(api.broker, names)[1:]:
-            try:
-                bindings = list(api.broker.routing.exchange(full).bindings.values())
-            except NotFound:  # it was deleted meanwhile
-                continue
-            yield from (show_binding(names, binding) for binding in bindings)
+    for access in map(api.within, vhosts):
+        for full in exchange_names(access)[1:]:
+            yield from (show_binding(access.names, binding) for binding in access.exchanges.bindings_of(full))
 
 
 # -- import ------------------------------------------------------------------------------------------------------------
@@ -135,39 +129,43 @@ async def import_all(api: Management, call: ApiCall) -> None:
     said = body_of(call)
     for vhost in _objects(said, "vhosts"):
         name = text(vhost.get("name"), "vhosts.name")
-        if name not in api.broker.namespaces:
-            await api.broker.namespaces.create(name)
+        if not api.access.namespaces.exists(name):
+            await api.access.namespaces.create(name)
     await _import(api, said, None)
 
 
 async def import_vhost(api: Management, call: ApiCall) -> None:
-    await _import(api, body_of(call), names_to_change(api, call).vhost)
+    await _import(api, body_of(call), vhost_to_change(api, call).namespace)
 
 
 async def _import(api: Management, said: dict[str, Any], vhost: str | None) -> None:
     """Everything is looked at before anything is made, as far as one can see it."""
 
-    def names_in(thing: dict[str, Any]) -> Names:
+    accesses: dict[str, Access] = {}
+
+    def access_to(thing: dict[str, Any]) -> Access:
         name = vhost if vhost is not None else text(thing.get("vhost"), "vhost")
-        if name not in api.broker.namespaces:
-            raise bad_request(["no_such_vhost", name])
-        return Names(name)
+        if name not in accesses:
+            if not api.access.namespaces.exists(name):
+                raise bad_request(["no_such_vhost", name])
+            accesses[name] = api.within(name)
+        return accesses[name]
 
     policies = []
     for one in _objects(said, "policies"):
         if "pattern" not in one or "definition" not in one:
             raise bad_request("policies: each has a pattern and a definition")
-        policies.append(read_policy(names_in(one).vhost, text(one.get("name"), "policies.name"), one))
-    queues = [(names_in(one), one) for one in _objects(said, "queues")]
-    exchanges = [(names_in(one), one) for one in _objects(said, "exchanges")]
-    bindings = [(names_in(one), one) for one in _objects(said, "bindings")]
-    await api.broker.policies.set_all(policies)
-    await _each(queues, lambda names, one: _make_queue(api, names, one))
-    await _each(exchanges, lambda names, one: _make_exchange(api, names, one))
-    await _each(bindings, lambda names, one: _make_binding(api, names, one))
+        policies.append(read_policy(access_to(one).namespace, text(one.get("name"), "policies.name"), one))
+    queues = [(access_to(one), one) for one in _objects(said, "queues")]
+    exchanges = [(access_to(one), one) for one in _objects(said, "exchanges")]
+    bindings = [(access_to(one), one) for one in _objects(said, "bindings")]
+    await api.access.policies.set_all(policies)
+    await _each(queues, lambda access, one: _make_queue(api, access, one))
+    await _each(exchanges, lambda access, one: _make_exchange(api, access, one))
+    await _each(bindings, lambda access, one: _make_binding(api, access, one))
 
 
-async def _each(things: list[tuple[Names, dict[str, Any]]], make: Callable[[Names, dict[str, Any]], Any]) -> None:
+async def _each(things: list[tuple[Access, dict[str, Any]]], make: Callable[[Access, dict[str, Any]], Any]) -> None:
     """Many at once share a write to the disk; the first refusal ends it."""
     for some in _slices(things):
         for outcome in await asyncio.gather(*(make(*thing) for thing in some), return_exceptions=True):
@@ -180,29 +178,28 @@ def _slices(things: list[T]) -> Iterator[list[T]]:
         yield things[begin : begin + AT_ONCE]
 
 
-async def _make_queue(api: Management, names: Names, one: dict[str, Any]) -> None:
+async def _make_queue(api: Management, access: Access, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "queues.name")
-    there = names.full(name) in api.broker.queues or Sources(api.broker, names).find(name) is not None
-    if not there or not api.broker.namespaces.holds(names, name):
-        await declaring.declare_queue(api, names, name, one)
+    if not declaring.has_queue(api, access, name) or not access.holds(name):
+        await declaring.declare_queue(api, access, name, one)
 
 
-async def _make_exchange(api: Management, names: Names, one: dict[str, Any]) -> None:
+async def _make_exchange(api: Management, access: Access, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "exchanges.name")
     if not name or name.startswith("amq."):
         return  # they are always there
-    there = show_exchange(api, names, names.full(name)) is not None
-    if not there or not api.broker.namespaces.holds(names, name):
-        await declaring.declare_exchange(api, names, name, one)
+    there = access.exchanges.find(access.names.full(name)) is not None
+    if not there or not access.holds(name):
+        await declaring.declare_exchange(api, access, name, one)
 
 
-async def _make_binding(api: Management, names: Names, one: dict[str, Any]) -> None:
+async def _make_binding(api: Management, access: Access, one: dict[str, Any]) -> None:
     source = text(one.get("source"), "bindings.source")
     if not source:
         return  # every queue is bound to the default exchange
     ends = Ends(source, text(one.get("destination"), "destination"), one.get("destination_type") == "exchange")
     key = text(one.get("routing_key", ""), "routing_key")
-    await bind_ends(api, names, ends, key, table(one.get("arguments"), "arguments"))
+    await bind_ends(api, access, ends, key, table(one.get("arguments"), "arguments"))
 
 
 def _objects(said: dict[str, Any], name: str) -> Iterable[dict[str, Any]]:

@@ -11,41 +11,42 @@ from waystation.protocols.management.calls import (
     ApiCall,
     body_of,
     exchange_name,
-    names_of,
-    names_to_change,
     not_found,
     route,
+    vhost_of,
+    vhost_to_change,
 )
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, exchange_names, show_exchange
-from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import Names
     from waystation.protocols.management.api import Management
 
 
 async def list_exchanges(api: Management, call: ApiCall) -> Reply:
-    return await _listed(api, call, api.broker.namespaces.names())
+    return await _listed(api, call, api.access.namespaces.names())
 
 
 async def list_exchanges_of_vhost(api: Management, call: ApiCall) -> Reply:
-    return await _listed(api, call, [names_of(api, call).vhost])
+    return await _listed(api, call, [vhost_of(api, call).namespace])
 
 
 async def _listed(api: Management, call: ApiCall, vhosts: list[str]) -> Reply:
-    places = ((names, full) for names in map(Names, vhosts) for full in exchange_names(api.broker, names))
+    places = ((access, full) for access in map(api.within, vhosts) for full in exchange_names(access))
     return await reply_list(
-        call.query, places, lambda place: place[0].local(place[1]), lambda place: show_exchange(api, *place)
+        call.query, places, lambda place: place[0].names.local(place[1]), lambda place: show_exchange(*place)
     )
 
 
-def found_exchange(api: Management, call: ApiCall) -> tuple[Names, str]:
+def found_exchange(api: Management, call: ApiCall) -> tuple[Access, str]:
     """The virtual host and the local name of an exchange that is there."""
-    names = names_of(api, call)
+    access = vhost_of(api, call)
     name = exchange_name(call.path["exchange"])
-    if not api.broker.namespaces.holds(names, name) or show_exchange(api, names, full_name(names, name)) is None:
+    if not access.holds(name) or access.exchanges.find(full_name(access.names, name)) is None:
         raise not_found()
-    return names, name
+    return access, name
 
 
 def full_name(names: Names, name: str) -> str:
@@ -54,25 +55,25 @@ def full_name(names: Names, name: str) -> str:
 
 
 async def describe(api: Management, call: ApiCall) -> Shown:
-    names, name = found_exchange(api, call)
-    shown = show_exchange(api, names, full_name(names, name)) or {}
+    access, name = found_exchange(api, call)
+    shown = show_exchange(access, full_name(access.names, name)) or {}
     return only({**shown, "incoming": [], "outgoing": []}, columns_of(call.query))
 
 
 async def declare(api: Management, call: ApiCall) -> Reply:
-    names = names_to_change(api, call)
-    made = await declaring.declare_exchange(api, names, exchange_name(call.path["exchange"]), body_of(call))
+    access = vhost_to_change(api, call)
+    made = await declaring.declare_exchange(api, access, exchange_name(call.path["exchange"]), body_of(call))
     return Reply(201 if made else 204)
 
 
 async def delete(api: Management, call: ApiCall) -> None:
-    names, name = found_exchange(api, call)
+    access, name = found_exchange(api, call)
     if_unused = call.query.values.get("if-unused") == "true"
-    await declaring.exchanges(api, names).delete(name, if_unused=if_unused)
+    await declaring.exchanges(api, access).delete(name, if_unused=if_unused)
 
 
 async def publish(api: Management, call: ApiCall) -> dict[str, bool]:
-    return await messages.publish(api, names_of(api, call), exchange_name(call.path["exchange"]), call)
+    return await messages.publish(api, vhost_of(api, call), exchange_name(call.path["exchange"]), call)
 
 
 ROUTES: tuple[AnyRoute, ...] = (

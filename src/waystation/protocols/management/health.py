@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import Verdict
 from waystation.errors import StorageFailed
 from waystation.message import Message
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply, json_reply
 from waystation.protocols.management import declaring
-from waystation.protocols.management.calls import ApiCall, Refused, names_of, route
+from waystation.protocols.management.calls import ApiCall, Refused, route, vhost_of
 from waystation.protocols.management.shapes import Shown, node_name
-from waystation.queues.feed import Verdict
-from waystation.routing.namespace_names import Names
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
 ALIVENESS_QUEUE = "aliveness-test"
 HOLD_MS = 60_000
-
-
-def alarms_of(broker: Broker) -> dict[str, str]:
-    """Namespaces whose publishers have to wait, and why."""
-    return {
-        name: reason
-        for name in broker.namespaces.names()
-        if (reason := broker.resource_alarms.reason(name)) is not None
-    }
 
 
 def _failed(reason: str, **more: Any) -> Reply:
@@ -36,16 +26,15 @@ def _failed(reason: str, **more: Any) -> Reply:
 
 
 async def node_health(api: Management, call: ApiCall) -> Reply | Shown:
-    for _, log in api.broker.topics.logs():
-        if log.failure is not None:
-            return _failed("a log of this broker takes no more writes; its own log file says why")
+    if api.access.storage_failed():
+        return _failed("a log of this broker takes no more writes; its own log file says why")
     return await alarms(api, call)
 
 
 async def alarms(api: Management, call: ApiCall) -> Reply | Shown:
-    found = alarms_of(api.broker)
+    found = api.access.namespaces.alarms()
     if found:
-        listed = [{"node": node_name(api.broker), "vhost": name, "resource": why} for name, why in found.items()]
+        listed = [{"node": node_name(api.node), "vhost": name, "resource": why} for name, why in found.items()]
         return _failed("resource alarm(s) in effect", alarms=listed)
     return {"status": "ok"}
 
@@ -56,23 +45,23 @@ async def healthy(api: Management, call: ApiCall) -> Shown:
 
 async def aliveness(api: Management, call: ApiCall) -> Shown:
     """Declares a queue, puts a message into it and takes it out again."""
-    names = names_of(api, call)
+    access = vhost_of(api, call)
     try:
-        await _put_and_take(api, names)
+        await _put_and_take(api, access)
     except StorageFailed as error:
         raise Refused(503, "failed", str(error)) from error
     return {"status": "ok"}
 
 
-async def _put_and_take(api: Management, names: Names) -> None:
-    full = names.full(ALIVENESS_QUEUE)
-    await declaring.declare_queue(api, names, ALIVENESS_QUEUE, {})
+async def _put_and_take(api: Management, access: Access) -> None:
+    full = access.names.full(ALIVENESS_QUEUE)
+    await declaring.declare_queue(api, access, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
-    await api.access.durable(api.access.put_each(full, [message]).receipt)
-    getter = api.broker.queues.getter(full, declaring.OWNER, HOLD_MS, silent=True)
+    await access.durable(access.put_each(full, [message]).receipt)
+    getter = access.getter(full, declaring.OWNER, HOLD_MS, silent=True)
     try:
         if taken := getter.take(1):
-            await api.broker.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
+            await access.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)
     finally:
         getter.close()
 

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import commands
 
+from waystation.broker.access.types import Getter, Names, Receipt, Settled, Verdict
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
+from waystation.protocols.management import declaring
 from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.protocols.management.shapes import plain
-from waystation.queues.feed import Settled, Verdict
-from waystation.queues.shard.queue_feed import Getter
-from waystation.routing.namespace_names import Names
-from waystation.topics.partition import Receipt
 from waystation.vhosts.routes import Routes
-from waystation.vhosts.sources import Sources
 from waystation.wire.amqp import properties
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
 MAX_GET = 1_000
@@ -43,18 +41,16 @@ _SHORT = ("content_type", "content_encoding", "correlation_id", "reply_to", "mes
 _flags = struct.Struct(">H")
 
 
-async def publish(api: Management, names: Names, exchange: str, call: ApiCall) -> dict[str, bool]:
+async def publish(api: Management, access: Access, exchange: str, call: ApiCall) -> dict[str, bool]:
     said = body_of(call, "properties", "routing_key", "payload", "payload_encoding")
     key = text(said["routing_key"], "routing_key")
     payload = _payload(text(said["payload"], "payload"), said["payload_encoding"])
     template = properties.template_of(_written(table(said["properties"], "properties")))
     message = template.make(payload, exchange, key)
-    access = api.access
     try:
-        queues, topics = _targets(api, names, Destination(exchange, key), template.keys, message)
+        queues, topics = _targets(api, access, Destination(exchange, key), template.keys, message)
     except NotFound:
-        raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{names.vhost}'") from None
-    access.admit_exchange(names.full(exchange))
+        raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{access.namespace}'") from None
     receipts: list[Receipt | None] = []
     have: set[str] = set()
     for taken, receipt in access.put_same(queues, [message]):
@@ -76,10 +72,10 @@ class Destination(NamedTuple):
 
 
 def _targets(
-    api: Management, names: Names, to: Destination, more: tuple[str, ...], message: Message
+    api: Management, access: Access, to: Destination, more: tuple[str, ...], message: Message
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Queues and topics, as for an AMQP client of the virtual host. `more`: keys in the message's headers."""
-    routes = Routes(api.broker, names, Sources(api.broker, names))
+    routes = Routes(access, declaring.sources(api, access))
     queues, topics, depends = routes.resolve(to.exchange, to.key)
     return routes.route_all(to, more, message) if depends or more else (queues, topics)
 
@@ -117,7 +113,7 @@ def _written(said: dict[str, Any]) -> bytes:
         raise bad_request(f"properties: {error}") from None
 
 
-async def get(api: Management, names: Names, name: str, call: ApiCall) -> list[dict[str, Any]]:
+async def get(api: Management, access: Access, name: str, call: ApiCall) -> list[dict[str, Any]]:
     """Messages from the front of a queue. With `ack_requeue_true` they are back at once, and no delivery is counted."""
     said = body_of(call, "ackmode", "encoding", "count")
     count = min(max(number(said["count"], "count"), 0), MAX_GET)
@@ -127,9 +123,10 @@ async def get(api: Management, names: Names, name: str, call: ApiCall) -> list[d
     if said["encoding"] not in ("auto", "base64"):
         raise bad_request(f"encoding: {said['encoding']!r} is neither auto nor base64")
     truncate = number(said["truncate"], "truncate") if "truncate" in said else None
-    if Sources(api.broker, names).find(name) is not None:
+    names = access.names
+    if declaring.sources(api, access).find(name) is not None:
         raise bad_request(f"basic.get not supported by queue '{name}' in vhost '{names.vhost}': it is on a topic")
-    getter = api.broker.queues.getter(names.full(name), call.peer.name, HOLD_MS, silent=True)
+    getter = access.getter(names.full(name), call.peer.name, HOLD_MS, silent=True)
     shown: list[dict[str, Any]] = []
     size = 0
     try:
@@ -143,7 +140,7 @@ async def get(api: Management, names: Names, name: str, call: ApiCall) -> list[d
         if held:
             settled = _settle(getter, VERDICTS[mode], held)
             api.meter.settled(VERDICTS[mode].value, len(held))
-            await api.broker.durable(settled.receipt)
+            await access.durable(settled.receipt)
     finally:
         getter.close()
     return shown

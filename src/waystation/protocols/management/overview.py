@@ -5,27 +5,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import EXCHANGE_KINDS
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.management.calls import ApiCall, not_found, route
-from waystation.protocols.management.health import alarms_of
 from waystation.protocols.management.paging import columns_of, only
 from waystation.protocols.management.shapes import Shown, node_name
-from waystation.routing.table import KINDS
 from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.protocols.management.api import Management
 
 
 def _exchange_types() -> list[Shown]:
-    return [{"name": kind, "description": f"{kind} exchange", "enabled": True} for kind in KINDS]
+    return [{"name": kind, "description": f"{kind} exchange", "enabled": True} for kind in EXCHANGE_KINDS]
 
 
 async def overview(api: Management, call: ApiCall) -> Shown:
-    broker = api.broker
+    node, access = api.node, api.access
     total = await api.totals.all()
-    channels = sum(len(one.info().channels) for one in broker.connections if one.door == "amqp")
+    channels = sum(len(one.info().channels) for one in node.connections if one.door == "amqp")
     shown: Shown = {
         "management_version": RABBITMQ_VERSION,
         "rates_mode": "basic",
@@ -33,26 +31,27 @@ async def overview(api: Management, call: ApiCall) -> Shown:
         "product_version": __version__,
         "product_name": "Waystation",
         "rabbitmq_version": RABBITMQ_VERSION,
-        "cluster_name": broker.cluster_id,
+        "cluster_name": node.cluster_id,
         "disable_stats": False,
         "enable_queue_totals": False,
         "message_stats": api.rates.details("overview-stats", total.stats),
         "queue_totals": api.rates.details("overview", total.messages),
         "object_totals": {
             "channels": channels,
-            "connections": broker.connections.at("amqp"),
+            "connections": node.connections.at("amqp"),
             "consumers": total.consumers,
-            "exchanges": len(broker.routing.exchange_names()) + len(broker.namespaces.names()) - 1,
-            "queues": total.queues + len(broker.topic_queues.names()),
+            "exchanges": len(access.exchanges.names()) + len(access.namespaces.names()) - 1,
+            "queues": total.queues + len(access.topic_queues.names()),
         },
-        "node": node_name(broker),
+        "node": node_name(node),
     }
     return only(shown, columns_of(call.query))
 
 
-def _node(broker: Broker) -> Shown:
+def _node(api: Management) -> Shown:
+    broker = api.node
     settings, world = broker.settings, broker.world
-    reasons = alarms_of(broker)
+    reasons = api.access.namespaces.alarms()
     shown: Shown = {
         "name": node_name(broker),
         "type": "disc",
@@ -85,17 +84,17 @@ def _node(broker: Broker) -> Shown:
 
 
 async def nodes(api: Management, call: ApiCall) -> list[Shown]:
-    return [only(_node(api.broker), columns_of(call.query))]
+    return [only(_node(api), columns_of(call.query))]
 
 
 async def node(api: Management, call: ApiCall) -> Shown:
-    if call.path["node"] != node_name(api.broker):
+    if call.path["node"] != node_name(api.node):
         raise not_found()
-    return only(_node(api.broker), columns_of(call.query))
+    return only(_node(api), columns_of(call.query))
 
 
 async def cluster_name(api: Management, call: ApiCall) -> Shown:
-    return {"name": api.broker.cluster_id}
+    return {"name": api.node.cluster_id}
 
 
 async def nothing(api: Management, call: ApiCall) -> list[Shown]:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from waystation.admin.policy_rules import anywhere
+from waystation.broker.access.types import Regex, anywhere
 from waystation.errors import InvalidPattern
 from waystation.protocols.http.calls import AnyQuery
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.protocols.management.calls import Refused, bad_request
-from waystation.routing.regex import Regex
 
 MAX_LISTED = 10_000
 """Without a page, and with an order other than the list's own."""

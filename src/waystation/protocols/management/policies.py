@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.admin.policy_rules import Policy
+from waystation.broker.access.types import Policy
 from waystation.errors import Invalid
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
@@ -12,13 +12,13 @@ from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,
     body_of,
-    names_of,
-    names_to_change,
     not_found,
     number,
     route,
     table,
     text,
+    vhost_of,
+    vhost_to_change,
 )
 from waystation.protocols.management.paging import reply_list
 from waystation.protocols.management.shapes import Shown
@@ -54,16 +54,16 @@ async def list_policies(api: Management, call: ApiCall) -> Reply:
 
 
 async def list_policies_of_vhost(api: Management, call: ApiCall) -> Reply:
-    return await _listed(api, call, names_of(api, call).vhost)
+    return await _listed(api, call, vhost_of(api, call).namespace)
 
 
 async def _listed(api: Management, call: ApiCall, vhost: str | None) -> Reply:
-    found = api.broker.policies.listing(vhost)
+    found = api.access.policies.listing(vhost)
     return await reply_list(call.query, found, lambda policy: policy.name, show_policy)
 
 
 def _found(api: Management, call: ApiCall) -> Policy:
-    policy = api.broker.policies.find(names_of(api, call).vhost, call.path["policy"])
+    policy = api.access.policies.find(vhost_of(api, call).namespace, call.path["policy"])
     if policy is None:
         raise not_found()
     return policy
@@ -74,10 +74,10 @@ async def describe(api: Management, call: ApiCall) -> Shown:
 
 
 async def put(api: Management, call: ApiCall) -> Reply:
-    vhost = names_to_change(api, call).vhost
+    vhost = vhost_to_change(api, call).namespace
     policy = read_policy(vhost, call.path["policy"], body_of(call, "pattern", "definition"))
     try:
-        made = await api.broker.policies.set(policy)
+        made = await api.access.policies.set(policy)
     except Invalid as error:
         raise bad_request(f"Validation failed\n\n{error}\n") from error
     return Reply(201 if made else 204)
@@ -85,7 +85,7 @@ async def put(api: Management, call: ApiCall) -> Reply:
 
 async def delete(api: Management, call: ApiCall) -> None:
     policy = _found(api, call)
-    await api.broker.policies.delete(policy.namespace, policy.name)
+    await api.access.policies.delete(policy.namespace, policy.name)
 
 
 ROUTES: tuple[AnyRoute, ...] = (

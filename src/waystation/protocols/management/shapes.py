@@ -13,65 +13,60 @@ from urllib.parse import quote_plus, unquote_plus
 
 from crc32c import crc32c
 
-from waystation.errors import NotFound
-from waystation.queues.names import INTERNAL_PREFIX
-from waystation.queues.settings import declared
-from waystation.queues.shard.queue import Queue
-from waystation.routing.binding import EXCHANGE, QUEUE, Binding
-from waystation.routing.namespace_names import Names
+from waystation.broker.access.types import EXCHANGE, QUEUE, Binding, Names, QueueFigures, declared
 from waystation.vhosts.arguments import arguments_of
 from waystation.vhosts.sources import Source, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.node import Node
     from waystation.protocols.management.api import Management
-    from waystation.routing.exchange import Exchange
 
 Shown = dict[str, Any]
 PAGE = 1_000
 
 
-def node_name(broker: Broker) -> str:
-    return f"waystation@{broker.node_id}"
+def node_name(node: Node) -> str:
+    return f"waystation@{node.node_id}"
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def queue_names(broker: Broker, names: Names) -> Iterator[str]:
+def queue_names(access: Access) -> Iterator[str]:
     """Full names of what AMQP clients of a virtual host see as queues, in order: ordinary ones, then those on topics,
     then streams. It may be gone through in slices; what is deleted meanwhile is left out by `show_queue`."""
-    of = broker.namespaces.of
+    of, names = access.namespace_of, access.names
     after = ""
-    while page := list(islice(broker.queues.names(names.prefix, after), PAGE)):
-        yield from (name for name in page if not name.startswith(INTERNAL_PREFIX) and of(name) == names.vhost)
+    while page := list(islice(access.queue_figures.names(names.prefix, after), PAGE)):
+        yield from (name for name in page if of(name) == names.vhost)
         after = page[-1]
-    yield from (name for name in broker.topic_queues.names(names.prefix) if of(name) == names.vhost)
-    for topic in sorted(topic.name for topic in broker.topics if topic.settings.stream):
-        if broker.namespaces.of_topic(topic) == names.vhost:
+    yield from (name for name in access.topic_queues.names(names.prefix) if of(name) == names.vhost)
+    for topic in access.stream_queues.names():
+        if access.namespace_of_topic(topic) == names.vhost:
             yield names.full(names.local_topic(topic))
 
 
-def show_queue(api: Management, names: Names, full: str, *, basic: bool = False) -> Shown | None:
+def show_queue(api: Management, access: Access, full: str, *, basic: bool = False) -> Shown | None:
     """None if there is none. `basic`: without what is counted."""
-    broker = api.broker
-    if full in broker.queues:
-        return _ordinary(api, names, broker.queues.get(full)[1], basic)
-    source = Sources(broker, names).find(names.local(full))
-    return None if source is None or not source.declared else _source(api, names, source, basic)
+    figures = access.queue_figures.find(full)
+    if figures is not None:
+        return _ordinary(api, access, full, figures, basic)
+    source = Sources(access, api.node.world).find(access.names.local(full))
+    return None if source is None or not source.declared else _source(api, access, source, basic)
 
 
-def _ordinary(api: Management, names: Names, queue: Queue, basic: bool) -> Shown:
-    settings = queue.settings
+def _ordinary(api: Management, access: Access, full: str, queue: QueueFigures, basic: bool) -> Shown:
+    names, settings = access.names, queue.settings
     shown: Shown = {
         "arguments": plain(arguments_of(declared(settings), names)),
         "auto_delete": settings.auto_delete,
         "durable": settings.durable,
         "exclusive": settings.exclusive,
-        "name": names.local(queue.name),
-        "node": node_name(api.broker),
+        "name": names.local(full),
+        "node": node_name(api.node),
         "policy": settings.policy,
         "state": "running",
         "type": settings.queue_type or "classic",
@@ -79,40 +74,40 @@ def _ordinary(api: Management, names: Names, queue: Queue, basic: bool) -> Shown
     }
     if basic:
         return shown
-    policy = api.broker.policies.find(names.vhost, settings.policy) if settings.policy is not None else None
+    policy = access.policies.find(names.vhost, settings.policy) if settings.policy is not None else None
     shown["effective_policy_definition"] = policy.definition if policy is not None else {}
     shown["operator_policy"] = None
-    shown["consumers"] = sum(not feed.silent for feed in queue.feeds or ())
+    shown["consumers"] = queue.consumers
     shown["message_bytes"] = queue.bytes
-    ledger = queue.ledger
-    ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.held)
+    ready, parked, held = queue.ready, queue.parked, queue.held
     if parked:
         shown["messages_delayed"] = parked
     counts = {"messages": ready + parked + held, "messages_ready": ready, "messages_unacknowledged": held}
-    shown |= api.rates.details(("queue", queue.name), counts)
+    shown |= api.rates.details(("queue", full), counts)
     if queue.put or queue.delivered:
         counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}
-        shown["message_stats"] = api.rates.details(("queue-stats", queue.name), counts)
+        shown["message_stats"] = api.rates.details(("queue-stats", full), counts)
     if settings.exclusive and queue.owner is not None:
-        owner = api.broker.connections.get(queue.owner)
+        owner = api.node.connections.get(queue.owner)
         if owner is not None:
             info = owner.info()
             shown["owner_pid_details"] = {"name": info.name, "peer_host": info.peer[0], "peer_port": info.peer[1]}
     return shown
 
 
-def _source(api: Management, names: Names, source: Source, basic: bool) -> Shown:
+def _source(api: Management, access: Access, source: Source, basic: bool) -> Shown:
+    names = access.names
     durable, auto_delete = True, False
-    if source.kind == "topic":
-        found = api.broker.topic_queues.get(names.full(source.name))
-        durable, auto_delete = found.settings.durable, found.settings.auto_delete
+    on_topic = access.topic_queues.find(names.full(source.name)) if source.kind == "topic" else None
+    if on_topic is not None:
+        durable, auto_delete = on_topic.settings.durable, on_topic.settings.auto_delete
     shown: Shown = {
         "arguments": plain(source.arguments),
         "auto_delete": auto_delete,
         "durable": durable,
         "exclusive": False,
         "name": source.name,
-        "node": node_name(api.broker),
+        "node": node_name(api.node),
         "policy": None,
         "state": "running",
         "type": "stream" if source.kind == "stream" else "classic",
@@ -123,8 +118,8 @@ def _source(api: Management, names: Names, source: Source, basic: bool) -> Shown
     ready, consumers = source.counts()
     shown |= {"effective_policy_definition": {}, "operator_policy": None, "consumers": consumers}
     counts = {"messages": ready, "messages_ready": ready}
-    if source.kind == "topic":
-        held = api.broker.topic_queues.counts(names.full(source.name)).held
+    if on_topic is not None:
+        held = access.topic_queues.counts(names.full(source.name)).held
         counts = {"messages": ready + held, "messages_ready": ready, "messages_unacknowledged": held}
     return shown | api.rates.details(("queue", names.full(source.name)), counts)
 
@@ -146,21 +141,19 @@ def plain(value: Any) -> Any:
 # -- exchanges ---------------------------------------------------------------------------------------------------------
 
 
-def exchange_names(broker: Broker, names: Names) -> list[str]:
+def exchange_names(access: Access) -> list[str]:
     """Full names, in order, the default exchange first."""
+    prefix, of = access.names.prefix, access.namespace_of
     found = [
-        name
-        for name in broker.routing.exchange_names()
-        if name and name.startswith(names.prefix) and broker.namespaces.of(name) == names.vhost
+        name for name in access.exchanges.names() if name and name.startswith(prefix) and of(name) == access.namespace
     ]
     return ["", *sorted(found)]
 
 
-def show_exchange(api: Management, names: Names, full: str) -> Shown | None:
+def show_exchange(access: Access, full: str) -> Shown | None:
     """None if there is none."""
-    try:
-        exchange: Exchange = api.broker.routing.exchange(full)
-    except NotFound:
+    names, exchange = access.names, access.exchanges.find(full)
+    if exchange is None:
         return None
     settings = exchange.settings
     arguments = plain(settings.arguments)

@@ -10,10 +10,10 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from waystation.queues.names import INTERNAL_PREFIX
-
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import QueueFigures
+    from waystation.world.clock import Clock
 
 FRESH_S = 1.0
 AT_ONCE = 1_000
@@ -31,6 +31,16 @@ class Total:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def count(self, queue: QueueFigures) -> None:
+        self.queues += 1
+        self.put += queue.put
+        self.delivered += queue.delivered
+        self.acked += queue.acked
+        self.consumers += queue.consumers
+        self.ready += queue.ready
+        self.parked += queue.parked
+        self.held += queue.held
+
     @property
     def messages(self) -> dict[str, int]:
         return {
@@ -47,14 +57,15 @@ class Total:
 class Totals:
     """One per management API."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, access: Access, clock: Clock) -> None:
+        self._access = access
+        self._clock = clock
         self._known: dict[str, Total] = {}
         self._at_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
 
     async def by_vhost(self) -> dict[str, Total]:
-        if self._broker.world.clock.monotonic() - self._at_s >= FRESH_S:
+        if self._clock.monotonic() - self._at_s >= FRESH_S:
             if self._under_way is None:
                 self._under_way = asyncio.ensure_future(self._add_up())
             await asyncio.shield(self._under_way)
@@ -69,27 +80,16 @@ class Totals:
     async def _add_up(self) -> None:
         try:
             known: dict[str, Total] = {}
+            figures, namespace_of = self._access.queue_figures, self._access.namespace_of
             after = ""
-            while page := list(islice(self._broker.queues.names(after=after), AT_ONCE)):
+            while page := list(islice(figures.names(after=after), AT_ONCE)):
                 for name in page:
-                    if not name.startswith(INTERNAL_PREFIX) and name in self._broker.queues:
-                        self._add(known.setdefault(self._broker.namespaces.of(name), Total()), name)
+                    found = figures.find(name)
+                    if found is not None:
+                        known.setdefault(namespace_of(name), Total()).count(found)
                 after = page[-1]
                 await asyncio.sleep(0)
             self._known = known
-            self._at_s = self._broker.world.clock.monotonic()
+            self._at_s = self._clock.monotonic()
         finally:
             self._under_way = None
-
-    def _add(self, total: Total, name: str) -> None:
-        queue = self._broker.queues.get(name)[1]
-        total.queues += 1
-        total.put += queue.put
-        total.delivered += queue.delivered
-        total.acked += queue.acked
-        total.consumers += sum(not feed.silent for feed in queue.feeds or ())
-        ledger = queue.ledger
-        if ledger is not None:
-            total.ready += ledger.ready
-            total.parked += ledger.parked
-            total.held += ledger.held

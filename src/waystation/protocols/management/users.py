@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.management.calls import USER, ApiCall, names_of, not_found, route
+from waystation.protocols.management.calls import USER, ApiCall, not_found, route, vhost_of
 from waystation.protocols.management.shapes import Shown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _permission(vhost: str) -> Shown:
 
 
 async def permissions(api: Management, call: ApiCall) -> list[Shown]:
-    return [_permission(vhost) for vhost in api.broker.namespaces.names()]
+    return [_permission(vhost) for vhost in api.access.namespaces.names()]
 
 
 async def permissions_of_user(api: Management, call: ApiCall) -> list[Shown]:
@@ -44,12 +44,12 @@ async def permissions_of_user(api: Management, call: ApiCall) -> list[Shown]:
 
 
 async def permissions_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
-    return [_permission(names_of(api, call).vhost)]
+    return [_permission(vhost_of(api, call).namespace)]
 
 
 async def permission(api: Management, call: ApiCall) -> Shown:
     await user(api, call)
-    return _permission(names_of(api, call).vhost)
+    return _permission(vhost_of(api, call).namespace)
 
 
 ROUTES: tuple[AnyRoute, ...] = (

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
-from waystation.protocols.management.calls import ApiCall, bad_request, body_of, names_of, number, route, text
+from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, route, text, vhost_of
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, node_name
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def _show_vhost(api: Management, vhost: str) -> Shown:
-    known = api.broker.namespaces.get(vhost)
+    known = api.access.namespaces.describe(vhost)
     total = (await api.totals.by_vhost()).get(vhost)
     shown: Shown = {
         "name": vhost,
@@ -26,7 +26,7 @@ async def _show_vhost(api: Management, vhost: str) -> Shown:
         "default_queue_type": known.default_queue_type or "undefined",
         "metadata": {"description": known.description, "tags": known.tags},
         "tracing": False,
-        "cluster_state": {node_name(api.broker): "running"},
+        "cluster_state": {node_name(api.node): "running"},
     }
     if total is not None:
         shown |= api.rates.details(("vhost", vhost), total.messages)
@@ -36,12 +36,12 @@ async def _show_vhost(api: Management, vhost: str) -> Shown:
 
 
 async def vhosts(api: Management, call: ApiCall) -> Reply:
-    found = [await _show_vhost(api, vhost) for vhost in api.broker.namespaces.names()]
+    found = [await _show_vhost(api, vhost) for vhost in api.access.namespaces.names()]
     return await reply_list(call.query, found, lambda shown: str(shown["name"]), lambda shown: shown)
 
 
 async def vhost(api: Management, call: ApiCall) -> Shown:
-    return only(await _show_vhost(api, names_of(api, call).vhost), columns_of(call.query))
+    return only(await _show_vhost(api, vhost_of(api, call).namespace), columns_of(call.query))
 
 
 async def put_vhost(api: Management, call: ApiCall) -> Reply:
@@ -56,12 +56,12 @@ async def put_vhost(api: Management, call: ApiCall) -> Reply:
         known["tags"] = [text(tag, "tags") for tag in tags]
     if said.get("default_queue_type") not in (None, "undefined"):
         known["default_queue_type"] = text(said["default_queue_type"], "default_queue_type")
-    made = await api.broker.namespaces.create(call.path["vhost"], **known)
+    made = await api.access.namespaces.create(call.path["vhost"], **known)
     return Reply(201 if made else 204)
 
 
 async def delete_vhost(api: Management, call: ApiCall) -> None:
-    await api.broker.namespaces.delete(names_of(api, call).vhost)
+    await api.access.namespaces.delete(vhost_of(api, call).namespace)
 
 
 _LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues", "max-bytes": "max_bytes"}
@@ -69,17 +69,17 @@ _LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues", "ma
 
 
 def _limits(api: Management, vhost: str) -> Shown | None:
-    limits = api.broker.namespaces.limits(vhost)
+    limits = api.access.namespaces.describe(vhost).limits
     value = {name: known for name, field in _LIMITS.items() if (known := getattr(limits, field)) is not None}
     return {"vhost": vhost, "value": value} if value else None
 
 
 async def vhost_limits(api: Management, call: ApiCall) -> list[Shown]:
-    return [shown for vhost in api.broker.namespaces.names() if (shown := _limits(api, vhost)) is not None]
+    return [shown for vhost in api.access.namespaces.names() if (shown := _limits(api, vhost)) is not None]
 
 
 async def limits_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
-    shown = _limits(api, names_of(api, call).vhost)
+    shown = _limits(api, vhost_of(api, call).namespace)
     return [] if shown is None else [shown]
 
 
@@ -93,10 +93,11 @@ async def delete_limit(api: Management, call: ApiCall) -> None:
 
 
 async def _set_limit(api: Management, call: ApiCall, value: int | None) -> None:
-    vhost, field = names_of(api, call).vhost, _LIMITS.get(call.path["limit"])
+    vhost, field = vhost_of(api, call).namespace, _LIMITS.get(call.path["limit"])
     if field is None:
         raise bad_request(f"Unrecognised limit '{call.path['limit'][:60]}'; there are {', '.join(_LIMITS)}")
-    await api.broker.namespaces.set_limits(vhost, replace(api.broker.namespaces.limits(vhost), **{field: value}))
+    namespaces = api.access.namespaces
+    await namespaces.set_limits(vhost, replace(namespaces.describe(vhost).limits, **{field: value}))
 
 
 ROUTES: tuple[AnyRoute, ...] = (

@@ -1,0 +1,55 @@
+"""`StreamQueueAccess`: topics read from a chosen position on, without a group: what AMQP clients know as streams.
+
+To read one asks for the topic. Creating one is `Access.create_topic`. A facet of `Access`; on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.errors import NotAllowed
+from waystation.queues.feed import Deliver
+from waystation.security.principals import Principal
+from waystation.subscriptions.tailing import OnEnd, Start, TailFeed
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.topics.topics import Topic
+
+
+class StreamQueueAccess:
+    """One principal's."""
+
+    __slots__ = ("_broker", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._principal = principal
+
+    def find(self, topic: str) -> Topic | None:
+        """A topic, declared as a stream or not; None: there is none, or it is the broker's own."""
+        self._broker.permissions.check(self._principal, "describe", "topic", topic)
+        found = self._broker.topics.find(topic)
+        return None if found is None or found.internal else found
+
+    def names(self) -> list[str]:
+        """Topics that were declared as streams, in order."""
+        self._broker.permissions.check(self._principal, "describe", "topic", "*")
+        return sorted(topic.name for topic in self._broker.topics if topic.settings.stream)
+
+    def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
+        """A reader; it delivers when it is given credit."""
+        self._broker.permissions.check(self._principal, "read", "topic", topic)
+        return self._broker.tailing.open(topic, start, deliver, on_end)
+
+    def readers(self, topic: str) -> int:
+        """How many read it."""
+        self._broker.permissions.check(self._principal, "describe", "topic", topic)
+        return self._broker.tailing.count(topic)
+
+    async def delete(self, topic: str) -> None:
+        """With all that is in it; NotAllowed where topics are not to be deleted."""
+        self._broker.permissions.check(self._principal, "delete", "topic", topic)
+        if not self._broker.settings.flag("delete.topic.enable"):
+            raise NotAllowed("delete.topic.enable is false")
+        await self._broker.topics.delete(topic)

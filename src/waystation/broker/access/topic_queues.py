@@ -1,0 +1,86 @@
+"""`TopicQueueAccess`: queues on topics: share groups that clients which know queues alone consume by a queue's name.
+
+What is asked for is the queue, and whoever declares one asks to read its topic too. A facet of `Access`; on the loop's
+thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.queues.feed import Deliver
+from waystation.security.permissions import Operation
+from waystation.security.principals import Principal
+from waystation.share.feed import OnEnd, SharedFeed
+from waystation.share.topic_queue_settings import TopicQueueSettings
+from waystation.share.topic_queues import Counts, TopicQueue
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+
+class TopicQueueAccess:
+    """One principal's."""
+
+    __slots__ = ("_broker", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._principal = principal
+
+    def _ask(self, operation: Operation, queue: str) -> None:
+        self._broker.permissions.check(self._principal, operation, "queue", queue)
+
+    def find(self, queue: str) -> TopicQueue | None:
+        self._ask("describe", queue)
+        return self._broker.topic_queues.find(queue)
+
+    def names(self, prefix: str = "") -> list[str]:
+        """In order."""
+        self._ask("describe", f"{prefix}*")
+        return self._broker.topic_queues.names(prefix)
+
+    def counts(self, queue: str) -> Counts:
+        self._ask("describe", queue)
+        return self._broker.topic_queues.counts(queue)
+
+    async def declare(self, queue: str, settings: TopicQueueSettings) -> TopicQueue:
+        """Created if it is not there, and its topic with it; one that differs is a Conflict. It is durable when this
+        returns."""
+        self._ask("create", queue)
+        self._broker.permissions.check(self._principal, "read", "topic", settings.topic)
+        return await self._broker.topic_queues.declare(queue, settings)
+
+    async def consume(
+        self,
+        queue: str,
+        consumer: str,
+        deliver: Deliver,
+        on_end: OnEnd,
+        *,
+        hold_ms: int | None = None,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+    ) -> SharedFeed:
+        """A consumer; it delivers when it is given credit."""
+        self._ask("read", queue)
+        return await self._broker.topic_queues.consume(
+            queue, consumer, deliver, on_end, hold_ms=hold_ms, auto_ack=auto_ack, exclusive=exclusive
+        )
+
+    async def getter(
+        self, queue: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+    ) -> SharedFeed:
+        """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
+        self._ask("read", queue)
+        return await self._broker.topic_queues.getter(queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack)
+
+    async def purge(self, queue: str) -> int:
+        """Everything that the topic has now is done for this queue. Returns how many messages were ready."""
+        self._ask("read", queue)
+        return await self._broker.topic_queues.purge(queue)
+
+    async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """The queue and its position in the topic. Returns how many messages were ready."""
+        self._ask("delete", queue)
+        return await self._broker.topic_queues.delete(queue, if_unused=if_unused, if_empty=if_empty)

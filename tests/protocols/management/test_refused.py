@@ -1,0 +1,103 @@
+"""RabbitMQ's management API: every route that shows or changes something asks whether the caller may.
+
+The routes are walked, not listed: one that goes around `Access` fails here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.broker.queue_kit import Machine
+from tests.simulation.world import Simulation
+from waystation.errors import NotAllowed
+from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Nothing
+from waystation.protocols.http.engine import Request
+from waystation.protocols.management.api import ROUTES, Management
+from waystation.queues.settings import QueueSettings
+from waystation.security.permissions import Operation, Permissions, Resource
+from waystation.security.principals import Principal
+
+FOR_ANYBODY = {
+    *("/api/whoami", "/api/users", "/api/users/{user}", "/api/cluster-name"),  # there is one user, who is known
+    *("/api/health/checks/virtual-hosts", "/api/health/checks/node-is-quorum-critical"),  # always the same answer
+    "/api/health/checks/node-is-mirror-sync-critical",
+    *("/api/parameters", "/api/global-parameters", "/api/operator-policies", "/api/topic-permissions"),  # always empty
+    *("/api/user-limits", "/api/feature-flags", "/api/extensions"),
+    *("/api/connections", "/api/connections/{connection}/channels", "/api/channels", "/api/consumers"),
+    *("/api/connections/{connection}", "/api/channels/{channel}"),  # a node's own list; ending one is asked
+}
+
+BODY = {
+    "count": 1,
+    "ackmode": "ack_requeue_true",
+    "encoding": "auto",
+    "properties": {},
+    "routing_key": "jobs",
+    "payload": "x",
+    "payload_encoding": "string",
+    "pattern": "^jobs",
+    "definition": {"max-length": 1},
+    "value": 1,
+    "vhosts": [{"name": "shop"}],
+}
+
+
+class RefusesEverything(Permissions):
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
+
+
+class Caller:
+    name = "caller"
+    gone = False
+
+    async def rest(self, size: int) -> None: ...
+
+
+def call_of(route: AnyRoute) -> Call[AnyQuery, Nothing]:
+    values = {
+        "vhost": "/",
+        "kind": "q",
+        "source": "events",
+        "user": "guest",
+        "node": "waystation@1",
+        "limit": "max-queues",
+    }
+    path = {name: values.get(name, "jobs") for name in re.findall(r"\{(\w+)\}", route.path)}
+    request = Request(route.method, route.path.encode(), {}, body=json.dumps(BODY).encode())
+    return Call(path, AnyQuery({}), Nothing(), request, Caller())
+
+
+ASKING = [route for route in ROUTES if route.path not in FOR_ANYBODY]
+
+
+@pytest.mark.parametrize("route", ASKING, ids=[f"{route.method} {route.path}" for route in ASKING])
+def test_a_route_is_refused_to_a_caller_who_may_nothing(route: AnyRoute) -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        broker = await Machine(simulation).start()
+        try:
+            await broker.queues.declare("jobs", QueueSettings())
+            await broker.routing.declare_exchange("events", "fanout")
+            exchanges = broker.routing.exchange_names()
+            broker.permissions = RefusesEverything()
+            with pytest.raises(NotAllowed) as refused:
+                await route.handler(Management(broker), call_of(route))
+            assert Management.error_reply(refused.value).status == 401
+            assert broker.namespaces.names() == ["/"]
+            assert [info.queue for info in broker.queues.list()] == ["jobs"]
+            assert broker.routing.exchange_names() == exchanges
+            assert not broker.routing.bindings_to("queue:jobs")
+            assert not broker.policies.listing()
+        finally:
+            await broker.stop()
+
+    simulation.run(main())
+
+
+def test_what_is_for_anybody_is_still_there() -> None:
+    assert {route.path for route in ROUTES} >= FOR_ANYBODY
