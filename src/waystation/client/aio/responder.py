@@ -20,7 +20,7 @@ def responder(handler: Callable[[Message], Any]) -> Callable[[Message], Awaitabl
     async def respond(message: Message) -> None:
         try:
             result = handler(message)
-            if inspect.isawaitable(result):
+            if inspect.isawaitable(result):  # asyncio only
                 result = await result
         except Exception as error:
             if message.reply_to is None:

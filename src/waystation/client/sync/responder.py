@@ -1,3 +1,4 @@
+# Generated from src/waystation/client/aio/responder.py by `python -m tests.client.sync_client`; do not edit.
 """Answering requests: what a function returns, or that it failed, goes back to the one who asked."""
 
 from __future__ import annotations
