@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.server import ROOT
+from waystation.durations import parse_ms
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import Pipeline
@@ -135,13 +136,13 @@ def test_the_name_is_the_files_unless_it_says_otherwise(tmp_path: Path) -> None:
         ("1h30m", "1 hours 30 minutes"),
         ("10 minutes", "10 minutes"),
         ("1 day", "1 days"),
-        ("soon", None),
-        ("10", None),
-        ("", None),
+        ("2w", "14 days"),
+        ("1.5s", "1 seconds 500 milliseconds"),
+        ("0s", "0 seconds"),
     ],
 )
-def test_lengths_of_time(text: str, spelled: str | None) -> None:
-    assert spark_interval(text) == spelled
+def test_durations_are_spelled_as_spark_does(text: str, spelled: str) -> None:
+    assert spark_interval(parse_ms(text)) == spelled
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_lengths_of_time(text: str, spelled: str | None) -> None:
         ('topics = ["orders", "returns"]', 'topcs = "orders"', "topcs", "did you mean 'topics'?"),
         ("maxRowsPerTrigger", "maxRowPerTrigger", "maxRowPerTrigger", "did you mean 'maxRowsPerTrigger'"),
         ("maxRowsPerTrigger = 1000", 'maxRowsPerTrigger = "many"', "maxRowsPer", "is not a whole number above zero"),
-        ('delay = "5m"', 'delay = "five"', "watermark", "write a length of time"),
+        ('delay = "5m"', 'delay = "five"', "watermark", "is not a duration: write"),
         ('delay = "5m"', 'dely = "5m"', "watermark", "did you mean 'delay'?"),
         ('trigger = "10s"', 'trigger = "sometimes"', "trigger", '"available-now"'),
         ('trigger = "10s"', 'triger = "10s"', "triger", "did you mean 'trigger'?"),
