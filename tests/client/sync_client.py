@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "src" / "waystation" / "client"
-MADE = ("client", "exchange", "handling", "message", "queue", "responder", "subscription", "transaction")
+MADE = ("client", "exchange", "handling", "message", "queue", "subscription", "transaction")
 CORE = ("admin.", "self._core.", "self._feed.", "self._tx.")
 NAMES = {
     "__aenter__": "__enter__",

@@ -12,9 +12,9 @@ from waystation.client import admin
 from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.exchange import Exchange
 from waystation.client.aio.handlers import Handlers
+from waystation.client.aio.handling import responder
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
-from waystation.client.aio.responder import responder
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
 from waystation.client.core import Core

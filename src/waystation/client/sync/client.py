@@ -28,9 +28,9 @@ from waystation.client.subscribing import (
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.exchange import Exchange
 from waystation.client.sync.handlers import Handlers
+from waystation.client.sync.handling import responder
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
-from waystation.client.sync.responder import responder
 from waystation.client.sync.subscription import Subscription
 from waystation.client.sync.transaction import Transaction
 from waystation.client.transacting import Tx, WorkerIds

@@ -1,5 +1,5 @@
 # Generated from src/waystation/client/aio/handling.py by `python -m tests.client.sync_client`; do not edit.
-"""One message in the hands of a handler, and what becomes of it."""
+"""A message in the hands of a function: a handler, after which it is settled, or a responder, which answers it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from waystation.client.core import FAILED_HEADER
+from waystation.client.received import error_text
 from waystation.client.sync.message import Message
 from waystation.errors import WaystationError
 
@@ -36,3 +38,21 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
             message.reject(failed, wait=False)
     except WaystationError as error:
         log.warning("message %s could not be settled: %s", message.id, error)
+
+
+def responder(handler: Callable[[Message], Any]) -> Callable[[Message], None]:
+    """A handler of requests made of a function. A request that failed was answered, so it is not tried again."""
+
+    def respond(message: Message) -> None:
+        try:
+            result = handler(message)
+        except Exception as error:
+            if message.reply_to is None:
+                raise
+            log.exception("a request failed: message=%s", message.id)
+            message.reply(b"", headers={FAILED_HEADER: error_text(error)})
+            return
+        if message.reply_to is not None:
+            message.reply(result)
+
+    return respond

@@ -10,8 +10,7 @@ from typing import Any, Unpack
 
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
-from waystation.client.received import Received, error_text, judged
-from waystation.client.replying import reply_command
+from waystation.client.received import Received, error_text, judged, reply_command
 from waystation.client.sync.bridge import gathered
 from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
 
