@@ -13,6 +13,7 @@ import os as _os
 from collections.abc import Mapping as _Mapping
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from waystation.client.aio.bridge import Bridge as _Bridge
 from waystation.client.aio.client import Client
 from waystation.client.aio.exchange import Exchange
 from waystation.client.aio.message import Message
@@ -59,7 +60,7 @@ def connect(
             timeout_s=timeout,
         )
         await core.open(wait)
-        return Client(core)
+        return Client(core, _Bridge(core))
 
     return _Opening(work())
 

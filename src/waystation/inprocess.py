@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
+from waystation.client.aio.bridge import Bridge as AsyncBridge
 from waystation.client.aio.client import Client as AsyncClient
 from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, Budget, ThreadBudget
 from waystation.client.core import Core
@@ -45,13 +46,12 @@ class EmbeddedBroker(Client):
         self.http = self._broker.addresses.get("http", "")
         self.amqp = self._broker.addresses.get("amqp", "")
         try:
-            bridge = Bridge(self._broker.loop, self._broker.thread_id)
-            budget = ThreadBudget(max_in_flight)
-            core = bridge.run(make_core(self._broker.dial(), bridge, budget, "embedded", guarantee, timeout))
+            bridge = Bridge(self._broker.loop, self._broker.thread_id, ThreadBudget(max_in_flight))
+            core = bridge.run(make_core(self._broker.dial(), bridge, "embedded", guarantee, timeout))
         except BaseException:
             self._broker.close()
             raise
-        super().__init__(core, bridge, budget)
+        super().__init__(core, bridge)
         self._at_exit = AtExit(self)
 
     @property
@@ -74,7 +74,7 @@ class AsyncEmbeddedBroker(AsyncClient):
     """A running broker, on a thread of its own, and a client of it on the caller's loop."""
 
     def __init__(self, core: Core, broker: BrokerThread) -> None:
-        super().__init__(core)
+        super().__init__(core, AsyncBridge(core))
         self._broker = broker
         self.data = broker.data
         self.kafka = broker.addresses.get("kafka", "")
@@ -93,9 +93,7 @@ class AsyncEmbeddedBroker(AsyncClient):
         state = f"kafka={self.kafka!r}" if self._broker.running else "closed"
         return f"<waystation.aio.EmbeddedBroker data={self.data!r} {state}>"
 
-    async def close(self) -> None:
-        """Stops handlers, the client and the broker, in this order, and waits for them."""
-        await super().close()
+    async def _end(self) -> None:
         await asyncio.to_thread(self._broker.close)
 
 

@@ -137,6 +137,7 @@ def test_names_come_from_the_broker_that_is_meant(shell: Shell, quick: QuickCli,
     line = f"waystation queues describe {queue}"
     assert shell.complete(line, server=quick.server) == {f"{queue}-a", f"{queue}-b"}
     assert shell.complete(f"waystation queues describe --server {quick.server} {queue}") == {f"{queue}-a", f"{queue}-b"}
+    assert shell.complete(f"waystation queues put --server {quick.server} {queue}-a") == {f"{queue}-a"}
     assert shell.complete(f"waystation export --queue {queue}-b", server=quick.server) == {f"{queue}-b"}
     assert shell.complete(f"waystation consume {topic}", server=quick.server) == {f"{topic}-c"}
     assert shell.complete(f"waystation consume x {topic}", server=quick.server) == {f"{topic}-c"}

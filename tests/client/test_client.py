@@ -16,6 +16,7 @@ import pytest
 import waystation
 from tests.cli.kit import environment
 from tests.client.conftest import Connect
+from tests.client.kit import Proxy
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import aio, errors
@@ -200,10 +201,47 @@ def test_closing_waits_for_handlers_and_keeps_their_verdicts(connect: Connect) -
     jobs.put_many(str(number) for number in range(100))
     wait_for(lambda: len(seen) >= 10, "handlers work")
     counted = other.queue(jobs.name)
-    for handler in list(mq._handlers):
+    for handler in mq._handlers.all():
         mq.off(handler)
     info = counted.describe()
     assert (info.acked, info.held, info.ready) == (len(seen), 0, 100 - len(seen))
+
+
+def test_run_waits_until_the_client_is_closed(connect: Connect) -> None:
+    mq, seen = connect(), list[str]()
+    jobs = mq.queue(unique("running"))
+    mq.on(queue=jobs)(lambda message: seen.append(message.text()))
+    running = threading.Thread(target=mq.run)
+    running.start()
+    jobs.put("a")
+    wait_for(lambda: seen == ["a"], "handlers work meanwhile")
+    assert running.is_alive()
+    assert not mq.closed
+    mq.close()
+    running.join(DEADLINE_S)
+    assert not running.is_alive()
+    assert mq.closed
+
+
+def test_off_with_a_timeout_leaves_a_handler_alone_that_needs_longer(connect: Connect) -> None:
+    mq, other = connect(), connect()
+    jobs, begun, go_on = mq.queue(unique("stuck")), threading.Event(), threading.Event()
+
+    def blocks(message: object) -> None:
+        begun.set()
+        go_on.wait(DEADLINE_S)
+
+    async def waits(message: object) -> None:
+        await asyncio.to_thread(blocks, message)
+
+    handler = waits if isinstance(mq, Proxy) else blocks
+    mq.on(queue=jobs)(handler)
+    jobs.put("a")
+    assert begun.wait(DEADLINE_S)
+    mq.off(handler, 0.01)
+    with other.queue(jobs.name).get(DEADLINE_S) as message:
+        assert message.text() == "a"
+    go_on.set()
 
 
 def test_a_closed_client_says_so(connect: Connect) -> None:

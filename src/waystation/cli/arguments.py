@@ -53,17 +53,6 @@ def not_negative(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """A duration in seconds, from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
-
-
 def examples(*lines: str) -> str:
     """An epilog for `--help`, with the line breaks kept (see `RawDescriptionHelpFormatter`)."""
     return "examples:\n" + "\n".join(f"  {line}" for line in lines)

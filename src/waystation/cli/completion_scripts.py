@@ -3,6 +3,9 @@
 Commands, options and fixed choices are in the script. Names of topics and the like are asked of the broker with
 `waystation completion --names`, which gives up after a second. Such names may be anything: they are never evaluated by
 the shell, and what it would have to quote is quoted.
+
+shtab makes such scripts too, but in bash it goes by words that bash has cut at colons: it counts `--server HOST:PORT`
+as three, so that no name is found behind it, and asks for `eu` where `orders:eu` is to be completed.
 """
 
 from __future__ import annotations

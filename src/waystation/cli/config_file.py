@@ -13,18 +13,19 @@ where a name is wrong.
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from waystation.cli.options import DOORS, OPTIONS, Option, door_address, nearest
-from waystation.cli.toml_places import Path, TomlPlace, find_places
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from waystation.errors import Invalid
+from waystation.toml_file import Path, TomlInvalid, TomlPlace, read_toml
 
 HEADING = "broker"
-_WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+TWICE = (
+    "; a name is there twice, or begins with another one, as waystation.flush.interval.ms with waystation.flush:"
+    " then write it in quotes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,40 +76,19 @@ def check_config(path: str, *, doors: bool = True) -> ConfigFile:
     not be served if there were nothing but the file is one of them."""
     config = ConfigFile(path)
     try:
-        with open(path, "rb") as file:
-            text = file.read().decode()
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        config.mistakes.append(Mistake(path, line, 1, "not valid TOML: it is not UTF-8 text"))
-        return config
+        toml = read_toml(path)
     except OSError as error:
         raise Invalid(f"cannot read the config file {path}: {error.strerror}") from None
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        config.mistakes.append(_syntax(path, text, str(error)))
+    except TomlInvalid as error:
+        twice = TWICE if "overwrite" in str(error) else ""
+        config.mistakes.append(Mistake(path, error.place.line, error.place.column, f"{error}{twice}"))
         return config
-    checker = _Checker(config, find_places(text.replace("\r\n", "\n")))
-    checker.take_all(content)
+    checker = _Checker(config, toml.places)
+    checker.take_all(toml.content)
     if doors:
         checker.check_doors()
     config.mistakes.sort(key=lambda mistake: (mistake.line, mistake.column))
     return config
-
-
-def _syntax(path: str, text: str, said: str) -> Mistake:
-    """`tomllib` writes the place into its sentence."""
-    found = _WHERE.search(said)
-    what = f"not valid TOML: {_WHERE.sub('', said)}"
-    if "overwrite" in said:
-        what += (
-            "; a name is there twice, or begins with another one, as waystation.flush.interval.ms with"
-            " waystation.flush: then write it in quotes"
-        )
-    if found is not None and found[1]:
-        return Mistake(path, int(found[1]), int(found[2]), what)
-    lines = text.split("\n")
-    return Mistake(path, len(lines), len(lines[-1]) + 1, f"{what}, at the end of the file")
 
 
 class _Checker:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.cli.arguments import add_server, examples, not_negative, positive, seconds
+from waystation.cli.arguments import add_server, examples, not_negative, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.native import open_client, topic_of
 from waystation.cli.template import DEFAULT, compile_template
+from waystation.cli.units import duration
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--follow", action="store_true", help="wait for more at the end")
     parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="stop when no message came for S seconds")
+    parser.add_argument("--timeout", type=duration, metavar="TIME", help="stop when no message arrived for this time")
     parser.add_argument("--format", metavar="TEXT", help=r"default: {value}\n; fields in braces, see the examples")
     parser.add_argument("--uncommitted", action="store_true", help="also messages of open and aborted transactions")
     add_server(parser)

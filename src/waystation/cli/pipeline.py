@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server, examples, seconds
+from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server, examples
 from waystation.cli.output import confirmed, note, print_json, print_table, spell_count
 from waystation.cli.pipeline_ready import configure as configure_ready
+from waystation.cli.units import duration
 from waystation.errors import NotFound, RequestTimeout, Unavailable, WaystationError
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--master", metavar="URL", help="where Spark runs: local[2], spark://HOST:PORT, sc://HOST:PORT")
     run.add_argument(
         "--wait",
-        type=seconds,
+        type=duration,
         default=60.0,
-        metavar="S",
-        help="how long to wait for a broker that is away (default: 60)",
+        metavar="TIME",
+        help="how long to wait for a broker that is away (default: 60s)",
     )
     check = verbs.add_parser("check", help="find mistakes without running: keys, columns, SQL, topics")
     check.add_argument("file", type=Path, nargs="+", metavar="FILE")
@@ -55,10 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     stop.add_argument("name", metavar="NAME|FILE")
     stop.add_argument(
         "--timeout",
-        type=seconds,
+        type=duration,
         default=STOP_S,
-        metavar="S",
-        help="how long to wait until it has stopped (default: 60)",
+        metavar="TIME",
+        help="how long to wait until it has stopped (default: 60s)",
     )
     start = verbs.add_parser("start", help="have the broker run one of its own pipelines (serve --pipelines)")
     start.add_argument("name", metavar="NAME")

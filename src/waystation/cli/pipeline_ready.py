@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server, seconds
+from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server
 from waystation.cli.output import note, print_json
+from waystation.cli.units import duration
 
 if TYPE_CHECKING:
     from waystation.spark.ready.parts import Ready
@@ -39,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--once", action="store_true", help="process what is there now, and end")
         one.add_argument("--master", metavar="URL", help="where Spark runs: local[2], spark://HOST:PORT")
         one.add_argument(
-            "--wait", type=seconds, default=60.0, metavar="S", help="how long to wait for a broker (default: 60)"
+            "--wait", type=duration, default=60.0, metavar="TIME", help="how long to wait for a broker (default: 60s)"
         )
         add_server(one)
         one.set_defaults(run=run, chosen=ready, server=None)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import not_negative, positive
 from waystation.cli.output import spell_bytes
-from waystation.cli.units import duration, fraction, size, spell_duration
+from waystation.cli.units import duration, fraction, size
+from waystation.durations import spell_ms
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _spell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in _IN_MS:
-        return spell_duration(round(value * 1000))
+        return spell_ms(round(value * 1000))
     if name == "max_bytes":
         return f"{value} ({spell_bytes(value)})"
     return f"{value:g}" if isinstance(value, float) else str(value)

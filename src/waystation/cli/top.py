@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from waystation.cli.arguments import add_server, seconds
+from waystation.cli.arguments import add_server
 from waystation.cli.native import open_client
 from waystation.cli.output import bold, print_json, spell_bytes, visible
+from waystation.cli.units import duration
 
 ENTER, LEAVE, HOME, CLEAR_LINE, CLEAR_REST = (
     "\033[?1049h\033[?25l",
@@ -31,7 +32,7 @@ NAME = 34
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--every", type=seconds, metavar="S", default=2.0, help="seconds between two updates (default: 2)"
+        "--every", type=duration, metavar="TIME", default=2.0, help="time between two updates (default: 2s)"
     )
     parser.add_argument("--once", action="store_true", help="print once and exit")
     add_server(parser)

@@ -1,7 +1,7 @@
-"""Lengths of time, moments and sizes as people write and read them: 30s, 1h30m, 2026-03-01T12:00, 64MiB.
+"""Durations, moments and sizes as people write and read them: 30s, 1h30m, 2026-03-01T12:00, 64MiB.
 
-What `spell_duration` writes, `duration` reads back. The readers are types for argparse: a text that they cannot read is
-an error of the command line, which says what would do.
+The readers are types for argparse: a text that they cannot read is an error of the command line, which says what would
+do.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ import re
 import time
 from datetime import UTC, datetime
 
-_UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|w|d|h|m|s)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+from waystation.durations import UNITS_MS, parse_ms
+from waystation.errors import Invalid
+
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def duration(text: str) -> float:
-    """Seconds, from `30s`, `1h30m`, `1.5m`, `250ms`, `7d`, `2w`; a bare number is seconds."""
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if not _WHOLE.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a length of time: write 250ms, 30s, 5m, 2h, 7d, 1h30m (a bare number is seconds)"
-        )
-    return sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)) / 1000
+    """Seconds, from what `waystation.durations` reads; a bare number is seconds."""
+    try:
+        return parse_ms(text, bare_seconds=True) / 1000
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def size(text: str) -> int:
@@ -69,28 +66,16 @@ def rate(text: str) -> float:
     return found
 
 
-def spell_duration(ms: int) -> str:
-    """Exactly: `1h30m`, `1s500ms`."""
-    if ms == 0:
-        return "0s"
-    parts = []
-    for unit, length in list(_UNITS_MS.items())[1:]:
-        count, ms = divmod(ms, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
-
-
 def spell_age(since_ms: int) -> str:
     """How long ago, in the two largest units: `3d4h`, `12s`."""
     return spell_about(time.time_ns() // 1_000_000 - since_ms)
 
 
 def spell_about(ms: int) -> str:
-    """A length of time, roughly; nothing below a second counts."""
+    """A duration, roughly; nothing below a second counts."""
     rest = max(0, ms) // 1000 * 1000
     parts: list[str] = []
-    for unit, length in list(_UNITS_MS.items())[1:-1]:
+    for unit, length in list(UNITS_MS.items())[1:-1]:
         count, rest = divmod(rest, length)
         if count or parts:
             parts.append(f"{count}{unit}" if count else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import Generic, TypeVar
 
 from waystation.client.received import Received
@@ -11,23 +12,22 @@ M = TypeVar("M", bound=Received)
 
 
 class Given(Generic[M]):
-    """Forgets those that have a verdict, now and then, so that it stays as small as what is held."""
+    """Forgets those that have a verdict, now and then, so that it stays as small as what is held. For any thread."""
 
     def __init__(self, window: int) -> None:
         self._messages: list[M] = []
+        self._lock = Lock()
         self._prune_at = self._most = max(1_000, 2 * window)
 
-    def add(self, message: M) -> None:
-        self._messages.append(message)
-        if len(self._messages) >= self._prune_at:
-            self._messages = [message for message in self._messages if message.settled is None]
-            self._prune_at = 2 * len(self._messages) + self._most
-
     def extend(self, messages: Iterable[M]) -> None:
-        for message in messages:
-            self.add(message)
+        with self._lock:
+            self._messages.extend(messages)
+            if len(self._messages) >= self._prune_at:
+                self._messages = [message for message in self._messages if message.settled is None]
+                self._prune_at = 2 * len(self._messages) + self._most
 
     def unsettled(self) -> list[M]:
         """All without a verdict that are still held; they are forgotten here."""
-        messages, self._messages = self._messages, []
+        with self._lock:
+            messages, self._messages = self._messages, []
         return [message for message in messages if message.settled is None and message._holder.alive]

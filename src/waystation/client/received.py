@@ -9,11 +9,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.values import decode_json, decode_text, moment, value_of
 from waystation.errors import Conflict, Invalid
-from waystation.message import Delivered
+from waystation.message import Delivered, Message
+from waystation.protocol import Command, Put, PutAnswer, Reply
+
+INBOX = "inbox:"
+"""How the address of somebody who waits for a reply begins; others are queues."""
 
 
 class Received:
@@ -234,3 +240,13 @@ def place_id(queue: str, delivered: Delivered) -> str:
 def error_text(error: BaseException) -> str:
     """What is kept of an exception with a rejected message."""
     return f"{type(error).__name__}: {error}"[:2000]
+
+
+def reply_command(request: Received, message: Message) -> tuple[Command, Any]:
+    """The command that sends the reply, and what it is answered with."""
+    to = request._reply_address()
+    if message.correlation_id is None:
+        message = msgspec.structs.replace(message, correlation_id=request.correlation_id)
+    if to.startswith(INBOX):
+        return Reply(to=to, message=message), bool
+    return Put(queue=to, messages=[message]), PutAnswer

@@ -188,7 +188,7 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise Invalid(f"{name}: {value!r} is neither seconds nor a timedelta")
     if not 0 <= seconds < 1e12:
-        raise Invalid(f"{name}: {seconds:g} seconds is no length of time; it counts from now, in seconds")
+        raise Invalid(f"{name}: {seconds:g} seconds is no duration; it counts from now, in seconds")
     # 4.035 * 1000 is a hair above 4035: that is no millisecond more.
     return -int(-round(seconds * 1000, 2) // 1)
 

@@ -1,25 +1,23 @@
 """Where to begin in a topic, as people say it, and the offset that this means in a partition.
 
 `earliest`, `latest`, an offset, `-N` (the last N of each partition), a time (ISO 8601, or `@` and epoch milliseconds)
-or an age (`90s`, `15m`, `2h`, `7d` ago). What is before a partition's first record means its first, what is after its
-last means its end. Used by the command line through the client, and by the doors that reset groups.
+or an age (a duration with its unit: that long ago). What is before a partition's first record means its first, what is
+after its last means its end. Used by the command line through the client, and by the protocols that reset groups.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from waystation.durations import parse_ms
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
     from waystation.topics.partition import Partition
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LONGEST = 40
-_AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,10 @@ def parse_start(text: str, now_ms: int) -> Start:
         return Start("last", int(text[1:]))
     if text.startswith("@") and text[1:].isdecimal():
         return Start("time", int(text[1:]))
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return Start("time", now_ms - int(age[1]) * _UNITS_MS[age[2]])
+    try:
+        return Start("time", now_ms - parse_ms(text))
+    except Invalid:
+        pass
     try:
         return Start("time", round(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
 from waystation.client import admin
+from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.exchange import Exchange
+from waystation.client.aio.handlers import Handlers
+from waystation.client.aio.handling import responder
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
-from waystation.client.aio.responder import responder
-from waystation.client.aio.subscription import Subscribing, Subscription
+from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
-from waystation.client.aio.waiting import gathered
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
-from waystation.client.producing import Acks, Group, Guarantee, chosen, in_groups, size_of
+from waystation.client.producing import Acks, Guarantee, chosen
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
@@ -49,8 +50,6 @@ from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransacti
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-log = logging.getLogger("waystation.client")
-
 
 class Client:
     """A connection to a broker. `waystation.aio.connect` and `waystation.aio.open` make them; close it at the end.
@@ -58,11 +57,10 @@ class Client:
     Any number of tasks may use it at once; what they send together travels together.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, bridge: Bridge) -> None:
         self._core = core
-        self._starting: set[asyncio.Task[Any]] = set()
-        self._refused: list[BaseException] = []
-        self._handlers: dict[Callable[..., Any], list[Subscription]] = {}
+        self._bridge = bridge
+        self._handlers = Handlers()
 
     async def __aenter__(self) -> Client:
         return self
@@ -72,24 +70,40 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already."""
-        if self._core.closed:
+    async def close(self, timeout: float | None = None) -> None:
+        """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already.
+
+        Handlers that need longer than `timeout` seconds are left alone: what they hold is delivered to others.
+        """
+        if self.closed:
             return
-        for handler in list(self._handlers):
-            await self.off(handler)
+        for handler in self._handlers.all():
+            await self.off(handler, timeout)
+        self._bridge.over.set()
         await self._core.close()
+        await self._end()
+
+    async def _end(self) -> None:
+        """What this client was made of besides."""
+
+    @property
+    def closed(self) -> bool:
+        return self._bridge.over.is_set()
+
+    async def run(self) -> None:
+        """Waits while handlers work, until Ctrl-C or until another task closes the client."""
+        try:
+            await self._bridge.rest()
+        finally:
+            await self.close()
 
     async def flush(self) -> None:
         """Waits until everything that was sent without waiting is durable, verdicts included."""
         await self._core.flush()
 
-    async def ready(self) -> None:
+    async def ready(self) -> None:  # asyncio only
         """Waits until every handler that was registered so far gets messages; raises what one was refused for."""
-        if self._starting:
-            await asyncio.wait(self._starting)
-        if self._refused:
-            raise self._refused.pop(0)
+        await self._handlers.ready()
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -136,7 +150,7 @@ class Client:
         """
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
         messages = (with_id(message, guarantee) for message in outgoing(values, options))
-        return await self._publish(shape, messages, guarantee, single=False)
+        return await self._publish(shape, messages, guarantee)
 
     def publish_nowait(
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
@@ -147,11 +161,7 @@ class Client:
         """
         shape, guarantee = self._shape(topic, partition, None, None)
         message = with_id(make_message(value, options), guarantee)
-        size = size_of(message)
-        self._core.budget.take_now(size)
-        waiter: asyncio.Future[Published] = self._core.loop.create_future()
-        self._core.publish_lane(shape, guarantee).add(Group([message], size, waiter, single=True))
-        return waiter
+        return self._bridge.send_nowait(self._core.publish_lane(shape, guarantee), message)
 
     def _shape(
         self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
@@ -161,21 +171,11 @@ class Client:
         return Publish(messages=[], topic=topic, partition=partition, acks=acks), wanted
 
     async def _publish(
-        self,
-        shape: Publish,
-        messages: Iterable[Outgoing],
-        guarantee: Guarantee | None = None,
-        *,
-        single: bool = True,
+        self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None
     ) -> Published:
-        await self.ready()
+        await self._handlers.ready()  # asyncio only
         lane = self._core.publish_lane(shape, guarantee or self._core.guarantee)
-        waiters: list[asyncio.Future[Published]] = []
-        for group, size in in_groups(messages):
-            await self._core.budget.take(size)
-            waiters.append(self._core.loop.create_future())
-            lane.add(Group(group, size, waiters[-1], single=single))
-        return Published.joined(await gathered(waiters))
+        return Published.joined(await self._bridge.send_many(lane, messages))
 
     def subscribe(self, patterns: str | Sequence[str], **options: Unpack[SubscribeOptions]) -> Subscribing:
         """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
@@ -187,7 +187,7 @@ class Client:
                 ...
         """
         wanted = subscribe_wanted(patterns, options, self._core.guarantee)
-        return Subscribing(Subscription(self._core, wanted)._open())
+        return Subscribing(self._core, self._bridge, wanted)
 
     async def create_topic(
         self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
@@ -252,65 +252,18 @@ class Client:
         the message is acked: `async def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
         """
         split_on(patterns, queue)
-
-        def register(handler: F) -> F:
-            self._start(handler, self._begin(handler, patterns, queue, concurrency, options))
-            return handler
-
-        return register
-
-    def respond(self, name: str, *, concurrency: int = 1, **options: Unpack[ConsumeOptions]) -> Callable[[F], F]:
-        """Answers requests: what the function returns is the reply to `request(name, …)`.
-
-            @mq.respond("sum")
-            async def total(message):
-                return sum(message.json())
-
-        Requests wait in a queue of that name, so several responders share them. A function that raises fails the
-        request: who asked gets RequestFailed with the error's text.
-        """
-
-        def register(handler: F) -> F:
-            self._start(handler, self._begin_responding(handler, name, concurrency, options))
-            return handler
-
-        return register
-
-    def _start(self, handler: Callable[..., Any], work: Awaitable[Subscription]) -> None:
-        task = asyncio.ensure_future(work)
-        self._starting.add(task)
-
-        def started(task: asyncio.Future[Subscription]) -> None:
-            self._starting.discard(cast(asyncio.Task[Any], task))
-            if task.cancelled():
-                return
-            error = task.exception()
-            if error is None:
-                self._handlers.setdefault(handler, []).append(task.result())
-            else:
-                self._refused.append(error)
-                log.error("a handler gets no messages: %s", error)
-
-        task.add_done_callback(started)
-
-    async def _begin(
-        self,
-        handler: Callable[..., Any],
-        patterns: str | Sequence[str] | None,
-        queue: str | Queue | None,
-        concurrency: int,
-        options: dict[str, Any],
-    ) -> Subscription:
         if patterns is not None:
             wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
         else:
             name = queue.name if isinstance(queue, Queue) else str(queue)
             wanted = consume_wanted(name, cast(ConsumeOptions, options), self._core.guarantee)
-        subscription = await Subscription(self._core, wanted)._open()
-        if wanted.transactional:
-            handler = self._in_transactions(handler)
-        subscription.start_consuming(handler, concurrency=concurrency)
-        return subscription
+
+        def register(handler: F) -> F:
+            work = self._in_transactions(handler) if wanted.transactional else handler
+            self._handlers.add(handler, Subscribing(self._core, self._bridge, wanted), work, concurrency)
+            return handler
+
+        return register
 
     def _in_transactions(self, handler: Callable[..., Any]) -> Callable[[Message], Awaitable[None]]:
         ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}")
@@ -324,20 +277,28 @@ class Client:
 
         return work
 
-    async def _begin_responding(
-        self, handler: Callable[..., Any], name: str, concurrency: int, options: ConsumeOptions
-    ) -> Subscription:
-        declare = responder_queue(name)
-        wanted = consume_wanted(name, options, "at-least-once")
-        subscription = await Subscription(self._core, wanted, before=declare)._open()
-        subscription.start_consuming(responder(handler), concurrency=concurrency)
-        return subscription
+    def respond(self, name: str, *, concurrency: int = 1, **options: Unpack[ConsumeOptions]) -> Callable[[F], F]:
+        """Answers requests: what the function returns is the reply to `request(name, …)`.
 
-    async def off(self, handler: Callable[..., Any]) -> None:
-        """Takes a handler back; it finishes what it has."""
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        for subscription in self._handlers.pop(handler, []):
-            await subscription.close()
+            @mq.respond("sum")
+            async def total(message):
+                return sum(message.json())
+
+        Requests wait in a queue of that name, so several responders share them. A function that raises fails the
+        request: who asked gets RequestFailed with the error's text.
+        """
+
+        def register(handler: F) -> F:
+            wanted = consume_wanted(name, options, "at-least-once")
+            opening = Subscribing(self._core, self._bridge, wanted, before=responder_queue(name))
+            self._handlers.add(handler, opening, responder(handler), concurrency)
+            return handler
+
+        return register
+
+    async def off(self, handler: Callable[..., Any], timeout: float | None = None) -> None:
+        """Takes a handler back; waits up to `timeout` seconds until it has finished what it has."""
+        await self._handlers.remove(handler, timeout)
 
     # -- request and reply ---------------------------------------------------------------------------------------------
 
@@ -350,7 +311,7 @@ class Client:
         expires then) and RequestFailed if the one who responds failed. `topic`: the request is published to a topic
         instead, for whoever replies first.
         """
-        await self.ready()
+        await self._handlers.ready()  # asyncio only
         if topic:
             lane: Any = self._core.publish_lane(self._shape(name, None, "written", None)[0], "at-most-once")
         else:
@@ -362,7 +323,7 @@ class Client:
 
     def transaction(self, transactional_id: str, *, timeout: Seconds = 60) -> Transaction:
         """Publishes, puts, acks and offsets that happen together or not at all; see `Transaction`."""
-        return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000))
+        return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000), self._bridge)
 
     async def commit_staged(
         self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""
@@ -432,6 +393,6 @@ class Client:
 
     async def ping(self) -> float:
         """Asks the broker for a sign of life; returns how many seconds it took."""
-        start = self._core.loop.time()
+        start = time.monotonic()
         await admin.ping(self._core)
-        return self._core.loop.time() - start
+        return time.monotonic() - start

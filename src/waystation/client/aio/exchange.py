@@ -22,6 +22,7 @@ class Exchange:
         self.name = name
         self._client = client
         self._core = client._core
+        self._bridge = client._bridge
 
     def __repr__(self) -> str:
         return f"<waystation.aio.Exchange {self.name!r}>"
@@ -41,7 +42,7 @@ class Exchange:
         exchanges, `filter` for filter exchanges.
         """
         arguments = admin.binding_arguments(headers, match, filter)
-        await admin.bind(self._core, self.name, target_of(target), key, arguments)
+        await admin.bind(self._core, self.name, _target(target), key, arguments)
 
     async def unbind(
         self,
@@ -54,7 +55,7 @@ class Exchange:
     ) -> None:
         """Takes back a binding that was made with the same words."""
         arguments = admin.binding_arguments(headers, match, filter)
-        await admin.unbind(self._core, self.name, target_of(target), key, arguments)
+        await admin.unbind(self._core, self.name, _target(target), key, arguments)
 
     async def publish(
         self, value: Value, routing_key: str = "", *, mandatory: bool = False, **options: Unpack[MessageOptions]
@@ -74,7 +75,7 @@ class Exchange:
         await admin.delete_exchange(self._core, self.name, if_unused=if_unused)
 
 
-def target_of(target: str | Queue | Exchange) -> str:
+def _target(target: str | Queue | Exchange) -> str:
     if isinstance(target, Queue):
         return f"queue:{target.name}"
     if isinstance(target, Exchange):

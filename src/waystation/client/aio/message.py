@@ -7,18 +7,17 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Unpack
 
-from waystation.client.aio.waiting import gathered
+from waystation.client.aio.bridge import gathered
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
-from waystation.client.received import Received, error_text, judged
-from waystation.client.replying import reply_command
+from waystation.client.received import Received, error_text, judged, reply_command
 from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
 
 
 class Message(Received):
     """A message, held by this client until it says what became of it.
 
-    async with await jobs.get(timeout=5) as message:   # acked on exit, rejected on exception
+    async with jobs.get(timeout=5) as message:        # acked on exit, rejected on exception
         work(message.json())
     """
 
@@ -51,26 +50,31 @@ class Message(Received):
 
     async def touch(self, seconds: Seconds | None = None) -> None:
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
-        if self._holder.settles:
-            waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            tag = self._delivered.tag
-            self._holder.touch([(tag, 1)], milliseconds("seconds", seconds), self._holder.known((tag,), waiter))
-            await waiter
+        if not self._holder.settles:
+            return
+        holder, tag = self._holder, self._delivered.tag
+        waiter: asyncio.Future[Any] = asyncio.Future()
+        hold_ms = milliseconds("seconds", seconds)
+        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter)))
+        await waiter
 
     async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
         """Answers a request; False if nobody waits for it any more."""
         command, kind = reply_command(self, make_message(value, options))
-        answer = await self._holder.connection.ask(command, kind)
-        return answer is not False
+        connection = self._holder.connection
+        waiter: asyncio.Future[Any] = asyncio.Future()
+        self._holder.soon(lambda: connection.request(command, kind, waiter))
+        return await waiter is not False
 
     async def _say(
         self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
     ) -> None:
+        tags = (self._delivered.tag,)
         if not wait:
-            self._holder.say(Say((self._delivered.tag,), verdict, delay_ms, error, Ignored()))
+            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._holder.say(Say((self._delivered.tag,), verdict, delay_ms, error, waiter))
+        waiter: asyncio.Future[None] = asyncio.Future()
+        self._holder.say(Say(tags, verdict, delay_ms, error, waiter))
         await waiter
 
     async def __aenter__(self) -> Message:
@@ -86,13 +90,13 @@ class Message(Received):
         elif isinstance(error, Exception):
             await self.reject(error)
         else:
-            await self.release(wait=False)  # cancelled: no fault of the message
+            await self.release(wait=False)  # cancelled, or Ctrl-C: no fault of the message
 
 
 async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
     waiters: list[asyncio.Future[None]] = []
     for holder, tags in judged(messages, verdict).items():
-        waiters.append(asyncio.get_running_loop().create_future())
+        waiters.append(asyncio.Future())
         holder.say(Say(tags, verdict, None, error, waiters[-1]))
     await gathered(waiters)

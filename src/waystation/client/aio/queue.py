@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from waystation.client import admin
 from waystation.client.aio.message import Message, settle_many
 from waystation.client.aio.opening import Opening
-from waystation.client.aio.subscription import Subscribing, Subscription
-from waystation.client.aio.waiting import gathered
+from waystation.client.aio.subscription import Subscribing
 from waystation.client.looked import Looked
-from waystation.client.producing import Group, Guarantee, in_groups, size_of
+from waystation.client.producing import Guarantee, PutLane
 from waystation.client.queue_options import QueueOptions, queue_settings
 from waystation.client.results import Stored
 from waystation.client.subscribing import ConsumeOptions, consume_wanted
@@ -35,6 +34,7 @@ class Queue:
         self.guarantee: Guarantee = guarantee
         self._client = client
         self._core = client._core
+        self._bridge = client._bridge
         self._hold_ms = hold_ms
 
     def __repr__(self) -> str:
@@ -50,42 +50,29 @@ class Queue:
         AlreadyExists for an `id` that was used within the queue's deduplication window.
         """
         message = with_id(make_message(value, options), self.guarantee)
-        size = size_of(message)
-        await self._core.budget.take(size)
-        waiter: asyncio.Future[str] = self._core.loop.create_future()
-        self._lane(wait).add(Group([message], size, waiter, single=True))
-        return await waiter
+        stored: str = await self._bridge.send(self._lane(wait), message)
+        return stored
 
     def put_nowait(self, value: Value, **options: Unpack[MessageOptions]) -> asyncio.Future[str]:
         """Sends one message without waiting; the future has its id when it is durable.
 
         Raises Full when too much of this client is on its way already (`max_in_flight`).
         """
-        message = with_id(make_message(value, options), self.guarantee)
-        size = size_of(message)
-        self._core.budget.take_now(size)
-        waiter: asyncio.Future[str] = self._core.loop.create_future()
-        self._lane(0).add(Group([message], size, waiter, single=True))
-        return waiter
+        return self._bridge.send_nowait(self._lane(0), with_id(make_message(value, options), self.guarantee))
 
     async def put_many(
         self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]
     ) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
 
-        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be `Outgoing`
-        messages made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
+        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be messages
+        made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
         """
-        lane = self._lane(wait)
-        waiters: list[asyncio.Future[Stored]] = []
-        for messages, size in in_groups(with_id(message, self.guarantee) for message in outgoing(values, options)):
-            await self._core.budget.take(size)
-            waiters.append(self._core.loop.create_future())
-            lane.add(Group(messages, size, waiters[-1], single=False))
-        return Stored.joined(self.name, await gathered(waiters))
+        messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
+        return Stored.joined(self.name, await self._bridge.send_many(self._lane(wait), messages))
 
-    def _lane(self, wait: Seconds) -> Any:
-        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0, self.guarantee)
+    def _lane(self, wait: Seconds) -> PutLane:
+        return self._core.put_lane(self.name, milliseconds("wait", wait) or 0 if wait else 0, self.guarantee)
 
     # -- getting -------------------------------------------------------------------------------------------------------
 
@@ -120,13 +107,9 @@ class Queue:
         self, count: int = 100, timeout: float | None = 0, *, hold: Seconds | None = None
     ) -> list[Message]:
         """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
-        held = await self._core.get(
-            self.name,
-            count,
-            timeout,
-            hold_ms=milliseconds("hold", hold),
-            auto_ack=self.guarantee == "at-most-once",
-        )
+        auto_ack = self.guarantee == "at-most-once"
+        hold_ms = milliseconds("hold", hold)
+        held = await self._core.get(self.name, count, timeout, hold_ms=hold_ms, auto_ack=auto_ack)
         return [Message(one) for one in held]
 
     def consume(self, **options: Unpack[ConsumeOptions]) -> Subscribing:
@@ -136,7 +119,7 @@ class Queue:
             work(message)
         """
         wanted = consume_wanted(self.name, options, self.guarantee)
-        return Subscribing(Subscription(self._core, wanted, hold_ms=self._hold_ms)._open())
+        return Subscribing(self._core, self._bridge, wanted, hold_ms=self._hold_ms)
 
     async def ack_many(self, messages: Iterable[Message]) -> None:
         """Acks many at once; returns when it is durable."""
@@ -163,6 +146,14 @@ class Queue:
         """Its settings and counts."""
         return await admin.describe_queue(self._core, self.name)
 
+    # threads: def __len__(self) -> int:
+    # threads:     """How many messages it has: ready, parked and held."""
+    # threads:     info = self.describe()
+    # threads:     return info.ready + info.parked + info.held
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue is a queue too
+
     async def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
         """Changes its settings; those that are not named get their defaults."""
         return await admin.declare(self._core, self.name, queue_settings(options), alter=True)
@@ -179,7 +170,8 @@ class Queue:
 
     async def dead_letters(self) -> Queue:
         """The queue where this one's dead messages go, made if nothing has died yet."""
-        target = (await self.describe()).settings.dead_letter
+        info = await self.describe()
+        target = info.settings.dead_letter
         if target is None or target.startswith("topic:"):
             raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'dead messages are deleted'})")
         return await self._client.queue(target)

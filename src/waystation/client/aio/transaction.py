@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.transacting import Offset, Tx
@@ -26,8 +27,9 @@ class Transaction:
     worker: whoever begins a transaction with the same id fences the one before off.
     """
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: Tx, bridge: Bridge) -> None:
         self._tx = tx
+        self._bridge = bridge
         self._over = False
 
     async def publish(
@@ -57,6 +59,14 @@ class Transaction:
     async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
         """Record batches (Kafka's version 2) that you have built, each with its partition: for bulk writers."""
         await self._tx.publish_batches(topic, batches)
+
+    # threads: def publish_batches_nowait(self, topic: str, batches: list[tuple[int, bytearray]]) -> Future[None]:
+    # threads:     """The same without waiting; what follows in this transaction follows it."""
+    # threads:     return self._bridge.start(self._tx.publish_batches(topic, batches))
+
+    # threads: def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[None]:
+    # threads:     """As `put_many`, without waiting."""
+    # threads:     return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
 
     async def stage(self) -> StagedTransaction | None:
         """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,

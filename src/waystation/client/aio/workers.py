@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
+from waystation.client.aio.deliveries import Deliveries
+from waystation.client.aio.handling import handle
 from waystation.client.aio.message import Message
 from waystation.errors import WaystationError
 
 log = logging.getLogger("waystation.client")
 
-Next = Callable[[], Awaitable[Message | None]]
-
 
 class Workers:
-    """Each takes a message when it is done with the one before. `next_message` gives None at the end."""
+    """Each takes a message when it is done with the one before."""
 
-    def __init__(self, next_message: Next, handler: Callable[[Message], Any], concurrency: int) -> None:
-        self._next = next_message
+    def __init__(self, deliveries: Deliveries, handler: Callable[[Message], Any], concurrency: int) -> None:
+        self._deliveries = deliveries
         self._handler = handler
+        self._stopping = False
         self._busy: set[asyncio.Task[None]] = set()
         self._tasks = {asyncio.create_task(self._work()) for _ in range(max(1, concurrency))}
 
-    async def stop(self) -> None:
-        """Those that wait for a message end at once, those that work on one when it is done."""
+    async def stop(self, timeout: float | None) -> None:
+        """Those that wait for a message end at once, those that work on one when it is done, if that is in time."""
+        self._stopping = True
         for task in self._tasks - self._busy:
             task.cancel()
-        self._stopping = True
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    _stopping = False
+        others = self._tasks - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=timeout)
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -40,40 +40,14 @@ class Workers:
             raise RuntimeError("a worker needs a task")
         while not self._stopping:
             try:
-                message = await self._next()
+                taken = await self._deliveries.take(1, None)
             except WaystationError as error:
                 log.error("a consumer has ended: %s", error)
                 return
-            if message is None:
+            if not taken:
                 return
             self._busy.add(task)
             try:
-                await handle(self._handler, message)
+                await handle(self._handler, Message(taken[0]))
             finally:
                 self._busy.discard(task)
-
-
-async def handle(handler: Callable[[Message], Any], message: Message) -> None:
-    """Acks if the handler returns, rejects if it raises or returns False; does nothing about a verdict that it gave."""
-    try:
-        result = handler(message)
-        if inspect.isawaitable(result):
-            result = await result
-    except Exception as error:
-        log.exception("a handler failed: message=%s deliveries=%d", message.id, message.deliveries)
-        await finish(message, error)
-    except BaseException:
-        if message.settled is None and message._holder.settles:
-            await message.release(wait=False)
-        raise
-    else:
-        await finish(message, "the handler returned False" if result is False else None)
-
-
-async def finish(message: Message, error: BaseException | str | None) -> None:
-    if message.settled is not None or not message._holder.settles:
-        return
-    if error is None:
-        await message.ack(wait=False)
-    else:
-        await message.reject(error, wait=False)

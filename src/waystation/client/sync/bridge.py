@@ -10,11 +10,15 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from waystation.client.budget import ThreadBudget
+from waystation.client.feeding import Feed
+from waystation.client.producing import Group, Lane, in_groups, size_of
 from waystation.errors import Conflict, ConnectionLost
+from waystation.message import Message
 
 T = TypeVar("T")
 
@@ -22,10 +26,13 @@ log = logging.getLogger("waystation.client")
 
 
 class Bridge:
-    """Posts to one loop."""
+    """Posts to one loop. `budget` is what may be sent and not yet acknowledged."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int, budget: ThreadBudget) -> None:
         self.loop = loop
+        self.budget = budget
+        self.over = threading.Event()
+        """Set when the client is closed."""
         self._thread_id = thread_id
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._scheduled = False
@@ -83,6 +90,41 @@ class Bridge:
             future.cancel()
             raise
 
+    def send(self, lane: Lane, message: Message) -> Any:
+        """Sends one message and waits for its answer."""
+        return self.wait(self.send_nowait(lane, message))
+
+    def send_nowait(self, lane: Lane, message: Message) -> Future[Any]:
+        """Sends one message; blocks only for room."""
+        size = size_of(message)
+        self.budget.take_waiting(size)
+        future: Future[Any] = Future()
+        self.post(lane.add, Group([message], size, future, single=True))
+        return future
+
+    def send_many(self, lane: Lane, messages: Iterable[Message]) -> list[Any]:
+        """Sends many, in groups that fit in a frame each; the answers of the groups."""
+        futures: list[Future[Any]] = []
+        for group, size in in_groups(messages):
+            self.budget.take_waiting(size)
+            futures.append(Future())
+            self.post(lane.add, Group(group, size, futures[-1], single=False))
+        return [self.wait(future) for future in futures]
+
+    def abandon(self, feed: Feed) -> None:
+        """Has a consumer closed that nobody refers to any more."""
+        try:
+            self.post(feed.abandon)
+        except ConnectionLost:
+            pass
+
+    def rest(self) -> None:
+        """Waits until the client is closed, or until Ctrl-C."""
+        try:
+            self.over.wait()
+        except KeyboardInterrupt:
+            pass
+
     def check_thread(self) -> None:
         """Waiting on the loop's own thread would wait for ever."""
         if threading.get_ident() == self._thread_id:
@@ -90,6 +132,11 @@ class Bridge:
                 "this is the client's own thread (a future's callback runs here): it must not wait; "
                 "use another thread, or a form that does not wait"
             )
+
+
+def gathered(futures: list[Future[Any]]) -> list[Any]:
+    """All results; the first error."""
+    return [future.result() for future in futures]
 
 
 class LoopThread:

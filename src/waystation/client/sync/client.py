@@ -1,8 +1,8 @@
+# Generated from src/waystation/client/aio/client.py by `python -m tests.client.sync_client`; do not edit.
 """The client for threads: one face for a broker far away and one in this process."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,12 +10,11 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
 from waystation.client import admin
-from waystation.client.budget import ThreadBudget
 from waystation.client.core import Core
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
-from waystation.client.producing import Acks, Group, Guarantee, chosen, in_groups, size_of
+from waystation.client.producing import Acks, Guarantee, chosen
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
 from waystation.client.subscribing import (
@@ -28,9 +27,10 @@ from waystation.client.subscribing import (
 )
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.exchange import Exchange
+from waystation.client.sync.handlers import Handlers
+from waystation.client.sync.handling import responder
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
-from waystation.client.sync.responder import responder
 from waystation.client.sync.subscription import Subscription
 from waystation.client.sync.transaction import Transaction
 from waystation.client.transacting import Tx, WorkerIds
@@ -59,12 +59,10 @@ class Client:
     the network, on which none of your code runs, but for the callbacks of futures.
     """
 
-    def __init__(self, core: Core, bridge: Bridge, budget: ThreadBudget) -> None:
+    def __init__(self, core: Core, bridge: Bridge) -> None:
         self._core = core
         self._bridge = bridge
-        self._budget = budget
-        self._handlers: dict[Callable[..., Any], list[Subscription]] = {}
-        self._over = threading.Event()
+        self._handlers = Handlers()
 
     def __enter__(self) -> Client:
         return self
@@ -77,11 +75,11 @@ class Client:
 
         Handlers that need longer than `timeout` seconds are left alone: what they hold is delivered to others.
         """
-        if self._over.is_set():
+        if self.closed:
             return
-        for handler in list(self._handlers):
+        for handler in self._handlers.all():
             self.off(handler, timeout)
-        self._over.set()
+        self._bridge.over.set()
         self._bridge.run(self._core.close())
         self._end()
 
@@ -90,13 +88,13 @@ class Client:
 
     @property
     def closed(self) -> bool:
-        return self._over.is_set()
+        return self._bridge.over.is_set()
 
     def run(self) -> None:
         """Waits while handlers work, until Ctrl-C or until another thread closes the client."""
         try:
-            self._over.wait()
-        except KeyboardInterrupt:
+            self._bridge.rest()
+        finally:
             self.close()
 
     def flush(self) -> None:
@@ -159,7 +157,7 @@ class Client:
         """
         shape, guarantee = self._shape(topic, partition, None, None)
         message = with_id(make_message(value, options), guarantee)
-        return self._send(shape, [message], size_of(message), guarantee)
+        return self._bridge.send_nowait(self._core.publish_lane(shape, guarantee), message)
 
     def _shape(
         self, topic: str, partition: int | None, acks: Acks | None, guarantee: Guarantee | None
@@ -169,16 +167,8 @@ class Client:
         return Publish(messages=[], topic=topic, partition=partition, acks=acks), wanted
 
     def _publish(self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None) -> Published:
-        wanted = guarantee or self._core.guarantee
-        futures = [self._send(shape, group, size, wanted) for group, size in in_groups(messages)]
-        return Published.joined([self._bridge.wait(future) for future in futures])
-
-    def _send(self, shape: Publish, messages: list[Outgoing], size: int, guarantee: Guarantee) -> Future[Published]:
-        self._budget.take_waiting(size)
-        future: Future[Published] = Future()
-        lane = self._core.publish_lane(shape, guarantee)
-        self._bridge.post(lane.add, Group(messages, size, future, single=False))
-        return future
+        lane = self._core.publish_lane(shape, guarantee or self._core.guarantee)
+        return Published.joined(self._bridge.send_many(lane, messages))
 
     def subscribe(self, patterns: str | Sequence[str], **options: Unpack[SubscribeOptions]) -> Subscription:
         """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
@@ -262,10 +252,8 @@ class Client:
             wanted = consume_wanted(name, cast(ConsumeOptions, options), self._core.guarantee)
 
         def register(handler: F) -> F:
-            subscription = Subscription(self._core, self._bridge, wanted)
             work = self._in_transactions(handler) if wanted.transactional else handler
-            subscription.start_consuming(work, concurrency=concurrency)
-            self._handlers.setdefault(handler, []).append(subscription)
+            self._handlers.add(handler, Subscription(self._core, self._bridge, wanted), work, concurrency)
             return handler
 
         return register
@@ -294,18 +282,15 @@ class Client:
 
         def register(handler: F) -> F:
             wanted = consume_wanted(name, options, "at-least-once")
-            subscription = Subscription(self._core, self._bridge, wanted, before=responder_queue(name))
-            subscription.start_consuming(responder(handler), concurrency=concurrency)
-            self._handlers.setdefault(handler, []).append(subscription)
+            opening = Subscription(self._core, self._bridge, wanted, before=responder_queue(name))
+            self._handlers.add(handler, opening, responder(handler), concurrency)
             return handler
 
         return register
 
     def off(self, handler: Callable[..., Any], timeout: float | None = None) -> None:
         """Takes a handler back; waits up to `timeout` seconds until it has finished what it has."""
-        for subscription in self._handlers.pop(handler, []):
-            subscription.stop_consuming(timeout)
-            subscription.close()
+        self._handlers.remove(handler, timeout)
 
     # -- request and reply ---------------------------------------------------------------------------------------------
 
@@ -322,16 +307,14 @@ class Client:
             lane: Any = self._core.publish_lane(self._shape(name, None, "written", None)[0], "at-most-once")
         else:
             lane = self._core.put_lane(name, 0, "at-most-once")
-        message = make_message(value, options)
-        delivered = self._bridge.run(self._core.request(lane, repr(name), message, timeout))
+        delivered = self._bridge.run(self._core.request(lane, repr(name), make_message(value, options), timeout))
         return Message(Held(delivered, Holder(self._core.main, 0, soon=self._core.soon, settles=False)))
 
     # -- transactions, routing, and the rest ---------------------------------------------------------------------------
 
     def transaction(self, transactional_id: str, *, timeout: Seconds = 60) -> Transaction:
         """Publishes, puts, acks and offsets that happen together or not at all; see `Transaction`."""
-        tx = Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000)
-        return Transaction(tx, self._bridge)
+        return Transaction(Tx(self._core, transactional_id, milliseconds("timeout", timeout) or 60_000), self._bridge)
 
     def commit_staged(
         self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""

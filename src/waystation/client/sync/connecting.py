@@ -30,8 +30,8 @@ class AtExit:
 class RemoteClient(Client):
     """A client that owns its thread."""
 
-    def __init__(self, core: Core, bridge: Bridge, budget: ThreadBudget, thread: LoopThread, url: str) -> None:
-        super().__init__(core, bridge, budget)
+    def __init__(self, core: Core, bridge: Bridge, thread: LoopThread, url: str) -> None:
+        super().__init__(core, bridge)
         self.url = url
         self._thread = thread
         self._at_exit = AtExit(self)
@@ -58,24 +58,20 @@ def connect(
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
     thread = LoopThread(loop_factory(), "waystation-client")
-    bridge = Bridge(thread.loop, thread.ident)
-    budget = ThreadBudget(max_in_flight)
+    bridge = Bridge(thread.loop, thread.ident, ThreadBudget(max_in_flight))
     try:
         core = bridge.run(
-            make_core(
-                socket_dial(address, timeout), bridge, budget, name, guarantee, timeout, wait, connections=connections
-            )
+            make_core(socket_dial(address, timeout), bridge, name, guarantee, timeout, wait, connections=connections)
         )
     except BaseException:
         thread.stop()
         raise
-    return RemoteClient(core, bridge, budget, thread, f"waystation://{address}")
+    return RemoteClient(core, bridge, thread, f"waystation://{address}")
 
 
 async def make_core(
     dial: Dial,
     bridge: Bridge,
-    budget: ThreadBudget,
     name: str | None,
     guarantee: Guarantee,
     timeout: float,
@@ -86,7 +82,7 @@ async def make_core(
     """A core that is connected, on the bridge's loop."""
     core = Core(
         dial,
-        budget=budget,
+        budget=bridge.budget,
         soon=bridge.soon,
         name=name,
         connections=connections,

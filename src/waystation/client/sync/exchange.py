@@ -1,3 +1,4 @@
+# Generated from src/waystation/client/aio/exchange.py by `python -m tests.client.sync_client`; do not edit.
 """An exchange, for threads: messages go on to queues and topics as its bindings say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Generated from src/waystation/client/aio/message.py by `python -m tests.client.sync_client`; do not edit.
 """A received message, for threads."""
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from typing import Any, Unpack
 
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
-from waystation.client.received import Received, error_text, judged
-from waystation.client.replying import reply_command
+from waystation.client.received import Received, error_text, judged, reply_command
+from waystation.client.sync.bridge import gathered
 from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
 
 
@@ -52,17 +53,19 @@ class Message(Received):
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
         if not self._holder.settles:
             return
-        holder, tag, future = self._holder, self._delivered.tag, Future[Any]()
+        holder, tag = self._holder, self._delivered.tag
+        waiter: Future[Any] = Future()
         hold_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), future)))
-        future.result()
+        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter)))
+        waiter.result()
 
     def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
         """Answers a request; False if nobody waits for it any more."""
         command, kind = reply_command(self, make_message(value, options))
-        connection, future = self._holder.connection, Future[Any]()
-        self._holder.soon(lambda: connection.request(command, kind, future))
-        return future.result() is not False
+        connection = self._holder.connection
+        waiter: Future[Any] = Future()
+        self._holder.soon(lambda: connection.request(command, kind, waiter))
+        return waiter.result() is not False
 
     def _say(
         self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
@@ -71,9 +74,9 @@ class Message(Received):
         if not wait:
             self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
             return
-        future: Future[None] = Future()
-        self._holder.say(Say(tags, verdict, delay_ms, error, future))
-        future.result()
+        waiter: Future[None] = Future()
+        self._holder.say(Say(tags, verdict, delay_ms, error, waiter))
+        waiter.result()
 
     def __enter__(self) -> Message:
         return self
@@ -86,14 +89,13 @@ class Message(Received):
         elif isinstance(error, Exception):
             self.reject(error)
         else:
-            self.release(wait=False)  # Ctrl-C: no fault of the message
+            self.release(wait=False)  # cancelled, or Ctrl-C: no fault of the message
 
 
 def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
-    futures: list[Future[None]] = []
+    waiters: list[Future[None]] = []
     for holder, tags in judged(messages, verdict).items():
-        futures.append(Future())
-        holder.say(Say(tags, verdict, None, error, futures[-1]))
-    for future in futures:
-        future.result()
+        waiters.append(Future())
+        holder.say(Say(tags, verdict, None, error, waiters[-1]))
+    gathered(waiters)

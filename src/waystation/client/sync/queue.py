@@ -1,3 +1,4 @@
+# Generated from src/waystation/client/aio/queue.py by `python -m tests.client.sync_client`; do not edit.
 """A queue, for threads."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from waystation.client import admin
 from waystation.client.looked import Looked
-from waystation.client.producing import Group, Guarantee, PutLane, in_groups, size_of
+from waystation.client.producing import Guarantee, PutLane
 from waystation.client.queue_options import QueueOptions, queue_settings
 from waystation.client.results import Stored
 from waystation.client.subscribing import ConsumeOptions, consume_wanted
@@ -48,22 +49,16 @@ class Queue:
         seconds to wait for room if the queue is full. Raises NotFound, Full, TooLarge, Invalid (naming the option), and
         AlreadyExists for an `id` that was used within the queue's deduplication window.
         """
-        return self._bridge.wait(self._put(value, options, self._lane_for(wait)))
+        message = with_id(make_message(value, options), self.guarantee)
+        stored: str = self._bridge.send(self._lane(wait), message)
+        return stored
 
     def put_nowait(self, value: Value, **options: Unpack[MessageOptions]) -> Future[str]:
         """Sends one message without waiting; the future has its id when it is durable.
 
         Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
-        return self._put(value, options, self._lane_for(0))
-
-    def _put(self, value: Value, options: MessageOptions, lane: PutLane) -> Future[str]:
-        message = with_id(make_message(value, options), self.guarantee)
-        size = size_of(message)
-        self._client._budget.take_waiting(size)
-        future: Future[str] = Future()
-        self._bridge.post(lane.add, Group([message], size, future, single=True))
-        return future
+        return self._bridge.send_nowait(self._lane(0), with_id(make_message(value, options), self.guarantee))
 
     def put_many(self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
@@ -71,16 +66,10 @@ class Queue:
         They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be messages
         made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
         """
-        lane = self._lane_for(wait)
-        futures: list[Future[Stored]] = []
         messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
-        for group, size in in_groups(messages):
-            self._client._budget.take_waiting(size)
-            futures.append(Future())
-            self._bridge.post(lane.add, Group(group, size, futures[-1], single=False))
-        return Stored.joined(self.name, [self._bridge.wait(future) for future in futures])
+        return Stored.joined(self.name, self._bridge.send_many(self._lane(wait), messages))
 
-    def _lane_for(self, wait: Seconds) -> PutLane:
+    def _lane(self, wait: Seconds) -> PutLane:
         return self._core.put_lane(self.name, milliseconds("wait", wait) or 0 if wait else 0, self.guarantee)
 
     # -- getting -------------------------------------------------------------------------------------------------------
@@ -95,6 +84,9 @@ class Queue:
 
         It is held by this client until then, at most for the queue's hold time or `hold` seconds.
         """
+        return self._get(timeout, hold)
+
+    def _get(self, timeout: float | None, hold: Seconds | None) -> Message:
         for message in self.get_many(1, timeout, hold=hold):
             return message
         raise Empty(f"no message came to queue {self.name!r} within {timeout:g} s")
@@ -174,7 +166,8 @@ class Queue:
 
     def dead_letters(self) -> Queue:
         """The queue where this one's dead messages go, made if nothing has died yet."""
-        target = self.describe().settings.dead_letter
+        info = self.describe()
+        target = info.settings.dead_letter
         if target is None or target.startswith("topic:"):
             raise NotFound(f"queue {self.name!r} has no dead-letter queue ({target or 'dead messages are deleted'})")
         return self._client.queue(target)

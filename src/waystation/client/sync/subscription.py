@@ -1,21 +1,21 @@
+# Generated from src/waystation/client/aio/subscription.py by `python -m tests.client.sync_client`; do not edit.
 """A consumer for threads: of a queue, or of topics."""
 
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
 from waystation.client.core import Core
-from waystation.client.feeding import Feed, Held, Wanted
+from waystation.client.feeding import Wanted
 from waystation.client.given import Given
 from waystation.client.sync.bridge import Bridge
+from waystation.client.sync.deliveries import Deliveries
 from waystation.client.sync.message import Message, settle_many
 from waystation.client.sync.workers import Workers
-from waystation.errors import Conflict, WaystationError
+from waystation.errors import Conflict
 from waystation.protocol import Command
 
 
@@ -39,13 +39,12 @@ class Subscription:
     ) -> None:
         self._bridge = bridge
         self._manual = wanted.manual or not wanted.settles
-        self._news = threading.Condition()
         self._given: Given[Message] = Given(wanted.window)
         self._working: dict[int, Message] = {}  # by loop: what it was given last
         self._loops = itertools.count()
         self._workers: Workers | None = None
-        self._stopping = False
-        self._feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, hold_ms))
+        self._deliveries = Deliveries(core, bridge, wanted, before, hold_ms)
+        self._feed = self._deliveries.feed
 
     @property
     def topics(self) -> list[str]:
@@ -67,7 +66,7 @@ class Subscription:
         last = self._working.pop(loop, None)
         if last is not None and last._verdict is None and not self._manual:
             last.ack(wait=False)
-        for held in self._take(1, None):
+        for held in self._deliveries.take(1, None):
             message = self._working[loop] = Message(held)
             return message
         return None
@@ -80,43 +79,23 @@ class Subscription:
 
     def get_message_nowait(self) -> Message | None:
         """A message that is here already, or None."""
-        return self.get_message(0)
+        for held in self._deliveries.take_nowait(1):
+            message = Message(held)
+            self._given.extend([message])
+            return message
+        return None
 
     def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
         """What is here, at most `max`; waits up to `timeout` seconds for the first."""
-        messages = [Message(held) for held in self._take(max, timeout)]
-        with self._news:
-            self._given.extend(messages)
+        messages = [Message(held) for held in self._deliveries.take(max, timeout)]
+        self._given.extend(messages)
         return messages
-
-    def _take(self, most: int, timeout: float | None) -> list[Held]:
-        feed = self._feed
-        with self._news:
-            taken = feed.hand_out(most)
-            if taken:
-                return taken
-        self._bridge.check_thread()
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._news:
-            while True:
-                taken = feed.hand_out(most)
-                if taken:
-                    return taken
-                if feed.error is not None:
-                    raise feed.error
-                if feed.closed or self._stopping:
-                    return []
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    return []
-                self._news.wait(left)
 
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Acks all that `get_message`, `poll` and iterating gave so far without a verdict; durable on return."""
-        with self._news:
-            messages = self._given.unsettled()
+        messages = self._given.unsettled()
         messages += [message for message in list(self._working.values()) if message.settled is None]
         settle_many(messages, "ack")
         self._bridge.run(self._feed.settled())
@@ -137,24 +116,14 @@ class Subscription:
         """
         if self._workers is not None:
             raise Conflict("this subscription has a handler already; stop_consuming comes first")
-        self._stopping = False
-        self._workers = Workers(self._next_for_worker, handler, concurrency)
-
-    def _next_for_worker(self) -> Message | None:
-        for held in self._take(1, None):
-            return Message(held)
-        return None
+        self._workers = Workers(self._deliveries, handler, concurrency)
 
     def stop_consuming(self, timeout: float | None = None) -> None:
         """Lets handlers finish what they have, and starts no more; waits for them up to `timeout` seconds."""
         workers, self._workers = self._workers, None
         if workers is None:
             return
-        with self._news:
-            self._stopping = True
-            self._news.notify_all()
-        workers.join(timeout)
-        self._stopping = False
+        workers.stop(timeout)
         if not self._feed.over:
             self._bridge.run(self._feed.settled())
 
@@ -176,14 +145,6 @@ class Subscription:
                     message.ack(wait=False)  # its loop was left on purpose, and it was worked on
         self.close()
 
-    def __del__(self) -> None:
-        feed: Feed | None = getattr(self, "_feed", None)
-        if feed is not None and not feed.over:
-            try:
-                self._bridge.post(feed.abandon)
-            except WaystationError:
-                pass
-
 
 class _Loop:
     """One `for` over a subscription."""
@@ -200,22 +161,3 @@ class _Loop:
         if message is None:
             raise StopIteration
         return message
-
-
-class _Notify:
-    """Wakes the threads that wait, from the loop; it does not keep the subscription alive."""
-
-    def __init__(self, news: threading.Condition) -> None:
-        self._news = news
-
-    def __call__(self) -> None:
-        with self._news:
-            self._news.notify_all()
-
-
-async def _open(
-    core: Core, wanted: Wanted, notify: Callable[[], None], before: Command | None, hold_ms: int | None
-) -> Feed:
-    feed = core.feed(wanted, notify, before=before, hold_ms=hold_ms)
-    await feed.open()
-    return feed

@@ -1,3 +1,4 @@
+# Generated from src/waystation/client/aio/transaction.py by `python -m tests.client.sync_client`; do not edit.
 """A transaction, for threads."""
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.sinks import as_messages
 from waystation.spark.pipelines.tables import need_package
-from waystation.spark.pipelines.toml_lines import TomlLines
 from waystation.spark.sink_columns import check_columns
 from waystation.spark.sink_options import read_sink_options
+from waystation.toml_file import TomlFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,23 +49,23 @@ def check_pipeline(
 
 def check_outside(read: PipelineFile) -> list[Problem]:
     """Topics and queues that are not there, packages that are not installed, a checkpoint of somebody else."""
-    pipeline, lines = read.pipeline, read.lines
+    pipeline, toml = read.pipeline, read.toml
     problems = []
     try:
         CheckpointFolder(pipeline).check_owner()
     except WaystationError as error:
-        problems.append(Problem(lines.of(("checkpoint",)), str(error)))
+        problems.append(Problem(toml.line(("checkpoint",)), str(error)))
     for sink in pipeline.sinks.values():
         try:
             need_package(sink)
         except Unavailable as error:
-            problems.append(Problem(lines.of(("sink", sink.name, sink.kind)), str(error)))
+            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), str(error)))
     if pipeline.uses_broker:
-        problems += _check_broker(pipeline, lines)
+        problems += _check_broker(pipeline, toml)
     return problems
 
 
-def _check_broker(pipeline: Pipeline, lines: TomlLines) -> list[Problem]:
+def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     from waystation.client.sync.connecting import connect
 
     try:
@@ -73,20 +73,20 @@ def _check_broker(pipeline: Pipeline, lines: TomlLines) -> list[Problem]:
             topics = [topic.topic for topic in mq.topics()]
             queues = [queue.queue for queue in mq.queues()]
     except WaystationError as error:
-        return [Problem(lines.of(("servers",)), f"topics and queues could not be looked up: {error}")]
+        return [Problem(toml.line(("servers",)), f"topics and queues could not be looked up: {error}")]
     problems = []
     for source in pipeline.sources.values():
         path = ("source", source.name)
         for topic in source.topics:
             if topic not in topics:
-                problems.append(Problem(lines.of((*path, "topics")), _missing("topic", topic, topics)))
+                problems.append(Problem(toml.line((*path, "topics")), _missing("topic", topic, topics)))
         queue = source.options.get("queue")
         if queue is not None and queue not in queues:
-            problems.append(Problem(lines.of((*path, "queue")), _missing("queue", queue, queues)))
+            problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
     for sink in pipeline.sinks.values():
         there = topics if sink.kind == "topic" else queues
         if sink.kind in ("topic", "queue") and sink.place not in there:
-            problems.append(Problem(lines.of(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
     return problems
 
 
@@ -107,12 +107,12 @@ def check_plans(read: PipelineFile) -> list[Problem]:
         settings = {**pipeline.settings, **needed_settings(pipeline)}
         wanted = SessionSettings(CHECK_MASTER, f"check {pipeline.name}", settings, FilePath(folder) / "log")
         with session(wanted) as spark:
-            return analyse(spark, PipelineFile(pipeline, read.lines, []), FilePath(folder))
+            return analyse(spark, PipelineFile(pipeline, read.toml, []), FilePath(folder))
 
 
 def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[Problem]:
     """The same, with a session that is there. `folder` is empty and ours."""
-    pipeline, lines = read.pipeline, read.lines
+    pipeline, toml = read.pipeline, read.toml
     problems: list[Problem] = []
     broken: set[str] = set()
     frames = Frames(spark, pipeline, lambda source: _empty(spark, pipeline, source, folder))
@@ -121,7 +121,7 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
         try:
             work()
         except PartFailed as failed:
-            problems.append(problem_of(failed, pipeline, lines))
+            problems.append(problem_of(failed, pipeline, toml))
             broken.add(name)
 
     for source in pipeline.sources.values():

@@ -13,7 +13,7 @@ from waystation.spark.pipelines.declared import Pipeline, Source, Step
 from waystation.spark.pipelines.explaining import explain, line_in_sql
 from waystation.spark.pipelines.functions import load_reference
 from waystation.spark.pipelines.problems import Problem
-from waystation.spark.pipelines.toml_lines import Path, TomlLines
+from waystation.toml_file import Path, TomlFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,13 +34,13 @@ class PartFailed(Exception):
         self.cause = cause
 
 
-def problem_of(failed: PartFailed, pipeline: Pipeline, lines: TomlLines) -> Problem:
+def problem_of(failed: PartFailed, pipeline: Pipeline, toml: TomlFile) -> Problem:
     """What failed as a mistake in the file: the line of the key, or in a query the line of the query."""
     text = explain(failed.cause, (*pipeline.sources, *pipeline.steps))
     if failed.path[-1] == "sql":
         sql = pipeline.steps[str(failed.path[1])].sql or ""
-        return Problem(lines.of_content(failed.path, line_in_sql(failed.cause, sql)), text)
-    return Problem(lines.of(failed.path), text)
+        return Problem(toml.line_within(failed.path, line_in_sql(failed.cause, sql)), text)
+    return Problem(toml.line(failed.path), text)
 
 
 def needed_settings(pipeline: Pipeline) -> dict[str, str]:

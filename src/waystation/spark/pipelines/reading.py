@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
@@ -22,7 +21,7 @@ from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_trigger
-from waystation.spark.pipelines.toml_lines import TomlLines
+from waystation.toml_file import TomlFile, TomlInvalid, read_toml
 
 DEFAULT_SERVERS = "127.0.0.1:9092"
 SERVER_VARIABLE = "WAYSTATION_SERVER"
@@ -35,7 +34,7 @@ class PipelineFile(NamedTuple):
     """A file that was read: what it declares, where it says so, and what is wrong."""
 
     pipeline: Pipeline
-    lines: TomlLines
+    toml: TomlFile
     problems: list[Problem]
 
 
@@ -49,39 +48,26 @@ def read_pipeline(file: Path, *, servers: str | None = None, master: str | None 
 
 def read_with_problems(file: Path, *, servers: str | None = None, master: str | None = None) -> PipelineFile:
     """The same, for `check`, which has more to say. Only a file that is no TOML raises."""
-    text = _text(file)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        _not_toml(file, error)
-    lines = TomlLines(text)
+    toml = _read(file)
     problems: list[Problem] = []
-    top = TableReader(document, (), "a pipeline", lines, problems)
+    top = TableReader(toml.content, (), "a pipeline", toml, problems)
     pipeline = _pipeline(file, top, servers, master)
     top.refuse_others(keys.TOP)
     declared = {kind: [name for name, _ in top.tables(kind)] for kind in ("source", "step", "sink")}
-    _check_tables(pipeline, declared, lines, problems)
-    return PipelineFile(pipeline, lines, problems)
+    _check_tables(pipeline, declared, toml, problems)
+    return PipelineFile(pipeline, toml, problems)
 
 
-def _text(file: Path) -> str:
+def _read(file: Path) -> TomlFile:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_toml(file)
+    except TomlInvalid as error:
+        raise PipelineInvalid(file, [Problem(error.place.line, str(error))]) from None
     except FileNotFoundError:
         near = near_matches(file.name, (other.name for other in file.parent.glob("*.toml")))
         raise NotFound(f"there is no pipeline file {file}{near}") from None
-    except UnicodeDecodeError:
-        raise Invalid(f"{file} is not a text file in UTF-8, so it is no pipeline file") from None
     except IsADirectoryError:
         raise Invalid(f"{file} is a folder; name the pipeline file in it") from None
-
-
-def _not_toml(file: Path, error: tomllib.TOMLDecodeError) -> NoReturn:
-    said = re.search(r"^(.*) \(at line (\d+), column (\d+)\)$", str(error))
-    text, line = (said[1], int(said[2])) if said else (str(error), 1)
-    if said is None and file.exists():  # "at end of document"
-        line = max(1, file.read_text(encoding="utf-8").count("\n"))
-    raise PipelineInvalid(file, [Problem(line, f"this is not TOML: {text[:1].lower()}{text[1:]}")]) from None
 
 
 def _pipeline(file: Path, top: TableReader, servers: str | None, master: str | None) -> Pipeline:
@@ -262,7 +248,7 @@ def _sink_kind(kind: str) -> SinkKind:
 
 
 def _check_tables(
-    pipeline: Pipeline, declared: Mapping[str, list[str]], lines: TomlLines, problems: list[Problem]
+    pipeline: Pipeline, declared: Mapping[str, list[str]], toml: TomlFile, problems: list[Problem]
 ) -> None:
     """Every table that is named is there, above; and there is something to do.
 
@@ -271,16 +257,18 @@ def _check_tables(
     seen = list(declared["source"])
     for name in declared["step"]:
         if name in seen:
-            problems.append(Problem(lines.of(("step", name)), f"there are two tables called {name!r}; rename this one"))
+            problems.append(
+                Problem(toml.line(("step", name)), f"there are two tables called {name!r}; rename this one")
+            )
         step = pipeline.steps.get(name)
         for used in step.inputs if step is not None else ():
-            _check_name(used, seen, declared["step"], lines.of(("step", name, "from")), problems)
+            _check_name(used, seen, declared["step"], toml.line(("step", name, "from")), problems)
         if step is not None and step.join is not None:
-            line = lines.of(("step", name, "join", "with"))
+            line = toml.line(("step", name, "join", "with"))
             _check_name(step.join.table, seen, declared["step"], line, problems)
         seen.append(name)
     for sink in pipeline.sinks.values():
-        _check_name(sink.table, seen, (), lines.of(("sink", sink.name, "from")), problems)
+        _check_name(sink.table, seen, (), toml.line(("sink", sink.name, "from")), problems)
     for kind in ("source", "sink"):
         if not declared[kind]:
             problems.append(Problem(1, f"a pipeline needs a {kind}: add a table [{kind}.NAME]"))

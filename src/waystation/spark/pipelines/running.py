@@ -29,7 +29,7 @@ from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.reporter import Reporter
 from waystation.spark.pipelines.sinks import query_name, start_sink, write_sink
 from waystation.spark.pipelines.tables import need_package
-from waystation.spark.pipelines.toml_lines import TomlLines
+from waystation.toml_file import TomlFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ class Running:
     """The parts of one run."""
 
     pipeline: Pipeline
-    lines: TomlLines
+    toml: TomlFile
     folder: CheckpointFolder
     state: PipelineState
     reporter: Reporter | None
@@ -94,7 +94,7 @@ def run_pipeline(read: PipelineFile, *, once: bool = False, ears: Ears | None = 
             return "stopped"
         state = _first_state(pipeline, folder)
         reporter = Reporter(pipeline.servers, state, ears.note) if pipeline.progress else None
-        running = Running(pipeline, read.lines, folder, state, reporter, ears)
+        running = Running(pipeline, read.toml, folder, state, reporter, ears)
         if reporter is not None:
             reporter.start()
         phase: Phase = "failed"
@@ -210,7 +210,7 @@ def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
         return Frames(spark, running.pipeline).build()
     except PartFailed as failed:
         _log_trace(running, failed.cause)
-        raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.lines)]) from None
+        raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.toml)]) from None
 
 
 def _start(running: Running, sink: Sink, frame: DataFrame) -> None:
@@ -221,7 +221,7 @@ def _start(running: Running, sink: Sink, frame: DataFrame) -> None:
         )
     except Exception as error:
         _log_trace(running, error)
-        line = running.lines.of(("sink", sink.name))
+        line = running.toml.line(("sink", sink.name))
         raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
 
 

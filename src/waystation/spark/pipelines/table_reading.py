@@ -7,25 +7,25 @@ from typing import Any
 
 from waystation.errors import near_matches
 from waystation.spark.pipelines.problems import Problem
-from waystation.spark.pipelines.toml_lines import Path, TomlLines
+from waystation.toml_file import Path, TomlFile
 
 
 class TableReader:
     """A table, where it stands, and the list that takes what is wrong."""
 
     def __init__(
-        self, values: Mapping[str, Any], path: Path, what: str, lines: TomlLines, problems: list[Problem]
+        self, values: Mapping[str, Any], path: Path, what: str, toml: TomlFile, problems: list[Problem]
     ) -> None:
         self._values = values
         self._path = path
         self._what = what
-        self._lines = lines
+        self._toml = toml
         self._problems = problems
 
     def problem(self, key: str | Path, text: str) -> None:
         """Notes a mistake at a key; an empty path means the table itself."""
         path = (*self._path, key) if isinstance(key, str) else (*self._path, *key)
-        self._problems.append(Problem(self._lines.of(path), text))
+        self._problems.append(Problem(self._toml.line(path), text))
 
     def value(self, key: str) -> Any:
         return self._values.get(key)
@@ -108,7 +108,7 @@ class TableReader:
         if not isinstance(value, dict):
             self.problem(key, f"{key} has to be a table, and is {_spell(value)}")
             return None
-        return TableReader(value, (*self._path, key), what, self._lines, self._problems)
+        return TableReader(value, (*self._path, key), what, self._toml, self._problems)
 
     def tables(self, key: str) -> list[tuple[str, TableReader]]:
         """The tables in a table, by name."""
@@ -122,7 +122,7 @@ class TableReader:
         for name, inner in value.items():
             path = (*self._path, key, name)
             if isinstance(inner, dict):
-                found.append((name, TableReader(inner, path, f"[{key}.{name}]", self._lines, self._problems)))
+                found.append((name, TableReader(inner, path, f"[{key}.{name}]", self._toml, self._problems)))
             else:
                 self.problem((key, name), f"write [{key}.NAME], with a name of your choice: {name} is not a table")
         return found

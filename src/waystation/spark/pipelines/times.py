@@ -1,57 +1,36 @@
-"""Lengths of time in a pipeline file: `10s`, `5m`, `1h30m` as on the command line, or `10 minutes` as in Spark."""
+"""Durations and triggers in a pipeline file."""
 
 from __future__ import annotations
 
-import re
-
+from waystation.durations import UNITS_MS, parse_ms
+from waystation.errors import Invalid
 from waystation.spark.pipelines.declared import Trigger
 from waystation.spark.pipelines.table_reading import TableReader
 
-_UNITS = {
-    "ms": "milliseconds",
-    "s": "seconds",
-    "m": "minutes",
-    "min": "minutes",
-    "h": "hours",
-    "d": "days",
-    "w": "weeks",
-    "millisecond": "milliseconds",
-    "second": "seconds",
-    "minute": "minutes",
-    "hour": "hours",
-    "day": "days",
-    "week": "weeks",
-}
-_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
+_SPARK = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
 BOUNDED = ("once", "available-now")
 
 
-def spark_interval(text: str) -> str | None:
-    """How Spark writes this length of time; None if it is not one."""
+def spark_interval(ms: int) -> str:
+    """How Spark writes a duration."""
     parts = []
-    at = 0
-    lowered = text.strip().lower()
-    while at < len(lowered):
-        part = _PART.match(lowered, at)
-        if part is None:
-            return None
-        unit = part[2] if part[2] in _UNITS else part[2].removesuffix("s")
-        if unit not in _UNITS:
-            return None
-        parts.append(f"{part[1]} {_UNITS[unit]}")
-        at = part.end()
-    return " ".join(parts) or None
+    for unit, name in _SPARK.items():
+        count, ms = divmod(ms, UNITS_MS[unit])
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts) or "0 seconds"
 
 
 def read_interval(table: TableReader, key: str, *, needed: bool = False) -> str | None:
-    """A length of time at a key, as Spark writes it."""
+    """A duration at a key, as Spark writes it."""
     text = table.text(key, needed=needed)
     if text is None:
         return None
-    interval = spark_interval(text)
-    if interval is None:
-        table.problem(key, f"{key} cannot be {text!r}: write a length of time, like 10s, 5m or 10 minutes")
-    return interval
+    try:
+        return spark_interval(parse_ms(text))
+    except Invalid as error:
+        table.problem(key, f"{key}: {error}")
+        return None
 
 
 def read_trigger(top: TableReader) -> Trigger:
@@ -61,7 +40,8 @@ def read_trigger(top: TableReader) -> Trigger:
         return Trigger()
     if text in ("once", "available-now"):
         return Trigger("once" if text == "once" else "available-now")
-    interval = spark_interval(text)
-    if interval is None:
-        top.problem("trigger", f'trigger cannot be {text!r}: write "once", "available-now" or an interval like "10s"')
-    return Trigger("interval", interval or "0 seconds")
+    try:
+        return Trigger("interval", spark_interval(parse_ms(text)))
+    except Invalid as error:
+        top.problem("trigger", f'trigger: {error}, or "once" or "available-now"')
+        return Trigger("interval", "0 seconds")

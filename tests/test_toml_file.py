@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.toml_places import Path, TomlPlace, find_places
+from waystation.toml_file import Path, TomlFile, TomlInvalid, TomlPlace, read_toml
 
 DOCUMENT = '''# a comment with = and [brackets]
 top = "a # b" # "x"
@@ -54,7 +55,7 @@ def key_paths(value: object, above: Path = ()) -> Iterator[Path]:
 
 
 def test_the_places_in_a_document_with_everything() -> None:
-    places = find_places(DOCUMENT)
+    places = TomlFile(DOCUMENT).places
     assert set(places) == set(key_paths(tomllib.loads(DOCUMENT)))
     lines = DOCUMENT.split("\n")
     assert places["top",] == TomlPlace(2, 1)
@@ -135,7 +136,7 @@ def test_every_key_that_tomllib_finds_has_a_place_where_it_stands(made: list[str
             continue
         text += line
     text = text.replace("\r\n", "\n")
-    places = find_places(text)
+    places = TomlFile(text).places
     assert set(places) == set(key_paths(tomllib.loads(text)))
     rows = text.split("\n")
     for path, place in places.items():
@@ -160,4 +161,82 @@ def stands_at(text: str, path: Path) -> bool:
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing", "a=1", "[a]"])
 def test_small_documents(text: str) -> None:
-    assert set(find_places(text)) == set(key_paths(tomllib.loads(text)))
+    assert set(TomlFile(text).places) == set(key_paths(tomllib.loads(text)))
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_everything_that_toml_can_say() -> None:
+    text = """\
+# a comment with [brackets] and = signs
+a = 1
+"quoted key" = 'x'  # [not.a.table]
+b.c = [1,
+  2, # two
+  { d = 'e' }]
+f = \"""
+first
+second = 3
+\"""
+when = 2026-03-01 12:00:00
+[t]
+g = { h = "]", i = { j = 1 } }
+[[many]]
+k = 1
+[[many]]
+k = 2
+[many.inner]
+l = '''a'''
+"""
+    toml = TomlFile(text)
+    expected = {
+        ("a",): 2,
+        ("quoted key",): 3,
+        ("b", "c"): 4,
+        ("b", "c", 1): 5,
+        ("b", "c", 2, "d"): 6,
+        ("f",): 7,
+        ("when",): 11,
+        ("t", "g", "i", "j"): 13,
+        ("many", 0, "k"): 15,
+        ("many", 1, "k"): 17,
+        ("many", 1, "inner", "l"): 19,
+        ("t", "missing"): 12,
+    }
+    assert {path: toml.line(path) for path in expected} == expected
+    assert toml.line_within(("f",), 2) == 9
+
+
+@given(st.lists(st.text(alphabet="ab\"'\\[]{}=#,. \n", max_size=12), max_size=6))
+def test_lines_are_found_behind_any_text(texts: list[str]) -> None:
+    quoted = ['"' + t.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"' for t in texts]
+    text = "".join(f"k{number} = {value}\n" for number, value in enumerate(quoted)) + "last = 1\n"
+    assert TomlFile(text).line(("last",)) == len(texts) + 1
+
+
+def test_a_table_is_where_its_own_heading_is() -> None:
+    assert TomlFile("[a.b]\nc = 1\n[a]\nd = 1\n").line(("a", "missing")) == 3
+
+
+def test_places_do_not_depend_on_how_lines_end() -> None:
+    text = 'a = 1\nb = """\nx\ny"""\n[c]\nd = [1,\n2]\n'
+    for toml in (TomlFile(text), TomlFile(text.replace("\n", "\r\n"))):
+        assert toml.places["c", "d"] == TomlPlace(6, 1)
+        assert (toml.line(("c", "d", 1)), toml.line_within(("b",), 2)) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        (b"a = 1\nb = ?", TomlPlace(2, 5)),
+        (b"a = 1\r\nb = [", TomlPlace(2, 6)),
+        (b"a = 1\n\nb = '\xff'", TomlPlace(3, 1)),
+        (b"a = 1\na = 2\n", TomlPlace(2, 6)),
+    ],
+)
+def test_what_is_not_toml_is_told_with_its_place(tmp_path: FilePath, data: bytes, place: TomlPlace) -> None:
+    (tmp_path / "x.toml").write_bytes(data)
+    with pytest.raises(TomlInvalid, match=r"^not valid TOML: ") as raised:
+        read_toml(tmp_path / "x.toml")
+    assert raised.value.place == place

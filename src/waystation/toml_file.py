@@ -1,19 +1,23 @@
-"""Where the keys of a TOML document are: line and column of each, which `tomllib` does not tell.
+"""A TOML file and where its keys are, which `tomllib` does not tell: whoever reads one has to say where a mistake is.
 
-The document has to be valid: it was read by `tomllib` before, so nothing is checked here, and what is not a key is only
-passed over. Every key that `tomllib` finds has a place, under the path by which its value is found there: texts for
-tables, numbers for the elements of arrays. The place is that of the whole key as it is written, so of the `l` of
+`tomllib` reads the text; then it is known to be valid, so the search for places checks nothing, and what is not a key
+is only passed over. Every key that `tomllib` finds has a place, under the path by which its value is found there: texts
+for tables, numbers for the elements of arrays. The place is that of the whole key as it is written, so of the `l` of
 `log.retention.ms`, quotes included.
 
-Pure; for whoever reads a config file and has to say where a mistake is.
+For the config file and pipeline files.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
+
+from waystation.errors import Invalid
 
 Path = tuple[str | int, ...]
 
@@ -26,6 +30,8 @@ _LONG_BASIC = re.compile(r'"""(?:[^\\]|\\.)*?"""(?:"{0,2})', re.DOTALL)
 _LONG_LITERAL = re.compile(r"'''.*?'''(?:'{0,2})", re.DOTALL)
 _PLAIN = re.compile(r"[^,\]}#\r\n]+")
 """A number, a boolean, a date: they have none of these in them."""
+_WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+"""How `tomllib` ends its sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,63 @@ class TomlPlace:
     column: int
 
 
-def find_places(text: str) -> dict[Path, TomlPlace]:
-    """The place of every key, also of those that only lead to another (`log` in `log.retention.ms`)."""
-    return _Scanner(text).scan()
+class TomlInvalid(Invalid):
+    """The text is not TOML: what is wrong, without the place, and the place."""
+
+    def __init__(self, text: str, place: TomlPlace) -> None:
+        super().__init__(f"not valid TOML: {text}")
+        self.place = place
+
+
+class TomlFile:
+    """What a file says, and where. The keys of `places` are also those that only lead to another (`log` in
+    `log.retention.ms`)."""
+
+    def __init__(self, text: str) -> None:
+        """Raises TomlInvalid."""
+        try:
+            self.content: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise _invalid(text, str(error)) from None
+        scanner = _Scanner(text.replace("\r\n", "\n"))
+        scanner.scan()
+        self.places = scanner.places
+        self._elements = scanner.elements
+        self._texts = scanner.texts
+
+    def line(self, path: Path) -> int:
+        """The line of a key or an element; of what surrounds it, where it is not in the file itself."""
+        while path:
+            place = self.places.get(path) or self._elements.get(path)
+            if place is not None:
+                return place.line
+            path = path[:-1]
+        return 1
+
+    def line_within(self, path: Path, line: int) -> int:
+        """The line of the file on which a line of a text stands, both counted from 1."""
+        return self._texts.get(path, self.line(path)) + line - 1
+
+
+def read_toml(path: str | os.PathLike[str]) -> TomlFile:
+    """Reads a file; TomlInvalid, or OSError if it cannot be read at all."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise TomlInvalid("it is not UTF-8 text", TomlPlace(data.count(b"\n", 0, error.start) + 1, 1)) from None
+    return TomlFile(text)
+
+
+def _invalid(text: str, said: str) -> TomlInvalid:
+    """`tomllib` writes the place into its sentence."""
+    found = _WHERE.search(said)
+    what = _WHERE.sub("", said)
+    if found is not None and found[1]:
+        return TomlInvalid(what, TomlPlace(int(found[1]), int(found[2])))
+    lines = text.split("\n")
+    return TomlInvalid(f"{what}, at the end of the file", TomlPlace(len(lines), len(lines[-1]) + 1))
 
 
 class _Scanner:
@@ -46,10 +106,12 @@ class _Scanner:
         self._text = text
         self._at = 0
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._places: dict[Path, TomlPlace] = {}
-        self._elements: dict[Path, int] = {}  # of arrays of tables: how many there are so far
+        self.places: dict[Path, TomlPlace] = {}
+        self.elements: dict[Path, TomlPlace] = {}
+        self.texts: dict[Path, int] = {}  # of texts: the line on which the first character of the value stands
+        self._counts: dict[Path, int] = {}  # of arrays of tables: how many there are so far
 
-    def scan(self) -> dict[Path, TomlPlace]:
+    def scan(self) -> None:
         table: Path = ()
         self._skip(_BLANK)
         while self._at < len(self._text):
@@ -58,7 +120,6 @@ class _Scanner:
             else:
                 self._pair(table)
             self._skip(_BLANK)
-        return self._places
 
     def _heading(self) -> Path:
         """`[a.b]` or `[[a.b]]`: the path of what follows."""
@@ -72,16 +133,18 @@ class _Scanner:
             self._note(path, start)
         self._at += 2 if many else 1
         if not many:
+            self.places[path] = self._place(start)  # it may have been named before, by a table in it
             return path
         if isinstance(path[-1], int):  # what `_inside` found is the element before this one
             path = path[:-1]
-        number = self._elements.get(path, 0)
-        self._elements[path] = number + 1
+        number = self._counts.get(path, 0)
+        self._counts[path] = number + 1
+        self.elements[(*path, number)] = self._place(start)
         return (*path, number)
 
     def _inside(self, path: Path) -> Path:
         """An array of tables means its last element, when something below it is named."""
-        number = self._elements.get(path)
+        number = self._counts.get(path)
         return path if number is None else (*path, number - 1)
 
     def _pair(self, table: Path) -> None:
@@ -117,6 +180,9 @@ class _Scanner:
 
     def _value(self, path: Path) -> None:
         first = self._text[self._at : self._at + 1]
+        if first in ("'", '"'):
+            long = self._text.startswith(3 * first, self._at)
+            self.texts[path] = self._place(self._at).line + (long and self._text.startswith("\n", self._at + 3))
         if first == "[":
             self._array(path)
         elif first == "{":
@@ -133,6 +199,7 @@ class _Scanner:
         number = 0
         self._skip(_BLANK)
         while not self._text.startswith("]", self._at):
+            self.elements[(*path, number)] = self._place(self._at)
             self._value((*path, number))
             number += 1
             self._skip(_BLANK)
@@ -155,8 +222,11 @@ class _Scanner:
     def _note(self, path: Path, start: int) -> None:
         if isinstance(path[-1], int):
             path = path[:-1]
+        self.places.setdefault(path, self._place(start))
+
+    def _place(self, start: int) -> TomlPlace:
         line = bisect_right(self._lines, start)
-        self._places.setdefault(path, TomlPlace(line, start - self._lines[line - 1] + 1))
+        return TomlPlace(line, start - self._lines[line - 1] + 1)
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self._at)

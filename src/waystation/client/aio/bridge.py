@@ -1,0 +1,76 @@
+"""What is different about asyncio when something is sent: the caller is on the client's loop already.
+
+The verbs (`client`, `queue`, `exchange`, `message`, `transaction`, `subscription`…) are written once, in this folder,
+and made for threads by `python -m tests.client.sync_client`. Wherever the two really differ they use a class that both
+folders have, written by hand: `Bridge`, `Deliveries`, `Workers`, `Handlers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from waystation.client.core import Core
+from waystation.client.feeding import Feed
+from waystation.client.producing import Group, Lane, in_groups, size_of
+from waystation.message import Message
+
+
+class Bridge:
+    """From the tasks of one loop to the client on it."""
+
+    def __init__(self, core: Core) -> None:
+        self._loop = core.loop
+        self._budget = core.budget
+        self.over = asyncio.Event()
+        """Set when the client is closed."""
+
+    async def send(self, lane: Lane, message: Message) -> Any:
+        """Sends one message and waits for its answer."""
+        size = size_of(message)
+        await self._budget.take(size)
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        lane.add(Group([message], size, waiter, single=True))
+        return await waiter
+
+    def send_nowait(self, lane: Lane, message: Message) -> asyncio.Future[Any]:
+        """Sends one message; raises Full instead of waiting for room."""
+        size = size_of(message)
+        self._budget.take_now(size)
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        lane.add(Group([message], size, waiter, single=True))
+        return waiter
+
+    async def send_many(self, lane: Lane, messages: Iterable[Message]) -> list[Any]:
+        """Sends many, in groups that fit in a frame each; the answers of the groups."""
+        waiters: list[asyncio.Future[Any]] = []
+        for group, size in in_groups(messages):
+            await self._budget.take(size)
+            waiters.append(self._loop.create_future())
+            lane.add(Group(group, size, waiters[-1], single=False))
+        return await gathered(waiters)
+
+    def abandon(self, feed: Feed) -> None:
+        """Has a consumer closed that nobody refers to any more, on whatever thread that was found out."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(feed.abandon)
+
+    async def rest(self) -> None:
+        """Waits until the client is closed."""
+        await self.over.wait()
+
+
+async def gathered(waiters: list[asyncio.Future[Any]]) -> list[Any]:
+    """All results; the first error, after all are over."""
+    if len(waiters) == 1:
+        return [await waiters[0]]
+    try:
+        if waiters:
+            await asyncio.wait(waiters)
+    finally:
+        failures = [waiter.exception() for waiter in waiters if not waiter.cancel() and not waiter.cancelled()]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+    return [waiter.result() for waiter in waiters]

@@ -1,0 +1,62 @@
+"""A message in the hands of a function: a handler, after which it is settled, or a responder, which answers it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from waystation.client.aio.message import Message
+from waystation.client.core import FAILED_HEADER
+from waystation.client.received import error_text
+from waystation.errors import WaystationError
+
+log = logging.getLogger("waystation.client")
+
+
+async def handle(handler: Callable[[Message], Any], message: Message) -> None:
+    """Acks if the handler returns, rejects if it raises or returns False; does nothing about a verdict that it gave."""
+    failed: BaseException | str | None = None
+    try:
+        result = handler(message)
+        if inspect.isawaitable(result):  # asyncio only
+            result = await result
+        if result is False:
+            failed = "the handler returned False"
+    except Exception as error:
+        log.exception("a handler failed: message=%s deliveries=%d", message.id, message.deliveries)
+        failed = error
+    except BaseException:
+        if message.settled is None and message._holder.settles:
+            await message.release(wait=False)  # the worker was stopped: no fault of the message
+        raise
+    if message.settled is not None or not message._holder.settles:
+        return
+    try:
+        if failed is None:
+            await message.ack(wait=False)
+        else:
+            await message.reject(failed, wait=False)
+    except WaystationError as error:
+        log.warning("message %s could not be settled: %s", message.id, error)
+
+
+def responder(handler: Callable[[Message], Any]) -> Callable[[Message], Awaitable[None]]:
+    """A handler of requests made of a function. A request that failed was answered, so it is not tried again."""
+
+    async def respond(message: Message) -> None:
+        try:
+            result = handler(message)
+            if inspect.isawaitable(result):  # asyncio only
+                result = await result
+        except Exception as error:
+            if message.reply_to is None:
+                raise
+            log.exception("a request failed: message=%s", message.id)
+            await message.reply(b"", headers={FAILED_HEADER: error_text(error)})
+            return
+        if message.reply_to is not None:
+            await message.reply(result)
+
+    return respond
