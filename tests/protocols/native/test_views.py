@@ -11,7 +11,7 @@ from tests.protocols.native.kit import Frames, JsonLines
 from tests.support.names import unique
 from tests.support.server import ROOT
 from tests.support.waiting import wait_for
-from waystation.admin.views import ACTIONS, VIEWS
+from waystation.broker.access.view_rows import ACTIONS, VIEWS
 from waystation.protocol import EndConnection, Failure, Hello, View
 from waystation.protocols.http.routes import ROUTES
 

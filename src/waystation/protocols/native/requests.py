@@ -256,13 +256,13 @@ def end(session: NativeSession, command: End) -> object:
 
 
 async def view(session: NativeSession, command: View) -> Any:
-    from waystation.admin.views import see  # what shows is loaded when somebody looks
+    from waystation.broker.access.view_rows import see  # what shows is loaded when somebody looks
 
     return msgspec.to_builtins(await see(session.broker, command.what, command.query))
 
 
 async def act(session: NativeSession, command: Act) -> Any:
-    from waystation.admin.views import act
+    from waystation.broker.access.view_rows import act
 
     return msgspec.to_builtins(await act(session.broker, command.what, command.query))
 

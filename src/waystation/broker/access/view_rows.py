@@ -29,7 +29,7 @@ from waystation.admin import (
     view_topic_settings,
     view_topics,
 )
-from waystation.admin.queries import convert, unknown
+from waystation.broker.access.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
 from waystation.queues import redriving
 
