@@ -17,17 +17,30 @@ here: it was admitted when it was published. On the loop's thread only; the face
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from waystation.broker.access.staged import StagedAccess
+from waystation.broker.access.subscriptions import SubscriptionAccess
+from waystation.broker.access.topics import TopicAccess
+from waystation.broker.access.views import ViewAccess
 from waystation.errors import ResourceAlarm
-from waystation.log.batch import Header
+from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
-from waystation.message import Message
-from waystation.protocol import Found, Peeked, PublishAnswer, PutAnswer, QueueInfo, RedriveAnswer, RoutingInfo
+from waystation.message import Message, Run
+from waystation.protocol import (
+    EntriesAnswer,
+    Found,
+    Peeked,
+    PublishAnswer,
+    PutAnswer,
+    QueueInfo,
+    RedriveAnswer,
+    RoutingInfo,
+)
 from waystation.queues.feed import Deliver
-from waystation.queues.looking import PEEKED_BYTES
+from waystation.queues.looking import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
@@ -37,7 +50,7 @@ from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Published
 from waystation.topics.partition import Receipt
-from waystation.transactions.transacting import Tx
+from waystation.transactions.transacting import Tx, check_not_own
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -51,8 +64,8 @@ class Access:
     """Made by `Broker.access`."""
 
     __slots__ = (
-        "_alarms", "_broker", "_permissions", "durable", "meter", "namespace", "principal", "waits", "when_durable",
-        "when_each_durable",
+        "_alarms", "_broker", "_permissions", "durable", "meter", "namespace", "principal", "staged", "subscriptions",
+        "topics", "views", "waits", "when_durable", "when_each_durable",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +81,10 @@ class Access:
         self.durable = broker.durability.wait
         self.when_durable = broker.durability.when_durable
         self.when_each_durable = broker.durability.when_each_durable
+        self.staged = StagedAccess(broker, principal)
+        self.subscriptions = SubscriptionAccess(broker, principal)
+        self.topics = TopicAccess(broker, principal, meter)
+        self.views = ViewAccess(broker, principal)
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
@@ -173,11 +190,20 @@ class Access:
         limit: int = 0,
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
+        progress: Callable[[RedriveAnswer], None] | None = None,
     ) -> RedriveAnswer:
-        """Moves dead letters back to where they came from, or to `to`."""
+        """Moves dead letters back to where they came from, or to `to`. `progress` is called between two transactions,
+        and ends it by raising."""
         self._permissions.check(self.principal, "read", "queue", queue)
         return await self._broker.queues.redrive(
-            queue, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=message_ids
+            queue,
+            to=to,
+            filter=filter,
+            rate=rate,
+            limit=limit,
+            dry_run=dry_run,
+            message_ids=message_ids,
+            progress=progress,
         )
 
     def consume(
@@ -218,6 +244,22 @@ class Access:
         """Who reads the queue alone and by entry numbers."""
         self._permissions.check(self.principal, "read", "queue", queue)
         return self._broker.queues.open_reader(queue, consumer, on_end=on_end, owner=owner)
+
+    def read_entries(self, queue: str, runs: Sequence[Run], count: int, max_bytes: int) -> EntriesAnswer:
+        """The messages of these runs that are there: `count`, or as many as have `max_bytes`, or one. Metered."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        answer = read_entries(*self._broker.queues.of_users(queue), runs, count, max_bytes)
+        self.meter.delivered += len(answer.messages)
+        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
+        return answer
+
+    def queue_exists(self, queue: str) -> bool:
+        self._permissions.check(self.principal, "describe", "queue", queue)
+        return queue in self._broker.queues
+
+    def release_owner(self, owner: str) -> None:
+        """A session ends, and its exclusive queues with it. Not asked: it may always end."""
+        self._broker.queues.release_owner(owner)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
@@ -359,9 +401,18 @@ class Access:
         self.meter.published += messages
         self.meter.published_bytes += size
 
+    def count_batches(self, placed: Sequence[Placed]) -> None:
+        """These record batches were published, which were checked."""
+        self.count(sum(read_header(batch).record_count for _, batch in placed), sum(len(batch) for _, batch in placed))
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     async def begin(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
         """A transaction; what is published in it is asked about as it is published, and metered by who publishes."""
         self._permissions.check(self.principal, "write", "transactional-id", transactional_id)
         return await self._broker.transacting.begin(transactional_id, timeout_ms, gate=self)
+
+    async def begin_named(self, transactional_id: str, timeout_ms: int) -> Tx:
+        """The same under a name that a client chose, which is none of the broker's own."""
+        check_not_own(transactional_id)
+        return await self.begin(transactional_id, timeout_ms)
