@@ -1,7 +1,6 @@
 """What the verbs of `Access` take and give, by name. Protocols import these here: where the core keeps them is its own
 affair."""
 
-from waystation.health.health import Reason as Reason
 from waystation.health.lags import GroupLag as GroupLag
 from waystation.health.sampling import Point as Point
 from waystation.queues.feed import Feed as Feed

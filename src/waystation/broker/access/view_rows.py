@@ -39,6 +39,7 @@ from waystation.admin.view_settings import SettingsQuery as SettingsQuery
 from waystation.admin.view_topics import TopicOut as TopicOut
 from waystation.broker.access.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
+from waystation.health.health import Reason as Reason
 from waystation.observe.connections import ConnectionInfo
 from waystation.queues import redriving
 from waystation.security.permissions import Operation, Resource

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.access.types import Reason
-from waystation.broker.access.view_rows import Given, SettingsOut, SettingsQuery
+from waystation.broker.access.view_rows import Given, Reason, SettingsOut, SettingsQuery
 from waystation.errors import Unavailable
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.protocols.http.replies import Reply
