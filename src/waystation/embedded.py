@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from waystation.client.address import Address, parse_address
@@ -97,7 +98,7 @@ class Station:
             if self._http is not None:
                 from waystation.protocols.http.server import HttpDoor
 
-                mounts = {"/api/": _management}
+                mounts = {"/api/": partial(_management, self._broker)}
                 self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port, mounts)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
         except BaseException:

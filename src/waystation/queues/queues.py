@@ -23,7 +23,7 @@ from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, check_not_internal
 from waystation.queues.putting import put_or_refuse, put_same, put_with_patience, together
-from waystation.queues.redriving import Redrive
+from waystation.queues.redriving import Progress, Redrive
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
@@ -407,9 +407,11 @@ class Queues:
         limit: int = 0,
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
+        progress: Progress | None = None,
     ) -> RedriveAnswer:
         """Sends dead letters back (see `redriving.py`)."""
-        return await self._dead_letters.redrive(queue, Redrive(to, filter, list(message_ids), rate, limit, dry_run))
+        asked = Redrive(to, filter, list(message_ids), rate, limit, dry_run)
+        return await self._dead_letters.redrive(queue, asked, progress)
 
 
 def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:

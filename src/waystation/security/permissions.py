@@ -11,7 +11,7 @@ from typing import Literal
 from waystation.security.principals import Principal
 
 Operation = Literal["read", "write", "create", "delete", "alter", "describe"]
-Resource = Literal["topic", "queue", "exchange", "transactional-id", "inbox", "namespace", "cluster"]
+Resource = Literal["topic", "queue", "exchange", "transactional-id", "group", "inbox", "namespace", "cluster"]
 
 
 class Permissions:

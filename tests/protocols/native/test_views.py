@@ -11,9 +11,10 @@ from tests.protocols.native.kit import Frames, JsonLines
 from tests.support.names import unique
 from tests.support.server import ROOT
 from tests.support.waiting import wait_for
-from waystation.admin.views import ACTIONS, VIEWS
+from waystation.broker.access.view_rows import ACTIONS, VIEWS
 from waystation.protocol import EndConnection, Failure, Hello, View
 from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.http.views import ROUTES as VIEW_ROUTES
 
 PAGE = (ROOT / "docs" / "reference" / "native-protocol.md").read_text()
 
@@ -166,3 +167,19 @@ def test_a_group_is_moved_by_an_action(lines: JsonLines) -> None:
     assert lines.ask("view", what="group", query={"group": group})["lag"] == 2
     assert lines.ask("act", what="delete-group", query={"group": group}) is None
     assert lines.refusal("view", what="group", query={"group": group}).kind == "NotFound"
+
+
+@pytest.mark.parametrize(("title", "rows"), [("view", VIEWS), ("action", ACTIONS)])
+def test_a_route_takes_the_whole_query_of_its_view(title: str, rows: dict[str, Any]) -> None:
+    """What is not in the path is in the query string or the body."""
+    routes = {f"{route.method} {route.path}": route for route in VIEW_ROUTES}
+    compared = 0
+    for what, written in section(title).items():
+        method, _, path = written.rpartition(" ")
+        route = routes.get(f"{method or 'GET'} {path.partition('?')[0]}")
+        if route is not None:  # else it does more than to hand on
+            named = set(re.findall(r"{(\w+)}", route.path))
+            rest = {*route.query.__struct_fields__, *route.body.__struct_fields__}
+            assert named | rest == set(rows[what].query.__struct_fields__), what
+            compared += 1
+    assert compared >= len(rows) - 1

@@ -26,15 +26,28 @@ from waystation.broker.access.inboxes import InboxAccess
 from waystation.broker.access.namespaces import NamespaceAccess
 from waystation.broker.access.policies import PolicyAccess
 from waystation.broker.access.queue_figures import QueueFigureAccess
+from waystation.broker.access.staged import StagedAccess
 from waystation.broker.access.stream_queues import StreamQueueAccess
+from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topic_queues import TopicQueueAccess
+from waystation.broker.access.topics import TopicAccess
+from waystation.broker.access.views import ViewAccess
 from waystation.errors import ResourceAlarm
-from waystation.log.batch import Header
+from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
-from waystation.message import Message
-from waystation.protocol import Found, Peeked, PublishAnswer, PutAnswer, QueueInfo, RedriveAnswer, RoutingInfo
+from waystation.message import Message, Run
+from waystation.protocol import (
+    EntriesAnswer,
+    Found,
+    Peeked,
+    PublishAnswer,
+    PutAnswer,
+    QueueInfo,
+    RedriveAnswer,
+    RoutingInfo,
+)
 from waystation.queues.feed import Deliver
-from waystation.queues.looking import PEEKED_BYTES
+from waystation.queues.looking import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
@@ -46,7 +59,7 @@ from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import Published
 from waystation.topics.partition import Receipt
-from waystation.transactions.transacting import Tx
+from waystation.transactions.transacting import Tx, check_not_own
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -202,11 +215,20 @@ class Access:
         limit: int = 0,
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
+        progress: Callable[[RedriveAnswer], None] | None = None,
     ) -> RedriveAnswer:
-        """Moves dead letters back to where they came from, or to `to`."""
+        """Moves dead letters back to where they came from, or to `to`. `progress` is called between two transactions,
+        and ends it by raising."""
         self._permissions.check(self.principal, "read", "queue", queue)
         return await self._broker.queues.redrive(
-            queue, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, message_ids=message_ids
+            queue,
+            to=to,
+            filter=filter,
+            rate=rate,
+            limit=limit,
+            dry_run=dry_run,
+            message_ids=message_ids,
+            progress=progress,
         )
 
     def consume(
@@ -249,6 +271,22 @@ class Access:
         """Who reads the queue alone and by entry numbers."""
         self._permissions.check(self.principal, "read", "queue", queue)
         return self._broker.queues.open_reader(queue, consumer, on_end=on_end, owner=owner)
+
+    def read_entries(self, queue: str, runs: Sequence[Run], count: int, max_bytes: int) -> EntriesAnswer:
+        """The messages of these runs that are there: `count`, or as many as have `max_bytes`, or one. Metered."""
+        self._permissions.check(self.principal, "read", "queue", queue)
+        answer = read_entries(*self._broker.queues.of_users(queue), runs, count, max_bytes)
+        self.meter.delivered += len(answer.messages)
+        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
+        return answer
+
+    def queue_exists(self, queue: str) -> bool:
+        self._permissions.check(self.principal, "describe", "queue", queue)
+        return queue in self._broker.queues
+
+    def release_owner(self, owner: str) -> None:
+        """A session ends, and its exclusive queues with it. Not asked: it may always end."""
+        self._broker.queues.release_owner(owner)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
@@ -392,20 +430,12 @@ class Access:
     def namespace_of_topic(self, topic: str) -> str:
         return self._broker.namespaces.of_topic(topic)
 
-    def queue_exists(self, queue: str) -> bool:
-        self._permissions.check(self.principal, "describe", "queue", queue)
-        return queue in self._broker.queues
-
     def look_up_queue(self, queue: str, owner: str | None = None) -> KnownQueue:
         """A queue that is not the broker's own, and whether `owner` may use it. NotFound, NotAllowed."""
         self._permissions.check(self.principal, "describe", "queue", queue)
         _, found = self._broker.queues.of_users(queue)
         locked = found.settings.exclusive and found.owner is not None and found.owner != owner
         return KnownQueue(found.settings, locked)
-
-    def release_owner(self, owner: str) -> None:
-        """The owner's connection is over: its exclusive queues are deleted."""
-        self._broker.queues.release_owner(owner)
 
     def resolve(self, exchange: str, routing_key: str) -> Route:
         """Where messages with this key go, for one who is about to publish: NotFound for an unknown exchange,
@@ -462,6 +492,22 @@ class Access:
         return StreamQueueAccess(self._broker, self.principal)
 
     @property
+    def staged(self) -> StagedAccess:
+        return StagedAccess(self._broker, self.principal)
+
+    @property
+    def subscriptions(self) -> SubscriptionAccess:
+        return SubscriptionAccess(self._broker, self.principal)
+
+    @property
+    def topics(self) -> TopicAccess:
+        return TopicAccess(self._broker, self.principal, self.meter)
+
+    @property
+    def views(self) -> ViewAccess:
+        return ViewAccess(self._broker, self.principal)
+
+    @property
     def topic_queues(self) -> TopicQueueAccess:
         return TopicQueueAccess(self._broker, self.principal)
 
@@ -495,9 +541,18 @@ class Access:
         self.meter.published += messages
         self.meter.published_bytes += size
 
+    def count_batches(self, placed: Sequence[Placed]) -> None:
+        """These record batches were published, which were checked."""
+        self.count(sum(read_header(batch).record_count for _, batch in placed), sum(len(batch) for _, batch in placed))
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     async def begin(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
         """A transaction; what is published in it is asked about as it is published, and metered by who publishes."""
         self._permissions.check(self.principal, "write", "transactional-id", transactional_id)
         return await self._broker.transacting.begin(transactional_id, timeout_ms, gate=self)
+
+    async def begin_named(self, transactional_id: str, timeout_ms: int) -> Tx:
+        """The same under a name that a client chose, which is none of the broker's own."""
+        check_not_own(transactional_id)
+        return await self.begin(transactional_id, timeout_ms)

@@ -6,14 +6,19 @@ from waystation.admin.policy_rules import anywhere as anywhere
 from waystation.broker.access.access import KnownQueue as KnownQueue
 from waystation.broker.access.access import RouteTable as RouteTable
 from waystation.broker.access.queue_figures import QueueFigures as QueueFigures
+from waystation.health.lags import GroupLag as GroupLag
+from waystation.health.sampling import Point as Point
 from waystation.queues.failure_history import EXCHANGE_TARGET as EXCHANGE_TARGET
 from waystation.queues.feed import Deliver as Deliver
 from waystation.queues.feed import Feed as Feed
 from waystation.queues.feed import Settled as Settled
 from waystation.queues.feed import Verdict as Verdict
 from waystation.queues.ledger.runs import add_run as add_run
+from waystation.queues.looking import PEEKED_BYTES as PEEKED_BYTES
 from waystation.queues.names import INTERNAL_PREFIX as INTERNAL_PREFIX
 from waystation.queues.putting import alike as alike
+from waystation.queues.redriving import Redrive as Redrive
+from waystation.queues.settings import DEFAULT_HOLD_MS as DEFAULT_HOLD_MS
 from waystation.queues.settings import Overflow as Overflow
 from waystation.queues.settings import QueueSettings as QueueSettings
 from waystation.queues.settings import declared as declared
@@ -21,6 +26,9 @@ from waystation.queues.shard.commands import count_of as count_of
 from waystation.queues.shard.queue_feed import Getter as Getter
 from waystation.queues.shard.queue_feed import OnEnd as OnEnd
 from waystation.queues.shard.queue_feed import QueueFeed as QueueFeed
+from waystation.queues.shard.queue_reader import MAX_RUNS as MAX_RUNS
+from waystation.queues.shard.queue_reader import QueueReader as QueueReader
+from waystation.queues.shard.shard import PutResult as PutResult
 from waystation.routing import table
 from waystation.routing.binding import EXCHANGE as EXCHANGE
 from waystation.routing.binding import QUEUE as QUEUE
@@ -36,6 +44,7 @@ from waystation.share.feed import SharedFeed as SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings as TopicQueueSettings
 from waystation.share.topic_queues import TopicQueue as TopicQueue
 from waystation.subscriptions import inboxes
+from waystation.subscriptions.group_member import GroupMember as GroupMember
 from waystation.subscriptions.tailing import Start as Start
 from waystation.subscriptions.tailing import TailFeed as TailFeed
 from waystation.topics.partition import Receipt as Receipt

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from waystation.broker.access.types import QueueSettings
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Message, check_message
 from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_json_object
@@ -23,7 +24,6 @@ from waystation.observe.rates import QueueRates
 from waystation.observe.traceparent import HEADER, STATE_HEADER
 from waystation.protocols.http.calls import Messages, read_json
 from waystation.protocols.http.engine import Request
-from waystation.queues.settings import QueueSettings
 
 MAX_MESSAGES = 10_000
 """In one request: each takes some microseconds, during which nobody else has a turn."""

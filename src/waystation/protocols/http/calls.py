@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from waystation.admin import queries
-from waystation.admin.queries import unknown
+from waystation.broker.access import queries
+from waystation.broker.access.queries import unknown
 from waystation.errors import Invalid
 from waystation.message import Message
 from waystation.protocols.http.engine import Request

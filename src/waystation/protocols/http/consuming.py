@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.broker.access.types import Feed, QueueFeed, Verdict
 from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
@@ -27,8 +28,6 @@ from waystation.protocols.http.calls import STEP_BYTES, convert
 from waystation.protocols.http.holds import Holder, Outcome, check_any
 from waystation.protocols.http.json_pieces import json_pieces
 from waystation.protocols.http.wire import Outlet
-from waystation.queues.feed import Feed, Verdict
-from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The API of dead letters: where they are, what they died of, their stories, and the way back."""
+"""The API of redriving dead letters. What shows them is a view (`views.py`)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.admin.view_dead_letters import (
-    DeadLetterPlaces,
-    DeadLettersQuery,
-    DeadLettersTerms,
-    DeadLetterSummary,
-    JobStarted,
-    PlacesQuery,
-    SummaryQuery,
-    dead_letter_places,
-    dead_letter_summary,
-    dead_letters,
-    redrive_in_background,
-)
+from waystation.broker.access.types import Redrive
+from waystation.broker.access.view_rows import JobStarted, RedriveQueue
 from waystation.protocol import RedriveAnswer
-from waystation.protocols.http.bodies import MessageOut
-from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
+from waystation.protocols.http.calls import AnyRoute, Call, Outcome, Route
 from waystation.protocols.http.problems import TimedOut
 from waystation.protocols.http.replies import json_reply
-from waystation.queues.redriving import Redrive
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
@@ -33,45 +20,21 @@ if TYPE_CHECKING:
 TAG = "dead letters"
 
 
-class DeadLetter(MessageOut, omit_defaults=True):
-    """A message with the story of its deaths, the latest first."""
-
-    deaths: list[dict[str, Any]] = msgspec.field(default_factory=list)
-
-
-class DeadLetterList(msgspec.Struct):
-    messages: list[DeadLetter]
-    looked_at: int
-    next: Annotated[int, Meta(description="`after` to continue with; null: all were read")] | None
-
-
 class RedriveQuery(msgspec.Struct):
     background: Annotated[bool, Meta(description="answer at once, with the id of a job that does it")] = False
 
 
-async def places(desk: Desk, call: Call[PlacesQuery, Nothing]) -> Outcome:
-    return await dead_letter_places(desk.broker, call.query)
-
-
-async def summary(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return await dead_letter_summary(desk.broker, SummaryQuery(call.path["queue"]))
-
-
-async def look(desk: Desk, call: Call[DeadLettersTerms, Nothing]) -> Outcome:
-    asked = DeadLettersQuery(queue=call.path["queue"], **msgspec.structs.asdict(call.query))
-    return await dead_letters(desk.broker, asked)
-
-
 async def redrive(desk: Desk, call: Call[RedriveQuery, Redrive]) -> Outcome:
     asked = call.body or Redrive()
+    wanted = msgspec.structs.asdict(asked)
     if call.query.background:
-        return json_reply(redrive_in_background(desk.broker, call.path["queue"], asked), 202)
+        return json_reply(await desk.access.views.act("redrive", RedriveQueue(queue=call.path["queue"], **wanted)), 202)
 
     def progress(answer: RedriveAnswer) -> None:
         if call.peer.gone:  # between two transactions: nothing is left half-way
             raise TimedOut("the client that asked for this has disconnected")
 
-    answer = await desk.broker.dead_letters.redrive(call.path["queue"], asked, progress)
+    answer = await desk.access.redrive(call.path["queue"], **wanted, progress=progress)
     said: dict[str, Any] = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
     return {**said, "targets": answer.targets} if asked.dry_run else said
 
@@ -94,33 +57,6 @@ def _redrive(path: str) -> AnyRoute:
 
 
 ROUTES: tuple[AnyRoute, ...] = (
-    Route(
-        "GET",
-        "/v1/dead-letters",
-        places,
-        "Dead-letter queues and topics, their source queues, and how many messages they have",
-        tag=TAG,
-        query=PlacesQuery,
-        answer=DeadLetterPlaces,
-    ),
-    Route(
-        "GET",
-        "/v1/dead-letters/{queue}",
-        look,
-        "List dead letters with their failure history, oldest first",
-        tag=TAG,
-        description="A call reads a limited number; with a filter it may find none and still have a `next`.",
-        query=DeadLettersTerms,
-        answer=DeadLetterList,
-    ),
-    Route(
-        "GET",
-        "/v1/dead-letters/{queue}/summary",
-        summary,
-        "What the latest dead letters died of, and where",
-        tag=TAG,
-        answer=DeadLetterSummary,
-    ),
     _redrive("/v1/dead-letters/{queue}/redrive"),
     _redrive("/v1/queues/{queue}/redrive"),
 )

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.errors import Invalid, WaystationError
 from waystation.protocols.http.bodies import read_messages, with_trace
 from waystation.protocols.http.calls import (
@@ -39,11 +40,9 @@ from waystation.protocols.http.router import Router
 from waystation.protocols.http.routes import ROUTES
 from waystation.protocols.http.takers import Takers
 from waystation.protocols.http.token import check_token
-from waystation.routing.namespace_names import DEFAULT
-from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.message import Delivered
     from waystation.protocols.http.connection import HttpConnection
     from waystation.world.long_work import LongWork
@@ -54,19 +53,19 @@ logger = logging.getLogger("waystation.http")
 class Desk:
     """What handlers are given."""
 
-    def __init__(self, broker: Broker, host: str, long_work: LongWork, mounts: Mounts) -> None:
+    def __init__(self, broker: Node, host: str, long_work: LongWork, mounts: Mounts) -> None:
         self.broker = broker
         self.long_work = long_work
         self.meter = broker.meters.http
         self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
         self.holds = Holds(broker.world.random.below(2**32), self.meter)
         self.takers = Takers(self.access, broker.world.clock, self.holds)
-        self.live = LiveView(broker)
+        self.live = LiveView(self.access.views)
         self.openapi: bytes | None = None
         self.files = DashboardFiles()
         self._guard = Guard(host)
         self._router = Router(ROUTES)
-        self._mounted = Mounted(broker, mounts)
+        self._mounted = Mounted(mounts)
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.admin.view_routing import (
-    Binding,
-    BindingList,
-    BindingsQuery,
-    BindingsTerms,
-    ExchangeList,
-    ExchangesQuery,
-    bindings_page,
-    exchanges_page,
-)
+from waystation.broker.access.view_rows import Binding, BindingsQuery
 from waystation.errors import Invalid, NotFound
 from waystation.message_json import from_json_object
 from waystation.protocols.http.bodies import MessageIn
@@ -77,14 +68,10 @@ class RouteOut(msgspec.Struct):
     targets: list[str]
 
 
-def _one(desk: Desk, name: str) -> ExchangeOut:
+async def _one(desk: Desk, name: str) -> ExchangeOut:
     settings = desk.access.describe_exchange(name)
-    found = bindings_page(desk.broker, BindingsQuery(exchange=name))
+    found = await desk.access.views.view("bindings", BindingsQuery(exchange=name))
     return ExchangeOut(name, settings.kind, settings.alternate, found.bindings, found.total)
-
-
-async def list_exchanges(desk: Desk, call: Call[ExchangesQuery, Nothing]) -> Outcome:
-    return await exchanges_page(desk.broker, call.query)
 
 
 async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
@@ -95,21 +82,16 @@ async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
     except NotFound:
         status = 201
     await desk.access.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
-    return json_reply(_one(desk, name), status)
+    return json_reply(await _one(desk, name), status)
 
 
 async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return _one(desk, call.path["exchange"])
+    return await _one(desk, call.path["exchange"])
 
 
 async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
     await desk.access.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
     return None
-
-
-async def list_bindings(desk: Desk, call: Call[BindingsTerms, Nothing]) -> Outcome:
-    asked = call.query
-    return bindings_page(desk.broker, BindingsQuery(asked.after, asked.limit, exchange=call.path["exchange"]))
 
 
 async def bind(desk: Desk, call: Call[Nothing, Binding]) -> Outcome:
@@ -145,15 +127,6 @@ async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
 
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
-        "GET",
-        "/v1/exchanges",
-        list_exchanges,
-        "List exchanges in the order of their names",
-        query=ExchangesQuery,
-        answer=ExchangeList,
-        tag=TAG,
-    ),
-    Route(
         "PUT",
         "/v1/exchanges/{exchange}",
         declare,
@@ -166,15 +139,6 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     Route("GET", "/v1/exchanges/{exchange}", describe, "Describe an exchange", answer=ExchangeOut, tag=TAG),
     Route("DELETE", "/v1/exchanges/{exchange}", delete, "Delete an exchange", query=DeleteQuery, status=204, tag=TAG),
-    Route(
-        "GET",
-        "/v1/exchanges/{exchange}/bindings",
-        list_bindings,
-        "List bindings in the order in which they were made",
-        query=BindingsTerms,
-        answer=BindingList,
-        tag=TAG,
-    ),
     Route(
         "POST",
         "/v1/exchanges/{exchange}/bindings",

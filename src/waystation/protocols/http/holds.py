@@ -15,11 +15,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from waystation.broker.access.types import Feed, Receipt, Verdict
 from waystation.errors import Conflict
 from waystation.message import Delivered, Run
 from waystation.observe.meters import DoorMeter
-from waystation.queues.feed import Feed, Verdict
-from waystation.topics.partition import Receipt
 
 FORGET_AFTER_MS = 60_000
 """Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""

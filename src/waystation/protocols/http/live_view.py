@@ -15,8 +15,8 @@ from waystation.errors import Invalid
 from waystation.protocols.http.replies import encode_json
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.health.sampling import Point
+    from waystation.broker.access.types import Point
+    from waystation.broker.access.views import ViewAccess
     from waystation.protocols.http.wire import Outlet
 
 logger = logging.getLogger("waystation.http")
@@ -27,8 +27,8 @@ EVERY_S = 2.0
 class LiveView:
     """One per door."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, views: ViewAccess) -> None:
+        self._views = views
         self._viewers: dict[Viewer, Outlet] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -42,7 +42,7 @@ class LiveView:
         outlet.tell("overview", self._look())
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tick)
-            self._unsubscribe = self._broker.sampling.subscribe(self._on_point)
+            self._unsubscribe = self._views.watch(self._on_point)
 
     def discard(self, viewer: Viewer) -> None:
         self._viewers.pop(viewer, None)
@@ -65,9 +65,7 @@ class LiveView:
             logger.exception("the overview could not be made; it is retried")
 
     def _look(self) -> bytes:
-        from waystation.admin.view_overview import overview_view
-
-        return encode_json(overview_view(self._broker))
+        return encode_json(self._views.overview())
 
     def _on_point(self, point: Point) -> None:
         self._tell("sample", encode_json(point))

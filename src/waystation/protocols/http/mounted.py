@@ -8,14 +8,11 @@ same guard against other sites' pages, the same budget and the same meters as al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from waystation.errors import WaystationError
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
 class MountedApi(Protocol):
@@ -28,7 +25,7 @@ class MountedApi(Protocol):
         """Any error, as this API's clients expect one."""
 
 
-Load = Callable[["Broker"], MountedApi]
+Load = Callable[[], MountedApi]
 Mounts = Mapping[str, Load]
 """By the beginning of the path, with its last slash."""
 
@@ -36,8 +33,7 @@ Mounts = Mapping[str, Load]
 class Mounted:
     """One per listener."""
 
-    def __init__(self, broker: Broker, mounts: Mounts) -> None:
-        self._broker = broker
+    def __init__(self, mounts: Mounts) -> None:
         self._mounts = {prefix.encode(): load for prefix, load in mounts.items()}
         self._loaded: dict[bytes, MountedApi] = {}
 
@@ -46,6 +42,6 @@ class Mounted:
         for prefix, load in self._mounts.items():
             if target.startswith(prefix):
                 if prefix not in self._loaded:
-                    self._loaded[prefix] = load(self._broker)
+                    self._loaded[prefix] = load()
                 return self._loaded[prefix]
         return None

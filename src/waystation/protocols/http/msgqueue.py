@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.access.types import DEFAULT_HOLD_MS, Verdict
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Delivered, Message, check_message
 from waystation.message_json import JSON_TYPE, to_json_object
@@ -21,8 +22,6 @@ from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.holds import check_any
 from waystation.protocols.http.replies import encode_json
 from waystation.protocols.http.topics import publish_to
-from waystation.queues.feed import Verdict
-from waystation.queues.settings import DEFAULT_HOLD_MS
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
@@ -116,7 +115,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
     )
     check_message(message)
     desk.access.admit_queue(said.queue)
-    if said.queue not in desk.broker.queues:
+    if not desk.access.queue_exists(said.queue):
         await desk.access.declare_queue(said.queue)
     answer = await desk.access.put_durable(said.queue, [message])
     known = message.id if message.id is not None else f"{said.queue}#{answer.first}"
@@ -125,7 +124,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
 
 async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
     asked = call.query
-    if asked.queue not in desk.broker.queues:
+    if not desk.access.queue_exists(asked.queue):
         await desk.access.declare_queue(asked.queue)  # whoever waits for the first message must not fail
     taken = await desk.takers.take(asked.queue, call.peer, count=1, wait_ms=_ms(asked.timeout))
     desk.delivered([delivered for delivered, _ in taken])
@@ -184,7 +183,7 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
         raise Invalid("/pubsub/subscribe is a WebSocket; /v1/subscriptions/stream has server-sent events")
     consumer = _Channel(desk, acks=False)
     command = Subscribe(consumer=0, topics=[call.query.channel], history=call.query.history)
-    feed, _ = await desk.broker.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
+    feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
     consumer.attach(feed, "subscription:", DEFAULT_HOLD_MS)
     return Stream(consumer, single=True)
 

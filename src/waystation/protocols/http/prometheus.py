@@ -24,14 +24,14 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from waystation.admin.view_overview import overview_view
-from waystation.health.health import disk_room, health_of
 from waystation.observe.meters import MOST_LABELS, OTHER
 from waystation.version import __version__
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.health.lags import GroupLag
+    from waystation.broker.access.node import Node
+    from waystation.broker.access.types import GroupLag
+    from waystation.broker.access.view_rows import Figures
+    from waystation.broker.access.views import ViewAccess
     from waystation.observe.busiest import Busiest
     from waystation.observe.histogram import Histogram
     from waystation.observe.meters import DoorMeter
@@ -50,12 +50,11 @@ class _Made(Collector):
         return self._families
 
 
-async def scrape(broker: Broker, accept: str) -> tuple[bytes, str]:
+async def scrape(broker: Node, views: ViewAccess, accept: str) -> tuple[bytes, str]:
     """The text and its content type: OpenMetrics if `accept` asks for it, else Prometheus' own."""
-    await broker.sampling.fold()
-    lags = await broker.lags.fresh()
-    families = [family for make in FAMILIES for family in make(broker)]
-    families += _groups(lags)
+    figures = await views.figures()
+    families = [family for make in FAMILIES for family in make(broker, figures)]
+    families += _groups(figures.lags)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Made(families))
     encode, content_type = choose_encoder(accept)
@@ -95,12 +94,12 @@ def _histogram(name: str, about: str, histogram: Histogram) -> Metric:
 # -- families ---------------------------------------------------------------------------------------------------------
 
 
-def _about(broker: Broker) -> Iterator[Metric]:
+def _about(broker: Node, figures: Figures) -> Iterator[Metric]:
     yield InfoMetricFamily(
         PREFIX + "build", "The broker that was scraped.", {"version": __version__, "cluster_id": broker.cluster_id}
     )
     yield _number("start_time_seconds", "When the broker was started, in seconds since 1970.", broker.started_ms / 1000)
-    health = health_of(broker)
+    health = figures.overview.health
     yield _number("health", "0: well, 1: somebody should look, 2: failing.", HEALTH[health.status])
     severities = [reason.severity for reason in health.reasons]
     yield _gauge(
@@ -126,7 +125,7 @@ _BY_DOOR: tuple[tuple[str, str, Callable[[DoorMeter], int]], ...] = (
 )
 
 
-def _doors(broker: Broker) -> Iterator[Metric]:
+def _doors(broker: Node, figures: Figures) -> Iterator[Metric]:
     doors = list(broker.meters.doors)
     for name, about, value in _BY_DOOR:
         yield _counter(name, about, ["door"], (((door.name,), value(door)) for door in doors))
@@ -153,7 +152,7 @@ def _doors(broker: Broker) -> Iterator[Metric]:
     yield _counter("connections_refused", "Connections that were one too many.", ["port"], refused)
 
 
-def _deaths(broker: Broker) -> Iterator[Metric]:
+def _deaths(broker: Node, figures: Figures) -> Iterator[Metric]:
     deaths = broker.meters.deaths
     fates = (("dead-lettered", deaths.kept), ("dropped", deaths.dropped))
     yield _counter(
@@ -164,7 +163,7 @@ def _deaths(broker: Broker) -> Iterator[Metric]:
     )
 
 
-def _commit(broker: Broker) -> Iterator[Metric]:
+def _commit(broker: Node, figures: Figures) -> Iterator[Metric]:
     meter = broker.meters.commit
     yield _histogram("fsync_seconds", "How long a flush of the group commit took.", meter.seconds)
     yield _histogram("fsync_appends", "How many appends one flush served.", meter.appends)
@@ -181,7 +180,7 @@ def _busy(busiest: Busiest, kind: str, columns: Sequence[tuple[str, str]]) -> It
         yield _counter(name, about, [kind], (((label,), counts[index]) for label, counts in rows))
 
 
-def _topics(broker: Broker) -> Iterator[Metric]:
+def _topics(broker: Node, figures: Figures) -> Iterator[Metric]:
     columns = (
         ("topic_messages_published", "Records appended to a topic since the start; `other`: all without a label."),
         ("topic_published_bytes", "Bytes appended to a topic since the start."),
@@ -190,7 +189,7 @@ def _topics(broker: Broker) -> Iterator[Metric]:
     yield from _busy(broker.meters.topics, "topic", columns)
 
 
-def _queues(broker: Broker) -> Iterator[Metric]:
+def _queues(broker: Node, figures: Figures) -> Iterator[Metric]:
     columns = (
         ("queue_messages_put", "Messages put into a queue since the start; `other`: all without a label."),
         ("queue_messages_delivered", "Messages of a queue that consumers were given."),
@@ -201,15 +200,14 @@ def _queues(broker: Broker) -> Iterator[Metric]:
     family = GaugeMetricFamily(
         PREFIX + "queue_messages", "Messages in one of the busiest queues, by state.", labels=["queue", "state"]
     )
-    for name in sorted(broker.meters.queues.members):
-        ledger = broker.queues.get(name)[1].ledger if name in broker.queues else None
+    for one in figures.queues:
         for state in ("ready", "parked", "held"):
-            family.add_metric([name, state], 0 if ledger is None else getattr(ledger, state))
+            family.add_metric([one.queue, state], getattr(one, state))
     yield family
 
 
-def _totals(broker: Broker) -> Iterator[Metric]:
-    totals = overview_view(broker).totals
+def _totals(broker: Node, figures: Figures) -> Iterator[Metric]:
+    totals = figures.overview.totals
     states = {"ready": totals.messages_ready, "parked": totals.messages_parked, "held": totals.messages_held}
     yield _gauge(
         "queued_messages",
@@ -224,13 +222,13 @@ def _totals(broker: Broker) -> Iterator[Metric]:
         yield _number(name, f"How many {name} there are.", getattr(totals, name))
 
 
-def _resources(broker: Broker) -> Iterator[Metric]:
-    free, total = disk_room(broker)
-    yield _number("data_bytes", "Bytes in all logs.", broker.sampling.census.data_bytes)
-    yield _number("disk_free_bytes", "Room on the disk with the data.", free)
-    yield _number("disk_size_bytes", "Size of the disk with the data.", total)
-    yield _number("memory_bytes", "Memory that the broker uses.", broker.world.memory.used_bytes())
-    limit = broker.settings.integer("waystation.memory.max.bytes")
+def _resources(broker: Node, figures: Figures) -> Iterator[Metric]:
+    found = figures.overview.resources
+    yield _number("data_bytes", "Bytes in all logs.", found.data_bytes)
+    yield _number("disk_free_bytes", "Room on the disk with the data.", found.disk_free_bytes)
+    yield _number("disk_size_bytes", "Size of the disk with the data.", found.disk_total_bytes)
+    yield _number("memory_bytes", "Memory that the broker uses.", found.memory_bytes)
+    limit = found.memory_limit_bytes
     yield _number("memory_limit_bytes", "Memory at which publishers have to wait; 0: no limit.", limit)
     yield _counter("cpu_seconds", "Processor time that the broker has used.", [], iter([((), time.process_time())]))
 
@@ -250,8 +248,8 @@ def _groups(lags: list[GroupLag]) -> list[Metric]:
     return [lag, members]
 
 
-def _pipelines(broker: Broker) -> Iterator[Metric]:
-    states = broker.pipelines_seen.states_now()[:MOST_LABELS]
+def _pipelines(broker: Node, figures: Figures) -> Iterator[Metric]:
+    states = figures.pipelines[:MOST_LABELS]
     now_ms = broker.world.clock.now_ms()
     yield _counter(
         "pipeline_rows",
@@ -285,7 +283,7 @@ def _pipelines(broker: Broker) -> Iterator[Metric]:
     )
 
 
-FAMILIES: tuple[Callable[[Broker], Iterator[Metric]], ...] = (
+FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
     _doors,
     _deaths,

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.admin.view_queues import (
-    ConsumerPage,
-    ConsumersQuery,
-    ConsumersTerms,
-    QueuesQuery,
-    consumers_page,
-    queue_view,
-    queues_page,
-)
+from waystation.broker.access.types import PEEKED_BYTES, QueueSettings
+from waystation.broker.access.view_rows import QueueQuery
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message_json import to_json_object
-from waystation.paging import Next, Total
 from waystation.protocol import Found, Peeked
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.http.bodies import Count, MessageList, MessageOut, QueueOut, Stored
@@ -35,8 +27,6 @@ from waystation.protocols.http.calls import (
 )
 from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.replies import json_reply
-from waystation.queues.looking import PEEKED_BYTES
-from waystation.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
@@ -47,12 +37,6 @@ MAX_WAIT_MS = 300_000
 
 Wait = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 Hold = Annotated[int, Meta(ge=1)] | None
-
-
-class QueueList(msgspec.Struct):
-    queues: list[QueueOut]
-    next: Next
-    total: Total
 
 
 class DeclareQuery(msgspec.Struct):
@@ -96,26 +80,13 @@ class StreamQuery(msgspec.Struct):
 # -- the queue itself --------------------------------------------------------------------------------------------------
 
 
-async def list_queues(desk: Desk, call: Call[QueuesQuery, Nothing]) -> Outcome:
-    return await queues_page(desk.broker, call.query)
-
-
 async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
     name = call.path["queue"]
     if call.body is not None and call.body.exclusive:
         raise Invalid("exclusive: such a queue is deleted with its connection, and a request by HTTP has none")
-    there = name in desk.broker.queues
+    there = desk.access.queue_exists(name)
     await desk.access.declare_queue(name, call.body, alter=call.query.alter)
-    return json_reply(queue_view(desk.broker, name), 200 if there else 201)
-
-
-async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return queue_view(desk.broker, call.path["queue"])
-
-
-async def list_consumers(desk: Desk, call: Call[ConsumersTerms, Nothing]) -> Outcome:
-    asked = ConsumersQuery(queue=call.path["queue"], **msgspec.structs.asdict(call.query))
-    return await consumers_page(desk.broker, asked)
+    return json_reply(await desk.access.views.view("queue", QueueQuery(name)), 200 if there else 201)
 
 
 async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
@@ -234,15 +205,6 @@ async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
 
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
-        "GET",
-        "/v1/queues",
-        list_queues,
-        "List queues in the order of their names",
-        tag=TAG,
-        query=QueuesQuery,
-        answer=QueueList,
-    ),
-    Route(
         "PUT",
         "/v1/queues/{queue}",
         declare,
@@ -255,23 +217,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         optional_body=True,
         creates=True,
         answer=QueueOut,
-    ),
-    Route(
-        "GET",
-        "/v1/queues/{queue}",
-        describe,
-        "Describe a queue",
-        tag=TAG,
-        answer=QueueOut,
-    ),
-    Route(
-        "GET",
-        "/v1/queues/{queue}/consumers",
-        list_consumers,
-        "The consumers of a queue, and those that have messages of it in flight",
-        tag=TAG,
-        query=ConsumersTerms,
-        answer=ConsumerPage,
     ),
     Route(
         "DELETE",

@@ -13,7 +13,7 @@ from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.protocols.budget import Budgets
     from waystation.protocols.http.connection import HttpConnection
     from waystation.protocols.http.desk import Desk
@@ -27,7 +27,7 @@ STOP_S = 5.0
 class HttpDoor:
     """Opens when started; `stop` closes it and every connection. `mounts`: what else is served here (`mounted.py`)."""
 
-    def __init__(self, broker: Broker, budgets: Budgets, host: str, port: int, mounts: Mounts) -> None:
+    def __init__(self, broker: Node, budgets: Budgets, host: str, port: int, mounts: Mounts) -> None:
         self.broker = broker
         self.budgets = budgets
         self._host = host

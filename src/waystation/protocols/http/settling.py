@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import Verdict
 from waystation.protocols.http.bodies import Reject, Release, Settle, SettleOut, Touch
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.protocols.http.holds import Outcome as Settled
 from waystation.protocols.http.holds import check_any
-from waystation.queues.feed import Verdict
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:

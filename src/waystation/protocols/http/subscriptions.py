@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.access.types import DEFAULT_HOLD_MS
 from waystation.errors import Invalid
 from waystation.protocol import Subscribe
 from waystation.protocols.http.calls import NEEDS_VOUCHER, AnyRoute, Call, Nothing, Outcome, Route, Stream
 from waystation.protocols.http.consuming import HttpConsumer
-from waystation.queues.settings import DEFAULT_HOLD_MS
 
 if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
@@ -52,7 +52,7 @@ class Counts(msgspec.Struct):
 
 
 async def counts(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Counts(dict(desk.broker.subscriptions.counts()))
+    return Counts(desk.access.subscriptions.counts())
 
 
 async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
@@ -66,7 +66,7 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
         topics=asked.topic,
         **{name: getattr(asked, name) for name in asked.__struct_fields__ if name not in ("topic", "credit")},
     )
-    feed, _ = await desk.broker.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
+    feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
     consumer.attach(feed, f"subscription:{asked.group or ''}", asked.hold_ms or DEFAULT_HOLD_MS)
     return Stream(consumer)
 

@@ -1,4 +1,5 @@
-"""The API of the broker itself: health, what there is in figures, and the description of this API."""
+"""The API of the broker itself: health, what there is in figures, changing its settings, ending connections, and the
+description of this API."""
 
 from __future__ import annotations
 
@@ -7,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.admin import overview
+from waystation.broker.access.view_rows import Given, Reason, SettingsOut, SettingsQuery
 from waystation.errors import Unavailable
-from waystation.health.health import Reason, failed_logs, health_of
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.token import has_password
@@ -34,6 +34,10 @@ class Ready(msgspec.Struct):
     reasons: list[Reason]
 
 
+class EndQuery(msgspec.Struct):
+    reason: Annotated[str, Meta(description="what the client is told, as far as its protocol can")] = ""
+
+
 class Index(msgspec.Struct):
     product: str
     version: str
@@ -48,17 +52,18 @@ async def index(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def healthy(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    health = health_of(desk.broker)
+    health = desk.access.views.health()
     return Alive(health.status, __version__, health.reasons if _may_know(desk, call) else [])
 
 
 async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     """The door opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
-    for reason in failed_logs(desk.broker):
-        raise Unavailable(
-            f"{reason.what} {reason.advice}" if _may_know(desk, call) else "a log of this broker takes no more writes"
-        )
-    return Ready("ready", __version__, health_of(desk.broker).reasons if _may_know(desk, call) else [])
+    views, told = desk.access.views, _may_know(desk, call)
+    readiness = views.readiness()
+    if readiness.status != "ok":
+        reasons = [f"{reason.what} {reason.advice}" for reason in readiness.reasons if told]
+        raise Unavailable(reasons[0] if reasons else "a log of this broker takes no more writes")
+    return Ready("ready", __version__, views.health().reasons if told else [])
 
 
 def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
@@ -68,7 +73,19 @@ def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
 
 
 async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return overview.stats(desk.broker)
+    return desk.access.views.stats()
+
+
+async def alter_settings(desk: Desk, call: Call[Nothing, dict[str, Given]]) -> Outcome:
+    views = desk.access.views
+    await views.alter_settings(call.body)
+    shown: SettingsOut = await views.view("settings", SettingsQuery())
+    return shown
+
+
+async def end_connection(desk: Desk, call: Call[EndQuery, Nothing]) -> Outcome:
+    desk.access.views.end_connection(call.path["connection"], call.query.reason)
+    return None
 
 
 async def openapi(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
@@ -86,5 +103,25 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route("GET", "/healthz", healthy, "Whether the broker is alive, and well", tag=TAG, answer=Alive),
     Route("GET", "/readyz", ready, "Whether the broker can take messages", tag=TAG, answer=Ready),
     Route("GET", "/v1/stats", stats, "What there is, in figures", tag=TAG, answer=dict[str, Any]),
+    Route(
+        "PATCH",
+        "/v1/settings",
+        alter_settings,
+        "Change settings while the broker runs",
+        tag="settings",
+        description="The body has settings by name; null takes one back. All of them are changed or none. They survive"
+        " a restart.",
+        body=dict[str, Given],
+        answer=SettingsOut,
+    ),
+    Route(
+        "DELETE",
+        "/v1/connections/{connection}",
+        end_connection,
+        "Close a connection",
+        tag="connections",
+        query=EndQuery,
+        status=204,
+    ),
     Route("GET", "/openapi.json", openapi, "This API, described (OpenAPI 3.1)", tag=TAG, answer=dict[str, Any]),
 )

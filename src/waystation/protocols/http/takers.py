@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import Verdict
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
 from waystation.protocols.http.calls import Peer
 from waystation.protocols.http.holds import Holder, Holds, runs_of
-from waystation.queues.feed import Verdict
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
-    from waystation.queues.shard.queue_feed import Getter
+    from waystation.broker.access.types import Getter
     from waystation.world.clock import Clock
 
 OWNER = "http"

@@ -28,7 +28,7 @@ from waystation.protocols.native.frames import BadFrame, Frames, Refused, encode
 from waystation.protocols.native.session import NativeSession
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.world.long_work import LongWork
 
 LOOKS = frozenset((Peek, ReadEntries, ReadBatches))
@@ -45,7 +45,7 @@ OTHERS_AT_ONCE = 32
 class BinaryTalk:
     """Made by the door for each msgpack connection."""
 
-    def __init__(self, broker: Broker, name: str, long_work: LongWork, out: Out, on_room: Callable[[], None]) -> None:
+    def __init__(self, broker: Node, name: str, long_work: LongWork, out: Out, on_room: Callable[[], None]) -> None:
         self._long_work = long_work
         self._on_room = on_room
         self._in_line = False  # the next command waits for its turn

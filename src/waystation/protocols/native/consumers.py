@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.broker.access.types import Feed, QueueFeed
 
 if TYPE_CHECKING:
     from waystation.message import Delivered
-    from waystation.queues.feed import Feed
 
 FIRST_PORTION = 16
 LARGEST_PORTION = 1_024

@@ -5,7 +5,7 @@ Called by the session, through `requests.HANDLERS`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Conflict, Invalid, NotFound, WaystationError
@@ -76,7 +76,7 @@ def subscribe(session: NativeSession, command: Subscribe) -> Awaitable[Subscribe
 
 async def _open_subscription(session: NativeSession, command: Subscribe, consumer: NativeConsumer) -> SubscribeAnswer:
     try:
-        feed, answer = await session.broker.subscriptions.open(
+        feed, answer = await session.access.subscriptions.open(
             command,
             f"{session.name}/{command.consumer}",
             lambda messages: session.delivered(consumer, messages),
@@ -129,20 +129,19 @@ def open_inbox(session: NativeSession, command: OpenInbox) -> str:
         del consumer.pending[:-INBOX_KEPT]
 
     try:
-        name = session.broker.inboxes.open(deliver)
+        name, close = session.access.subscriptions.open_inbox(deliver)
     except BaseException:
         session.consumers.pop(command.consumer, None)
         raise
-    consumer.feed = _Inbox(session, name)
+    consumer.feed = _Inbox(close)
     return name
 
 
 class _Inbox:
     """An inbox as a feed: there is nothing to credit, hold or settle."""
 
-    def __init__(self, session: NativeSession, name: str) -> None:
-        self._inboxes = session.broker.inboxes
-        self._name = name
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.close = close
 
     def credit(self, count: int) -> None:
         pass
@@ -161,9 +160,6 @@ class _Inbox:
 
     def leave(self) -> None:
         self.close()
-
-    def close(self) -> None:
-        self._inboxes.close(self._name)
 
 
 # -- asking for messages -----------------------------------------------------------------------------------------------

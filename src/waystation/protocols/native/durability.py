@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import Receipt
 from waystation.errors import WaystationError
-from waystation.topics.partition import Receipt
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession, Timing

@@ -31,7 +31,7 @@ from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
 from waystation.protocols.native.session import NativeSession, describe
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
 
 MAX_ANSWERS = 10_000
 """Lines of one connection that are not answered yet."""
@@ -51,7 +51,7 @@ class LinesTalk:
     """Made by the door for each JSON-lines connection."""
 
     def __init__(
-        self, broker: Broker, name: str, subscriptions: PlainSubscriptions, out: Out, on_room: Callable[[], None]
+        self, broker: Node, name: str, subscriptions: PlainSubscriptions, out: Out, on_room: Callable[[], None]
     ) -> None:
         self._lines = Lines()
         self.intake = self._lines.intake

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.admin import overview
 from waystation.errors import Invalid, NotFound
 from waystation.message import Delivered
 from waystation.message_json import id_of
@@ -208,7 +207,7 @@ class PlainActions:
         )
 
     def _stats(self, line: dict[str, Any], fill: Fill) -> None:
-        stats = overview.stats(self._session.broker)
+        stats = self._session.access.views.stats()
         stats["messages_delivered"] += self._subscriptions.delivered
         stats["active_consumers"] += self._subscriptions.consumers
         fill({"status": "success", "stats": stats})

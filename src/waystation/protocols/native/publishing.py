@@ -15,8 +15,8 @@ from waystation.protocols.native.durability import keep_all
 from waystation.protocols.native.turns import UNANSWERED
 
 if TYPE_CHECKING:
+    from waystation.broker.access.types import Topic
     from waystation.protocols.native.session import NativeSession, Timing
-    from waystation.topics.topics import Topic
 
 
 def publishes_together(session: NativeSession, commands: Sequence[AnyCommand], at: int) -> int:
@@ -48,7 +48,7 @@ def _plain_topic(session: NativeSession, command: Publish) -> Topic | None:
     """The topic that is published to, if each message in it surely has the offset behind the one before."""
     if command.topic is None or command.exchange is not None or command.tx:
         return None
-    topic = session.broker.topics.find(command.topic)
+    topic = session.access.topics.find(command.topic)
     return None if topic is None or topic.settings.dedup_window_ms else topic
 
 
@@ -87,7 +87,7 @@ def _publish_together(session: NativeSession, commands: Sequence[Publish], topic
         published = session.access.publish(topic, messages, commands[0].partition, promised=_promised(commands[0]))
     except WaystationError:
         return False
-    subscribers = session.broker.subscriptions.count(topic)
+    subscribers = session.access.subscriptions.count(topic)
     answers = []
     ((place, partition, offset),) = published.places
     for command in commands:
@@ -120,13 +120,13 @@ def _publish_now(session: NativeSession, command: Publish, topic: str, timing: T
     try:
         published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
     except NotFound as error:
-        if topic not in session.broker.topics:
+        if session.access.topics.find(topic) is None:
             return False
         session.fail(_answered(command), error)
     except WaystationError as error:
         session.fail(_answered(command), error)
     else:
-        answer = PublishAnswer(published.places, subscribers=session.broker.subscriptions.count(topic))
+        answer = PublishAnswer(published.places, subscribers=session.access.subscriptions.count(topic))
         receipts = () if command.acks == "written" else published.receipts
         keep_all(session, receipts, [(_answered(command), answer)], timing)
     return True

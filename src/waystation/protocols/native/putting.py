@@ -15,8 +15,8 @@ from waystation.protocol import AnyCommand, Put, PutAnswer
 from waystation.protocols.native.durability import Durability, kept
 
 if TYPE_CHECKING:
+    from waystation.broker.access.types import PutResult
     from waystation.protocols.native.session import NativeSession
-    from waystation.queues.shard.shard import PutResult
 
 
 def puts_together(commands: Sequence[AnyCommand], at: int) -> int:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import MAX_RUNS, QueueReader
 from waystation.errors import Invalid
 from waystation.message import Run
 from waystation.protocol import ClaimEntries, EntriesAnswer, OpenReader, ReadEntries, ReaderAnswer
-from waystation.queues import looking as queue_looking
-from waystation.queues.shard.queue_reader import MAX_RUNS, QueueReader
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
@@ -54,11 +53,7 @@ def claim_entries(session: NativeSession, command: ClaimEntries) -> Awaitable[li
 
 def read_entries(session: NativeSession, command: ReadEntries) -> EntriesAnswer:
     check_runs(command.runs)
-    place = session.broker.queues.of_users(command.queue)
-    answer = queue_looking.read_entries(*place, command.runs, MAX_READ, session.answer_bytes)
-    session.meter.delivered += len(answer.messages)
-    session.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
-    return answer
+    return session.access.read_entries(command.queue, command.runs, MAX_READ, session.answer_bytes)
 
 
 def check_runs(runs: Sequence[Run]) -> None:

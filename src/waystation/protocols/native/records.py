@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import GroupMember
 from waystation.errors import Conflict, Invalid
-from waystation.observe.spans import TracedPlace
-from waystation.protocol import AwaitRecords, CommitOffsets, GroupAssignment, JoinGroup, PartitionBatches, ReadBatches
-from waystation.protocol import Position as Named
+from waystation.protocol import (
+    AwaitRecords,
+    CommitOffsets,
+    GroupAssignment,
+    JoinGroup,
+    PartitionBatches,
+    Position,
+    ReadBatches,
+)
 from waystation.protocols.native.consumers import NativeConsumer
-from waystation.subscriptions.group_member import GroupMember
-from waystation.topics.batch_reading import Position, grown
-from waystation.topics.batch_reading import read_batches as read_stored
-from waystation.topics.record_tracing import traced_from
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
@@ -29,44 +32,29 @@ MAX_AWAITED = 10_000
 
 
 def read_batches(session: NativeSession, command: ReadBatches) -> list[PartitionBatches]:
-    positions = _positions(session, command.positions)
-    answers = read_stored(positions, session.answer_bytes, committed=not command.uncommitted)
-    for (partition, offset), answer in zip(positions, answers, strict=True):
-        if answer.batches:
-            count = answer.next_offset - offset  # as offsets say it, as for a Kafka fetch
-            session.meter.delivered += count
-            session.meter.delivered_bytes += len(answer.batches)
-            partition.topic.delivered += count
-            _trace(session, answer, offset)
-    return answers
-
-
-def _trace(session: NativeSession, answer: PartitionBatches, offset: int) -> None:
-    tracing = session.broker.tracing
-    if tracing is not None:
-        found = traced_from(answer.batches, offset)
-        if found:
-            tracing.fetched(TracedPlace("topic", answer.topic, "native"), answer.partition, found)
+    _check_positions(command.positions)
+    return session.access.topics.read_batches(
+        command.positions, session.answer_bytes, committed=not command.uncommitted
+    )
 
 
 async def await_records(session: NativeSession, command: AwaitRecords) -> bool:
-    positions = _positions(session, command.positions)
+    positions = command.positions
+    _check_positions(positions)
     if command.wait_ms < 0:
         raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
     if session.awaited + len(positions) > MAX_AWAITED:
         raise Invalid(f"positions: this connection waits at {session.awaited} already, and {MAX_AWAITED} are the most")
     session.awaited += len(positions)
     try:
-        return await grown(positions, command.wait_ms, committed=not command.uncommitted)
+        return await session.access.topics.await_records(positions, command.wait_ms, committed=not command.uncommitted)
     finally:
         session.awaited -= len(positions)
 
 
-def _positions(session: NativeSession, named: list[Named]) -> list[Position]:
-    if not 1 <= len(named) <= MAX_POSITIONS:
-        raise Invalid(f"positions: {len(named)} is not between 1 and {MAX_POSITIONS}")
-    topics = session.broker.topics
-    return [(topics.get(topic).partition(index), offset) for topic, index, offset in named]
+def _check_positions(positions: list[Position]) -> None:
+    if not 1 <= len(positions) <= MAX_POSITIONS:
+        raise Invalid(f"positions: {len(positions)} is not between 1 and {MAX_POSITIONS}")
 
 
 # -- a member of a group -----------------------------------------------------------------------------------------------
@@ -81,7 +69,7 @@ def join_group(session: NativeSession, command: JoinGroup) -> Awaitable[None]:
 
 async def _join(session: NativeSession, command: JoinGroup, consumer: NativeConsumer) -> None:
     try:
-        member = await session.broker.subscriptions.join(
+        member = await session.access.subscriptions.join(
             command.group,
             command.topics,
             session.client or f"{session.name}/{command.consumer}",
@@ -97,7 +85,7 @@ async def _join(session: NativeSession, command: JoinGroup, consumer: NativeCons
     consumer.feed = member
 
 
-def group_assignment(session: NativeSession, command: GroupAssignment) -> Awaitable[list[Named]]:
+def group_assignment(session: NativeSession, command: GroupAssignment) -> Awaitable[list[Position]]:
     if command.wait_ms < 0:
         raise Invalid(f"wait_ms: {command.wait_ms} is below zero")
     return _member(session, command.consumer).assignment(command.owned, command.wait_ms)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.admin import overview
 from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
@@ -74,7 +73,6 @@ from waystation.protocol import (
 )
 from waystation.protocols.native import consuming, reading, records, staging
 from waystation.protocols.native.turns import UNANSWERED
-from waystation.transactions.transacting import check_not_own
 from waystation.version import __version__
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ def ping(session: NativeSession, command: Ping) -> None:
 
 
 def stats(session: NativeSession, command: Stats) -> dict[str, Any]:
-    return overview.stats(session.broker)
+    return session.access.views.stats()
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer
 
 async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
     await session.access.create_topic(command.topic, command.partitions, command.settings)
-    return overview.topic_info(session.broker, command.topic)
+    return session.access.topics.describe(command.topic)
 
 
 def delete_topic(session: NativeSession, command: DeleteTopic) -> Awaitable[None]:
@@ -170,18 +168,18 @@ def delete_topic(session: NativeSession, command: DeleteTopic) -> Awaitable[None
 
 
 def describe_topic(session: NativeSession, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
-    if command.create and command.topic not in session.broker.topics:
+    if command.create and session.access.topics.find(command.topic) is None:
         return _describe_new(session, command.topic)
-    return overview.topic_info(session.broker, command.topic)
+    return session.access.topics.describe(command.topic)
 
 
 async def _describe_new(session: NativeSession, topic: str) -> TopicInfo:
     await session.access.ensure_topic(topic)
-    return overview.topic_info(session.broker, topic)
+    return session.access.topics.describe(topic)
 
 
 def list_topics(session: NativeSession, command: ListTopics) -> list[TopicInfo]:
-    return overview.topic_list(session.broker, command.pattern)
+    return session.access.topics.matching(command.pattern)
 
 
 def declare_exchange(session: NativeSession, command: DeclareExchange) -> Awaitable[None]:
@@ -211,7 +209,7 @@ def route(session: NativeSession, command: Route) -> list[str]:
 
 
 def reply(session: NativeSession, command: Reply) -> bool:
-    return session.broker.inboxes.reply(command.to, command.message)
+    return session.access.subscriptions.reply(command.to, command.message)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -220,8 +218,7 @@ def reply(session: NativeSession, command: Reply) -> bool:
 async def begin(session: NativeSession, command: Begin) -> int:
     if not 0 < len(command.transactional_id) <= MAX_TRANSACTIONAL_ID:
         raise Invalid(f"transactional_id: must have 1 to {MAX_TRANSACTIONAL_ID} characters")
-    check_not_own(command.transactional_id)
-    transaction = await session.access.begin(command.transactional_id, command.timeout_ms)
+    transaction = await session.access.begin_named(command.transactional_id, command.timeout_ms)
     number = session.next_number()
     session.transactions[number] = transaction
     if session.closed:
@@ -232,10 +229,11 @@ async def begin(session: NativeSession, command: Begin) -> int:
 def commit_offsets(session: NativeSession, command: CommitOffsets) -> Awaitable[None] | object:
     if command.consumer:
         return records.commit_as_member(session, command)
+    commit = session.access.subscriptions.commit_offsets
     if not command.tx:
-        return overview.commit_offsets(session.broker, command.group, command.offsets)
+        return commit(command.group, command.offsets)
     transaction = session.transaction(command.tx)
-    session.in_turn(("tx", command.tx), command.id, lambda: transaction.commit_offsets(command.group, command.offsets))
+    session.in_turn(("tx", command.tx), command.id, lambda: commit(command.group, command.offsets, transaction))
     return UNANSWERED
 
 
@@ -256,27 +254,19 @@ def end(session: NativeSession, command: End) -> object:
 
 
 async def view(session: NativeSession, command: View) -> Any:
-    from waystation.admin.views import see  # what shows is loaded when somebody looks
-
-    return msgspec.to_builtins(await see(session.broker, command.what, command.query))
+    return msgspec.to_builtins(await session.access.views.view(command.what, command.query))
 
 
 async def act(session: NativeSession, command: Act) -> Any:
-    from waystation.admin.views import act
-
-    return msgspec.to_builtins(await act(session.broker, command.what, command.query))
+    return msgspec.to_builtins(await session.access.views.act(command.what, command.query))
 
 
 def end_connection(session: NativeSession, command: EndConnection) -> None:
-    from waystation.admin.view_connections import end
-
-    end(session.broker, command.connection, command.reason)
+    session.access.views.end_connection(command.connection, command.reason)
 
 
-async def alter_settings(session: NativeSession, command: AlterSettings) -> None:
-    from waystation.admin.view_settings import alter
-
-    await alter(session.broker, command.settings)
+def alter_settings(session: NativeSession, command: AlterSettings) -> Awaitable[None]:
+    return session.access.views.alter_settings(command.settings)
 
 
 def _between(name: str, value: int, highest: int) -> int:

@@ -15,14 +15,14 @@ from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
 from waystation.protocols.native.session import NativeSession, Send
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.protocols.budget import Budgets
 
 
 class NativeDoor:
     """Made once per broker."""
 
-    def __init__(self, broker: Broker, budgets: Budgets) -> None:
+    def __init__(self, broker: Node, budgets: Budgets) -> None:
         self._broker = broker
         self._budgets = budgets
         self._subscriptions = PlainSubscriptions()

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Tx
 from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.histogram import Histogram
@@ -38,13 +39,10 @@ from waystation.protocols.native.putting import put, puts_together
 from waystation.protocols.native.requests import HANDLERS
 from waystation.protocols.native.settling import settle, settles_together
 from waystation.protocols.native.turns import UNANSWERED, Turns
-from waystation.routing.namespace_names import DEFAULT
-from waystation.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.message import Delivered
-    from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.native")
 
@@ -76,7 +74,7 @@ _NOTHING_YET = Histogram(())
 class NativeSession:
     """`send` is called on the loop's thread and must not block. `on_room`: `busy` is over, hand in more."""
 
-    def __init__(self, broker: Broker, send: Send, name: str, *, on_room: Callable[[], None] | None = None) -> None:
+    def __init__(self, broker: Node, send: Send, name: str, *, on_room: Callable[[], None] | None = None) -> None:
         self.broker = broker
         self.name = name
         self.client = ""  # what the client calls itself
@@ -384,7 +382,7 @@ class NativeSession:
             task = asyncio.get_running_loop().create_task(self._undo(transactions))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self.broker.queues.release_owner(self.name)
+        self.access.release_owner(self.name)
 
     async def _undo(self, transactions: list[Tx]) -> None:
         """What the client left open."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import Verdict, count_of
 from waystation.errors import Invalid, WaystationError
 from waystation.message import Run
 from waystation.protocol import AnyCommand, Settle, SettleAnswer
 from waystation.protocols.native.durability import Durability, kept
-from waystation.queues.feed import Verdict
-from waystation.queues.shard.commands import count_of
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession

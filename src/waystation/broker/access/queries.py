@@ -1,6 +1,6 @@
 """What somebody asks for as the struct that it is read as; what is wrong is said in our words, the field first.
 
-Pure; for the views of the broker, and for the doors that read requests into structs.
+Pure; for the views of the broker, and for protocols that read requests into structs.
 """
 
 from __future__ import annotations

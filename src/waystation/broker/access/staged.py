@@ -1,0 +1,70 @@
+"""`StagedAccess`: decides on staged transactions, which are complete and open and belong to no connection.
+
+Every verb asks for each transaction that it names, and for the name that decisions are made under. None of them may be
+one of the broker's own. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waystation.errors import Invalid
+from waystation.protocol import CommitStagedAnswer, StagedTransaction
+from waystation.security.principals import Principal
+from waystation.transactions.decision_records import Staged
+from waystation.transactions.transacting import OWN_PREFIX, check_not_own
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+
+class StagedAccess:
+    """Made by `Access`."""
+
+    __slots__ = ("_broker", "_permissions", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._permissions = broker.permissions
+        self._principal = principal
+
+    async def commit(
+        self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""
+    ) -> CommitStagedAnswer:
+        """Commits all of them by one decision, or none; then aborts what is open under the prefix `abandon`."""
+        self._may_write(name)
+        if abandon:
+            self._check_prefix("abandon", abandon)
+        transactions = self._broker.transactions
+        committed = await transactions.commit_all(name, sequence, self._checked(staged), abandon=abandon)
+        last = transactions.decided(name)
+        return CommitStagedAnswer(committed, sequence if last is None else last.sequence)
+
+    async def abort(self, staged: Sequence[StagedTransaction], *, prefix: str = "") -> int:
+        """Aborts these and what is open under the prefix, unless it is decided; returns how many."""
+        if prefix:
+            self._check_prefix("prefix", prefix)
+        transactions = self._broker.transactions
+        aborted = await transactions.abort_all(self._checked(staged))
+        return aborted + (await transactions.abort_prefix(prefix) if prefix else 0)
+
+    def position(self, name: str) -> int | None:
+        """The number of the last decision under this name; None: there is none."""
+        self._permissions.check(self._principal, "describe", "transactional-id", name)
+        last = self._broker.transactions.decided(name)
+        return None if last is None else last.sequence
+
+    def _may_write(self, transactional_id: str) -> None:
+        self._permissions.check(self._principal, "write", "transactional-id", transactional_id)
+
+    def _checked(self, staged: Sequence[StagedTransaction]) -> list[Staged]:
+        for one in staged:
+            self._may_write(one.transactional_id)
+            check_not_own(one.transactional_id)
+        return [Staged(one.transactional_id, one.producer_id, one.epoch) for one in staged]
+
+    def _check_prefix(self, field: str, prefix: str) -> None:
+        self._may_write(prefix)
+        if OWN_PREFIX.startswith(prefix) or prefix.startswith(OWN_PREFIX):
+            raise Invalid(f"{field}: {prefix!r} would name transactions of the broker's own")

@@ -1,0 +1,84 @@
+"""`SubscriptionAccess`: topics consumed by subscription or as a member of a group, and inboxes for replies.
+
+Every verb asks before it has any effect: to read the topics, by name or pattern as the client wrote them, and to read
+as the group. `count` alone does not: it is part of the answer to a publish, which was asked about and is stored by
+then. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from waystation.admin.overview import commit_offsets
+from waystation.message import Message
+from waystation.protocol import Subscribe, SubscribeAnswer
+from waystation.queues.feed import Deliver, Feed
+from waystation.security.principals import Principal
+from waystation.subscriptions.group_member import GroupMember
+from waystation.subscriptions.subscriptions import OnEnd
+from waystation.transactions.transacting import Tx
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+
+class SubscriptionAccess:
+    """Made by `Access`."""
+
+    __slots__ = ("_broker", "_permissions", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._permissions = broker.permissions
+        self._principal = principal
+
+    async def open(
+        self, command: Subscribe, consumer_name: str, deliver: Deliver, on_end: OnEnd
+    ) -> tuple[Feed, SubscribeAnswer]:
+        """A subscription of any mode: the feed, which delivers when it is given credit, and what the client is told."""
+        self._may_read(command.group, command.topics)
+        return await self._broker.subscriptions.open(command, consumer_name, deliver, on_end)
+
+    async def join(self, group: str, topics: list[str], consumer_name: str, on_end: OnEnd) -> GroupMember:
+        """A member of a consumer group that asks for its partitions and reads them by itself."""
+        self._may_read(group, topics)
+        return await self._broker.subscriptions.join(group, topics, consumer_name, on_end)
+
+    async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]], tx: Tx | None = None) -> None:
+        """Offsets of a group, by one who is no member: all of them are durable when this returns, or the first error is
+        raised. `tx`: they are committed with it."""
+        self._may_read(group, (topic for topic, _, _ in offsets))
+        if tx is not None:
+            await tx.commit_offsets(group, offsets)
+        else:
+            await commit_offsets(self._broker, group, offsets)
+
+    def count(self, topic: str) -> int:
+        """To how many a message of the topic goes; for one who has just published it."""
+        return self._broker.subscriptions.count(topic)
+
+    def counts(self) -> dict[str, int]:
+        """The topics that somebody subscribes to, and to how many each goes."""
+        self._permissions.check(self._principal, "describe", "topic", "*")
+        return self._broker.subscriptions.counts()
+
+    # -- replies ------------------------------------------------------------------------------------------------------
+
+    def open_inbox(self, deliver: Deliver) -> tuple[str, Callable[[], None]]:
+        """A name for `reply_to` that nobody can guess, and what closes the inbox."""
+        self._permissions.check(self._principal, "create", "inbox", "*")
+        inboxes = self._broker.inboxes
+        name = inboxes.open(deliver)
+        return name, lambda: inboxes.close(name)
+
+    def reply(self, inbox: str, message: Message) -> bool:
+        """False if nobody waits at the inbox any more."""
+        self._permissions.check(self._principal, "write", "inbox", inbox)
+        return self._broker.inboxes.reply(inbox, message)
+
+    def _may_read(self, group: str | None, topics: Iterable[str]) -> None:
+        if group:
+            self._permissions.check(self._principal, "read", "group", group)
+        for topic in set(topics):
+            self._permissions.check(self._principal, "read", "topic", topic)

@@ -1,0 +1,249 @@
+"""What the broker shows of itself and what can be done to it, by name: the rows that `ViewAccess` answers by.
+
+A row names the struct that the query is read as, the function that answers, what it answers, and what has to be allowed
+for it. Protocols only hand them on: the native protocol by name (`view` and `act`), HTTP by a path for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from waystation.admin import (
+    group_resetting,
+    jobs,
+    search_terms,
+    searching,
+    view_connections,
+    view_dead_letters,
+    view_delayed,
+    view_groups,
+    view_overview,
+    view_pipelines,
+    view_queues,
+    view_routing,
+    view_settings,
+    view_topic_settings,
+    view_topics,
+)
+from waystation.admin.figures import Figures as Figures
+from waystation.admin.view_dead_letters import JobStarted as JobStarted
+from waystation.admin.view_routing import Binding as Binding
+from waystation.admin.view_routing import BindingsQuery as BindingsQuery
+from waystation.admin.view_settings import Given as Given
+from waystation.admin.view_settings import SettingsOut as SettingsOut
+from waystation.admin.view_settings import SettingsQuery as SettingsQuery
+from waystation.admin.view_topics import TopicOut as TopicOut
+from waystation.broker.access.queries import convert, unknown
+from waystation.errors import NotFound, near_matches
+from waystation.health.health import Reason as Reason
+from waystation.observe.connections import ConnectionInfo
+from waystation.queues import redriving
+from waystation.security.permissions import Operation, Resource
+
+if TYPE_CHECKING:
+    from waystation.admin.managed import ManagedBroker
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class Nothing(msgspec.Struct):
+    """No query."""
+
+
+class TopicQuery(msgspec.Struct):
+    topic: str
+
+
+class QueueQuery(msgspec.Struct):
+    queue: str
+
+
+class CancelDelayed(msgspec.Struct):
+    """A message that is delayed to a topic."""
+
+    topic: str
+    id: str
+
+
+class RedriveQueue(redriving.Redrive, kw_only=True):
+    """Dead letters of a queue, in the background."""
+
+    queue: str
+
+
+class Asks(NamedTuple):
+    """What has to be allowed. `field`: of the query, which names the thing; if that is empty, all of them are meant."""
+
+    operation: Operation
+    resource: Resource
+    field: str = ""
+
+    def name_in(self, query: msgspec.Struct) -> str:
+        return getattr(query, self.field, None) or "*"
+
+
+LOOK = Asks("describe", "cluster")
+OPERATE = Asks("alter", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[Q]):
+    """One view or action."""
+
+    query: type[Q]
+    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
+    shown: Any  # what it answers, as a type; None: nothing
+    asks: Asks = LOOK
+
+
+AnyRow = Row[Any]
+
+VIEWS: dict[str, AnyRow] = {
+    "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
+    "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
+    "connections": Row(
+        view_connections.ConnectionsQuery, view_connections.connections_view, view_connections.ConnectionsOut
+    ),
+    "connection": Row(view_connections.ConnectionQuery, view_connections.connection_view, ConnectionInfo),
+    "consumers": Row(
+        view_queues.ConsumersQuery,
+        view_queues.consumers_page,
+        view_queues.ConsumerPage,
+        Asks("describe", "queue", "queue"),
+    ),
+    "dead-letters": Row(
+        view_dead_letters.PlacesQuery,
+        view_dead_letters.dead_letter_places,
+        view_dead_letters.DeadLetterPlaces,
+        Asks("describe", "queue"),
+    ),
+    "dead-letter-messages": Row(
+        view_dead_letters.DeadLettersQuery,
+        view_dead_letters.dead_letters,
+        view_dead_letters.DeadLetterPage,
+        Asks("read", "queue", "queue"),
+    ),
+    "dead-letter-summary": Row(
+        view_dead_letters.SummaryQuery,
+        view_dead_letters.dead_letter_summary,
+        view_dead_letters.DeadLetterSummary,
+        Asks("read", "queue", "queue"),
+    ),
+    "delayed": Row(
+        view_delayed.DelayedQuery, view_delayed.delayed_view, view_delayed.DelayedList, Asks("read", "queue", "queue")
+    ),
+    "groups": Row(view_groups.GroupsQuery, view_groups.groups_view, view_groups.GroupsOut, Asks("describe", "group")),
+    "group": Row(
+        view_groups.GroupQuery, view_groups.group_view, view_groups.GroupDetail, Asks("describe", "group", "group")
+    ),
+    "jobs": Row(Nothing, lambda broker, _: jobs.jobs_view(broker), jobs.JobList),
+    "job": Row(jobs.JobQuery, jobs.job_view, jobs.JobInfo),
+    "pipelines": Row(view_pipelines.PipelinesQuery, view_pipelines.pipelines_view, view_pipelines.PipelinesOut),
+    "pipeline": Row(view_pipelines.PipelineQuery, view_pipelines.pipeline_view, view_pipelines.PipelineDetail),
+    "queues": Row(view_queues.QueuesQuery, view_queues.queues_page, view_queues.QueuePage, Asks("describe", "queue")),
+    "queue": Row(
+        QueueQuery,
+        lambda broker, query: view_queues.queue_view(broker, query.queue),
+        view_queues.QueueView,
+        Asks("describe", "queue", "queue"),
+    ),
+    "exchanges": Row(
+        view_routing.ExchangesQuery,
+        view_routing.exchanges_page,
+        view_routing.ExchangeList,
+        Asks("describe", "exchange"),
+    ),
+    "bindings": Row(
+        view_routing.BindingsQuery,
+        view_routing.bindings_page,
+        view_routing.BindingList,
+        Asks("describe", "exchange", "exchange"),
+    ),
+    "routing": Row(
+        view_routing.RoutingQuery, view_routing.routing_page, view_routing.RoutingPage, Asks("describe", "exchange")
+    ),
+    "search": Row(search_terms.SearchQuery, searching.search, searching.SearchAnswer, Asks("read", "topic", "topic")),
+    "settings": Row(view_settings.SettingsQuery, view_settings.settings_view, view_settings.SettingsOut),
+    "topics": Row(view_topics.TopicsQuery, view_topics.topics_page, view_topics.TopicList, Asks("describe", "topic")),
+    "topic": Row(
+        TopicQuery,
+        lambda broker, query: view_topics.topic_view(broker, query.topic),
+        view_topics.TopicOut,
+        Asks("describe", "topic", "topic"),
+    ),
+    "topic-offsets": Row(
+        view_topics.TopicOffsetsQuery,
+        view_topics.topic_offsets,
+        view_topics.TopicOffsets,
+        Asks("describe", "topic", "topic"),
+    ),
+    "topic-settings": Row(
+        view_topic_settings.TopicSettingsQuery,
+        view_topic_settings.topic_settings_view,
+        view_settings.SettingsOut,
+        Asks("describe", "topic", "topic"),
+    ),
+}
+
+ACTIONS: dict[str, AnyRow] = {
+    "alter-topic": Row(
+        view_topics.AlterTopic, view_topics.alter_topic, view_topics.TopicOut, Asks("alter", "topic", "topic")
+    ),
+    "cancel-delayed": Row(
+        CancelDelayed,
+        lambda broker, query: view_delayed.cancel_delayed(broker, query.topic, query.id),
+        None,
+        Asks("alter", "topic", "topic"),
+    ),
+    "cancel-job": Row(jobs.JobQuery, jobs.cancel_job, jobs.JobInfo, OPERATE),
+    "delete-records": Row(
+        view_topics.DeleteRecords,
+        view_topics.delete_records,
+        view_topics.DeletedRecords,
+        Asks("delete", "topic", "topic"),
+    ),
+    "redrive": Row(
+        RedriveQueue,
+        lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
+        view_dead_letters.JobStarted,
+        Asks("read", "queue", "queue"),
+    ),
+    "reset-group": Row(
+        group_resetting.ResetGroup,
+        group_resetting.reset_group,
+        group_resetting.ResetOut,
+        Asks("alter", "group", "group"),
+    ),
+    "delete-group": Row(
+        group_resetting.DeleteGroup, group_resetting.delete_group, None, Asks("delete", "group", "group")
+    ),
+    "start-pipeline": Row(
+        view_pipelines.PipelineQuery, view_pipelines.start_pipeline, view_pipelines.PipelineDetail, OPERATE
+    ),
+    "stop-pipeline": Row(
+        view_pipelines.PipelineQuery, view_pipelines.stop_pipeline, view_pipelines.PipelineDetail, OPERATE
+    ),
+}
+
+
+def find(kind: str, what: str) -> AnyRow:
+    """A view or an action by its name; NotFound says which there are."""
+    rows = VIEWS if kind == "view" else ACTIONS
+    row = rows.get(what)
+    if row is None:
+        hint = near_matches(what, rows) or f"; there are {', '.join(sorted(rows))}"
+        raise NotFound(f"there is no {kind} {what[:60]!r}{hint}")
+    return row
+
+
+def read(query: Mapping[str, Any], wanted: type[Q]) -> Q:
+    """The query as its struct; what it does not have is refused by name."""
+    fields = [field.encode_name for field in msgspec.structs.fields(wanted)]
+    for name in query:
+        if name not in fields:
+            raise unknown(name, "field", fields)
+    return convert(query, wanted, whole="query", strict=False)

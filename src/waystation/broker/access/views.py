@@ -1,0 +1,127 @@
+"""`ViewAccess`: what administrators look at, and what they do.
+
+A view or an action is a row of `view_rows.py`; every protocol hands its query on by name, and permissions are asked
+here, for what the row names, before the row's function is called. What is no row: what is made without waiting for
+whoever watches, figures that come from everywhere, settings, connections, and health.
+
+How the broker is may be asked by anybody, since what probes it has no credentials; the reasons name things, so those
+who may not look at the broker are not told them. On the loop's thread only. The views are loaded when somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.admin import overview
+from waystation.errors import NotAllowed
+from waystation.security.permissions import Operation
+from waystation.security.principals import Principal
+
+if TYPE_CHECKING:
+    from waystation.admin.figures import Figures
+    from waystation.admin.view_overview import Overview
+    from waystation.admin.view_settings import Given
+    from waystation.broker.broker import Broker
+    from waystation.health.health import Health
+    from waystation.health.sampling import Point
+
+Query = msgspec.Struct | Mapping[str, Any]
+"""As the row's struct, or as what it is read from."""
+
+
+class ViewAccess:
+    """Made by `Access`."""
+
+    __slots__ = ("_broker", "_permissions", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._permissions = broker.permissions
+        self._principal = principal
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    async def view(self, what: str, query: Query) -> Any:
+        """A view by its name; NotFound says which there are."""
+        return await self._answer("view", what, query)
+
+    async def act(self, what: str, query: Query) -> Any:
+        """An action by its name."""
+        return await self._answer("action", what, query)
+
+    async def _answer(self, kind: str, what: str, query: Query) -> Any:
+        from waystation.broker.access.view_rows import find, read
+
+        row = find(kind, what)
+        asked = query if isinstance(query, msgspec.Struct) else read(query, row.query)
+        self._permissions.check(self._principal, row.asks.operation, row.asks.resource, row.asks.name_in(asked))
+        answer = row.answer(self._broker, asked)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """The view of this name, at once."""
+        self._may("describe")
+        from waystation.admin.view_overview import overview_view
+
+        return overview_view(self._broker)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, and what there is."""
+        self._may("describe")
+        return overview.stats(self._broker)
+
+    async def figures(self) -> Figures:
+        """What is measured, brought up to this moment."""
+        self._may("describe")
+        from waystation.admin.figures import figures
+
+        return await figures(self._broker)
+
+    def watch(self, on_point: Callable[[Point], None]) -> Callable[[], None]:
+        """Every new point of the history; returns how to end it."""
+        self._may("describe")
+        return self._broker.sampling.subscribe(on_point)
+
+    async def alter_settings(self, changes: Mapping[str, Given]) -> None:
+        """All of them or none; None takes one back. They survive a restart."""
+        self._may("alter")
+        from waystation.admin.view_settings import alter
+
+        await alter(self._broker, changes)
+
+    def end_connection(self, connection: str, reason: str = "") -> None:
+        """Closes a connection, and tells its client why as far as the protocol can."""
+        self._may("alter")
+        from waystation.admin.view_connections import end
+
+        end(self._broker, connection, reason)
+
+    # -- health, for anybody ------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """How the broker is."""
+        from waystation.health.health import health_of
+
+        return self._told(health_of(self._broker))
+
+    def readiness(self) -> Health:
+        """`failing` if a log takes no more writes, else `ok`. All is recovered when the first listener opens."""
+        from waystation.health.health import Health, failed_logs
+
+        reasons = list(failed_logs(self._broker))
+        return self._told(Health("failing" if reasons else "ok", reasons))
+
+    def _told(self, health: Health) -> Health:
+        try:
+            self._may("describe")
+        except NotAllowed:
+            return msgspec.structs.replace(health, reasons=[])
+        return health
+
+    def _may(self, operation: Operation) -> None:
+        self._permissions.check(self._principal, operation, "cluster", "*")
