@@ -18,8 +18,8 @@ from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
 from waystation.topics.partition import Partition
 from waystation.transactions.errors import TransactionAbortable
-from waystation.transactions.listing import Filter
-from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
+from waystation.transactions.listing import TransactionFilter
+from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, TopicPartition
 from waystation.transactions.transacting import check_not_own
 
 NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
@@ -290,7 +290,7 @@ def _described(call: Call, transactional_id: str) -> object:
         transactional_id=transactional_id,
         transaction_state=txn.state.label,
         transaction_timeout=txn.timeout_ms,
-        transaction_start_time=-1 if txn.state is State.EMPTY else txn.started_ms,
+        transaction_start_time=txn.begun_ms,
         producer_id=txn.producer.producer_id,
         producer_epoch=txn.producer.epoch,
         topics=tuple(call.make("TopicData", topic=name, partitions=tuple(found)) for name, found in by_topic.items()),
@@ -299,7 +299,7 @@ def _described(call: Call, transactional_id: str) -> object:
 
 def list_transactions(call: Call) -> object:
     request = call.request
-    wanted = Filter(
+    wanted = TransactionFilter(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
