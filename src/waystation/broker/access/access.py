@@ -21,6 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from waystation.broker.access.cluster import ClusterAccess
+from waystation.broker.access.groups import GroupAccess
+from waystation.broker.access.shares import ShareAccess
+from waystation.broker.access.topics import TopicAccess
+from waystation.broker.access.transactions import TransactionAccess
 from waystation.errors import ResourceAlarm
 from waystation.log.batch import Header
 from waystation.log.log import Appended
@@ -51,7 +56,8 @@ class Access:
     """Made by `Broker.access`."""
 
     __slots__ = (
-        "_alarms", "_broker", "_permissions", "durable", "meter", "namespace", "principal", "waits", "when_durable",
+        "_alarms", "_broker", "_permissions", "check_batch", "check_batch_here", "checked_batch", "cluster", "durable",
+        "groups", "meter", "namespace", "principal", "shares", "topics", "transactions", "waits", "when_durable",
         "when_each_durable",
     )  # fmt: skip
 
@@ -68,6 +74,15 @@ class Access:
         self.durable = broker.durability.wait
         self.when_durable = broker.durability.when_durable
         self.when_each_durable = broker.durability.when_each_durable
+        # Families of verbs; and the check of a batch that `append` takes, as it is: it is called for each.
+        self.cluster = ClusterAccess(broker, principal)
+        self.groups = GroupAccess(broker, principal)
+        self.shares = ShareAccess(broker, principal)
+        self.topics = TopicAccess(broker, principal)
+        self.transactions = TransactionAccess(broker, principal)
+        self.check_batch = broker.publishing.check
+        self.check_batch_here = broker.publishing.check_here
+        self.checked_batch = broker.publishing.checked
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
@@ -266,14 +281,13 @@ class Access:
         return published
 
     def partition(self, topic: str | UUID, index: int) -> Partition:
-        topics = self._broker.topics
-        found = topics.by_id(topic) if isinstance(topic, UUID) else topics.get(topic)
-        return found.partition(index)
+        """For who is about to `append` to it, which asks."""
+        return self._broker.topics.partition(topic, index)
 
     def append(
         self, partition: Partition, batch: bytearray | memoryview, header: Header, *, promised: bool
     ) -> Appended:
-        """One record batch that `Publishing.check` has passed."""
+        """One record batch that `check_batch` has passed."""
         topic = partition.topic
         self.admit_topic(topic.name)
         if promised:
