@@ -6,6 +6,7 @@ leave out what the principal may not see; those are named below.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +262,14 @@ def test_an_id_without_transactions_is_for_everybody(tmp_path: Path) -> None:
         assert producer.epoch == 0
 
     with_stage(tmp_path, Refusing(), story)
+
+
+def test_two_who_use_a_new_topic_at_once_both_get_it(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        one, other = await asyncio.gather(*(stage.access.topics.ensure("new") for _ in range(2)))
+        assert one is other is stage.broker.topics.get("new")
+
+    with_stage(tmp_path, Permissions(), story)
 
 
 def test_a_marker_is_durable_when_it_is_answered(tmp_path: Path) -> None:
