@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run
+from waystation.broker.access.reading import ReadingAccess
 from waystation.broker.access.staged import StagedAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
-from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.view_rows import ACTIONS, VIEWS, AnyRow
 from waystation.broker.access.views import ViewAccess
 from waystation.errors import NotAllowed
@@ -52,7 +52,7 @@ class NothingElse:
 FACETS: dict[type, Callable[[Any], Any]] = {
     StagedAccess: lambda broker: StagedAccess(broker, ANONYMOUS),
     SubscriptionAccess: lambda broker: SubscriptionAccess(broker, ANONYMOUS),
-    TopicAccess: lambda broker: TopicAccess(broker, ANONYMOUS, DoorMeter("test")),
+    ReadingAccess: lambda broker: ReadingAccess(broker, ANONYMOUS, DoorMeter("test")),
     ViewAccess: lambda broker: ViewAccess(broker, ANONYMOUS),
 }
 
@@ -71,7 +71,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Any]]] = {
         "open_inbox": lambda it: it.open_inbox(print),
         "reply": lambda it: it.reply("inbox:1", Message(b"x")),
     },
-    TopicAccess: {
+    ReadingAccess: {
         "find": lambda topics: topics.find("t"),
         "get": lambda topics: topics.get("t"),
         "describe": lambda topics: topics.describe("t"),

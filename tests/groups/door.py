@@ -22,10 +22,14 @@ from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.static.constants import EntityType
 
 from tests.groups.kit import Stage
+from waystation.broker.access.groups import GroupAccess
+from waystation.broker.access.topics import TopicAccess
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.registry import Call, Listener
+from waystation.security.permissions import Permissions
+from waystation.security.principals import ANONYMOUS
 
 FAMILIES = (groups, offsets, consumer_groups)
 
@@ -49,10 +53,19 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
     entity_writer(request_class)(buffer, _build(request_class, fields))
     none = SimpleNamespace(listing=lambda *_: [])
     broker: Any = SimpleNamespace(
-        groups=stage.coordinator, shared=(), shared_admin=none, node_id=1, world=stage.world, meters=Meters()
+        groups=stage.coordinator,
+        topics=stage.coordinator.topics,
+        shared=(),
+        shared_admin=none,
+        node_id=1,
+        world=stage.world,
+        permissions=Permissions(),
+    )
+    access: Any = SimpleNamespace(
+        groups=GroupAccess(broker, ANONYMOUS), topics=TopicAccess(broker, ANONYMOUS), meter=Meters().kafka
     )
     request = codec.decode_request(name, version, buffer.getvalue())
-    call = Call(name, version, request, broker, "app", "127.0.0.1", Listener("localhost", 9092))
+    call = Call(name, version, request, broker, access, "app", "127.0.0.1", Listener("localhost", 9092))
     api = APIS[codec.API_KEYS[name]]
     data = codec.encode_response(name, version, await api.handler(call))
     module, _, class_name = schema_name_map[name][version][EntityType.response].partition(":")

@@ -18,7 +18,7 @@ from waystation.transactions.errors import (
     TransactionalIdNotFound,
     TwoPhaseCommitOff,
 )
-from waystation.transactions.listing import Filter
+from waystation.transactions.listing import TransactionFilter
 from waystation.transactions.machine import LAST_USABLE_EPOCH, MAX_EPOCH, Producer, State
 from waystation.transactions.settings import PRODUCER_ID_BLOCK
 
@@ -223,7 +223,7 @@ def test_timeouts_of_many_transactions_each_come_in_time() -> None:
         seen = []
         for _ in range(12):
             await asyncio.sleep(1)
-            seen.append(len(broker.transactions.listing(Filter(states=frozenset({"Ongoing"}))).transactions))
+            seen.append(len(broker.transactions.listing(TransactionFilter(states=frozenset({"Ongoing"}))).transactions))
         assert seen == [3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0] or seen == [2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0]
 
     run(story)
@@ -479,21 +479,23 @@ def test_listing_by_state_producer_and_duration() -> None:
         producer = await opened(broker)
         await broker.transactions.init_producer_id("empty", MINUTE)
 
-        def names(wanted: Filter) -> list[str]:
+        def names(wanted: TransactionFilter) -> list[str]:
             return sorted(txn.transactional_id for txn in broker.transactions.listing(wanted).transactions)
 
-        assert names(Filter()) == ["empty", "shop"]
-        assert names(Filter(states=frozenset({"Ongoing", "Nonsense"}))) == ["shop"]
-        assert broker.transactions.listing(Filter(states=frozenset({"Nonsense"}))).unknown_states == ("Nonsense",)
-        assert names(Filter(states=frozenset({"Nonsense"}))) == []
-        assert names(Filter(producer_ids=frozenset({producer.producer_id}))) == ["shop"]
+        assert names(TransactionFilter()) == ["empty", "shop"]
+        assert names(TransactionFilter(states=frozenset({"Ongoing", "Nonsense"}))) == ["shop"]
+        assert broker.transactions.listing(TransactionFilter(states=frozenset({"Nonsense"}))).unknown_states == (
+            "Nonsense",
+        )
+        assert names(TransactionFilter(states=frozenset({"Nonsense"}))) == []
+        assert names(TransactionFilter(producer_ids=frozenset({producer.producer_id}))) == ["shop"]
         await asyncio.sleep(5)
-        assert names(Filter(min_duration_ms=4_000)) == ["shop"]
-        assert names(Filter(min_duration_ms=6_000)) == []
-        assert names(Filter(id_pattern="s.*p")) == ["shop"]
-        assert names(Filter(id_pattern="sho")) == []
+        assert names(TransactionFilter(min_duration_ms=4_000)) == ["shop"]
+        assert names(TransactionFilter(min_duration_ms=6_000)) == []
+        assert names(TransactionFilter(id_pattern="s.*p")) == ["shop"]
+        assert names(TransactionFilter(id_pattern="sho")) == []
         with pytest.raises(InvalidPattern):
-            names(Filter(id_pattern="(("))
+            names(TransactionFilter(id_pattern="(("))
 
     run(story)
 

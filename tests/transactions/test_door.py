@@ -269,7 +269,7 @@ def test_an_id_without_a_transaction_has_no_start_time(desk: Desk) -> None:
     """Kafka writes -1 for it, which kio's reader will not take: hence by hand."""
     start(desk)
     request = decode_request("describe_transactions", 0, b"\x02\x05shop\x00")
-    call = Call("describe_transactions", 0, request, desk.broker, None, "", LISTENER)
+    call = Call("describe_transactions", 0, request, desk.broker, desk.access, None, "", LISTENER)
     answer = encode_response("describe_transactions", 0, transactions.describe_transactions(call))
     assert b"\x06Empty" + struct.pack(">iq", 60_000, -1) in answer
 

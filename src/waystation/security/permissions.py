@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from waystation.errors import NotAllowed
 from waystation.security.principals import Principal
 
 Operation = Literal["read", "write", "create", "delete", "alter", "describe"]
@@ -19,3 +20,11 @@ class Permissions:
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         """Raises NotAllowed if the principal may not."""
+
+    def allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
+        """The same as an answer: lists leave out what the principal may not see."""
+        try:
+            self.check(principal, operation, resource, name)
+        except NotAllowed:
+            return False
+        return True

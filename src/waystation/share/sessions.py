@@ -27,13 +27,15 @@ SessionKey = tuple[str, str]
 class ShareSession:
     """One member's."""
 
-    __slots__ = ("epoch", "key", "partitions", "poke")
+    __slots__ = ("ended", "epoch", "key", "partitions", "poke")
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.epoch = 1
         self.partitions: dict[TopicPartition, None] = {}
         """In the order in which they are looked at; those that gave records move to the back."""
+        self.ended = False
+        """Nobody may use it any more: the member left, began another one, or was silent for too long."""
         self.poke: Callable[[], None] | None = None
         """Ends the wait of a fetch that is parked: the member has sent another request behind it."""
 
@@ -100,6 +102,7 @@ class ShareSessions:
         del self._sessions[key]
         self._partitions -= len(present.partitions)
         present.partitions.clear()
+        present.ended = True
         return True
 
     def end_all_of(self, group_id: str) -> None:

@@ -154,7 +154,9 @@ class Publishing:
 
 
 def may_be_slow(batch: bytearray | memoryview) -> bool:
-    """Whether the check of a batch may take long, by a look at its header (which may be wrong)."""
+    """Whether the check of a batch may take long, by a look at its header (which may be wrong, or too short)."""
+    if len(batch) < batches.HEADER_SIZE:
+        return False
     codec, count = _SEEN.unpack_from(batch)
     return bool(codec & CODEC_MASK or count > AWAY_RECORDS)
 

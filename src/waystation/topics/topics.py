@@ -193,6 +193,13 @@ class Topics:
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def partition(self, topic: str | UUID, index: int) -> Partition:
+        """One partition, by the topic's name or id. A single call: produce and fetch ask for each of theirs."""
+        found = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
+        if found is not None and 0 <= index < len(found.partitions):
+            return found.partitions[index]
+        return (self.get(topic) if isinstance(topic, str) else self.by_id(topic)).partition(index)
+
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
 
@@ -423,13 +430,18 @@ class Topics:
         """Grows a topic to `total` partitions."""
         return await self._to_the_end(self._add_partitions(name, total))
 
-    async def _add_partitions(self, name: str, total: int) -> Topic:
+    def check_growth(self, name: str, total: int) -> Topic:
+        """Raises what `add_partitions` would raise now."""
         topic = self._not_internal(name)
         check_partitions(total)
         if total <= len(topic.partitions):
             raise InvalidPartitions(
                 f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
             )
+        return topic
+
+    async def _add_partitions(self, name: str, total: int) -> Topic:
+        topic = self.check_growth(name, total)
         return await self._rewrite(topic, replace(topic.row, partitions=total))
 
     async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:

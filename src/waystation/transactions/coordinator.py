@@ -38,7 +38,7 @@ from waystation.transactions.errors import (
     TransactionalIdNotFound,
     TwoPhaseCommitOff,
 )
-from waystation.transactions.listing import Filter, Listing, select
+from waystation.transactions.listing import Listing, TransactionFilter, select
 from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
 from waystation.transactions.markers import MarkerWriter
 from waystation.transactions.producer_ids import ProducerIds
@@ -301,7 +301,7 @@ class TransactionCoordinator:
             raise TransactionalIdNotFound(f"no producer uses the transactional id {transactional_id!r}")
         return entry.txn
 
-    def listing(self, wanted: Filter) -> Listing:
+    def listing(self, wanted: TransactionFilter) -> Listing:
         """The transactional ids that a filter selects."""
         self._check_open()
         return select((entry.txn for entry in self._table), wanted, self._clock.now_ms())

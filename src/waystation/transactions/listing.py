@@ -12,7 +12,7 @@ _BY_LABEL = {state.label: state for state in State}
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class TransactionFilter:
     """Empty means: all."""
 
     states: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class Listing:
     """States in the filter that do not exist."""
 
 
-def select(transactions: Iterable[Transaction], wanted: Filter, now_ms: int) -> Listing:
+def select(transactions: Iterable[Transaction], wanted: TransactionFilter, now_ms: int) -> Listing:
     """Raises InvalidPattern if the pattern is none."""
     pattern = Regex(wanted.id_pattern) if wanted.id_pattern else None
     states = {_BY_LABEL[label] for label in wanted.states if label in _BY_LABEL}

@@ -159,6 +159,11 @@ class Transaction:
         return self.started_ms + self.timeout_ms
 
     @property
+    def begun_ms(self) -> int:
+        """When the transaction began that is open, or was the last one; -1: the producer has had none yet."""
+        return -1 if self.state is State.EMPTY else self.started_ms
+
+    @property
     def commits(self) -> bool:
         """The outcome of a prepared or completed transaction."""
         return self.state in COMMITTED

@@ -21,7 +21,7 @@ from waystation.topics.messages import Stamp
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
-from waystation.transactions.listing import Filter
+from waystation.transactions.listing import TransactionFilter
 from waystation.transactions.machine import Producer, State
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class Transacting:
 
     async def undo_left_over(self) -> None:
         """At the start: ends what the broker itself had begun before a crash, so that nobody waits for its timeout."""
-        for left in self._broker.transactions.listing(Filter(states=frozenset({State.ONGOING.label}))).transactions:
+        for left in self._broker.transactions.listing(
+            TransactionFilter(states=frozenset({State.ONGOING.label}))
+        ).transactions:
             if left.transactional_id.startswith(OWN_PREFIX):
                 await self.begin(left.transactional_id)
 

@@ -23,6 +23,8 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from waystation.broker.access import Access
+from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.broker.broker import Broker
 from waystation.catalog import MemoryCatalog
 from waystation.config import BrokerSettings
@@ -107,6 +109,11 @@ class Desk:
         self.broker = Broker(real_world(), str(root), BrokerSettings({**few, **settings}), MemoryCatalog())
         self.run(self.broker.start())
 
+    @property
+    def access(self) -> Access:
+        """What a connection's session holds."""
+        return self.broker.access(ANONYMOUS, DEFAULT, self.broker.meters.kafka)
+
     def close(self) -> None:
         self.run(self.broker.stop())
         self.loop.close()
@@ -123,7 +130,7 @@ class Desk:
         request = entity(name, version, EntityType.request)
         entity_writer(request)(buffer, build(request, fields))
         read = decode_request(name, version, buffer.getvalue())
-        call = Call(name, version, read, self.broker, "tester", "127.0.0.1", LISTENER, apis=APIS)
+        call = Call(name, version, read, self.broker, self.access, "tester", "127.0.0.1", LISTENER, apis=APIS)
         answer = APIS[API_KEYS[name]].handler(call)
         if isinstance(answer, Awaitable):
             answer = self.run(answer)

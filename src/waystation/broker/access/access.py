@@ -21,16 +21,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
+from waystation.broker.access.cluster import ClusterAccess
 from waystation.broker.access.exchanges import ExchangeAccess
+from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.inboxes import InboxAccess
 from waystation.broker.access.namespaces import NamespaceAccess
 from waystation.broker.access.policies import PolicyAccess
 from waystation.broker.access.queue_figures import QueueFigureAccess
+from waystation.broker.access.reading import ReadingAccess
+from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.staged import StagedAccess
 from waystation.broker.access.stream_queues import StreamQueueAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topic_queues import TopicQueueAccess
 from waystation.broker.access.topics import TopicAccess
+from waystation.broker.access.transactions import TransactionAccess
 from waystation.broker.access.views import ViewAccess
 from waystation.errors import ResourceAlarm
 from waystation.log.batch import Header, read_header
@@ -92,8 +97,9 @@ class Access:
     """Made by `Broker.access`."""
 
     __slots__ = (
-        "_alarms", "_broker", "_permissions", "durable", "meter", "names", "namespace", "principal", "waits",
-        "when_durable", "when_each_durable",
+        "_alarms", "_broker", "_groups", "_permissions", "_reading", "_shares", "_subscriptions", "_topics",
+        "_transactions", "check_batch", "check_batch_here", "checked_batch", "durable", "meter", "names",
+        "namespace", "principal", "waits", "when_durable", "when_each_durable",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +116,17 @@ class Access:
         self.when_durable = broker.durability.when_durable
         self.when_each_durable = broker.durability.when_each_durable
         self.names = Names(namespace)
+        # The check of a batch that `append` takes, as it is: it is called for each.
+        self.check_batch = broker.publishing.check
+        self.check_batch_here = broker.publishing.check_here
+        self.checked_batch = broker.publishing.checked
+        # Families of verbs that are asked for in a hurry; a session that does not use one does not have it.
+        self._groups: GroupAccess | None = None
+        self._reading: ReadingAccess | None = None
+        self._shares: ShareAccess | None = None
+        self._subscriptions: SubscriptionAccess | None = None
+        self._topics: TopicAccess | None = None
+        self._transactions: TransactionAccess | None = None
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
@@ -335,14 +352,13 @@ class Access:
         return published
 
     def partition(self, topic: str | UUID, index: int) -> Partition:
-        topics = self._broker.topics
-        found = topics.by_id(topic) if isinstance(topic, UUID) else topics.get(topic)
-        return found.partition(index)
+        """For who is about to `append` to it, which asks."""
+        return self._broker.topics.partition(topic, index)
 
     def append(
         self, partition: Partition, batch: bytearray | memoryview, header: Header, *, promised: bool
     ) -> Appended:
-        """One record batch that `Publishing.check` has passed."""
+        """One record batch that `check_batch` has passed."""
         topic = partition.topic
         self.admit_topic(topic.name)
         if promised:
@@ -497,11 +513,43 @@ class Access:
 
     @property
     def subscriptions(self) -> SubscriptionAccess:
-        return SubscriptionAccess(self._broker, self.principal)
+        if self._subscriptions is None:
+            self._subscriptions = SubscriptionAccess(self._broker, self.principal)
+        return self._subscriptions
+
+    @property
+    def cluster(self) -> ClusterAccess:
+        return ClusterAccess(self._broker, self.principal)
+
+    @property
+    def groups(self) -> GroupAccess:
+        if self._groups is None:
+            self._groups = GroupAccess(self._broker, self.principal)
+        return self._groups
+
+    @property
+    def reading(self) -> ReadingAccess:
+        if self._reading is None:
+            self._reading = ReadingAccess(self._broker, self.principal, self.meter)
+        return self._reading
+
+    @property
+    def shares(self) -> ShareAccess:
+        if self._shares is None:
+            self._shares = ShareAccess(self._broker, self.principal)
+        return self._shares
 
     @property
     def topics(self) -> TopicAccess:
-        return TopicAccess(self._broker, self.principal, self.meter)
+        if self._topics is None:
+            self._topics = TopicAccess(self._broker, self.principal)
+        return self._topics
+
+    @property
+    def transactions(self) -> TransactionAccess:
+        if self._transactions is None:
+            self._transactions = TransactionAccess(self._broker, self.principal)
+        return self._transactions
 
     @property
     def views(self) -> ViewAccess:

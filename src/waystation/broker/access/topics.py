@@ -1,24 +1,19 @@
-"""`TopicAccess`: what topics there are, and reading them by offsets, by time, or the latest.
+"""Topics as those who read and administer them have them: found, listed, changed, emptied. `Access.topics`.
 
-Every verb asks before it reads. What was given to a reader of record batches is metered and traced here; a message is
-traced by the protocol that shows it. On the loop's thread only; what may take long to decode is decoded on a thread.
+Publishing, creating and deleting topics are verbs of `Access` itself. What a principal may not see is not there for it:
+lists and translations of names leave it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from waystation.admin import overview
-from waystation.errors import NotFound, near_matches
-from waystation.message import Delivered, size_of
-from waystation.observe.meters import DoorMeter
-from waystation.observe.spans import TracedPlace
-from waystation.protocol import PartitionBatches, Position, TopicInfo
+from waystation.errors import UnknownTopic
+from waystation.security.permissions import Operation
 from waystation.security.principals import Principal
-from waystation.topics import batch_reading
-from waystation.topics.reading import read_away
-from waystation.topics.record_tracing import traced_from
+from waystation.topics.topics import check_name
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -26,124 +21,101 @@ if TYPE_CHECKING:
     from waystation.topics.topics import Topic
 
 
-class TopicSlice(NamedTuple):
-    """Some messages of a partition, where to read on, and where it ends for now."""
-
-    messages: list[Delivered]
-    next_offset: int
-    end_offset: int
-
-
 class TopicAccess:
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_meter", "_permissions", "_principal")
+    __slots__ = ("_broker", "_check", "_principal")
 
-    def __init__(self, broker: Broker, principal: Principal, meter: DoorMeter) -> None:
+    def __init__(self, broker: Broker, principal: Principal) -> None:
         self._broker = broker
-        self._permissions = broker.permissions
         self._principal = principal
-        self._meter = meter
+        self._check = broker.permissions.check
 
-    # -- which there are ----------------------------------------------------------------------------------------------
+    # -- finding ----------------------------------------------------------------------------------------------------
 
-    def find(self, topic: str) -> Topic | None:
-        self._permissions.check(self._principal, "describe", "topic", topic)
-        return self._broker.topics.find(topic)
-
-    def get(self, topic: str) -> Topic:
-        """NotFound names those that are nearly it."""
-        found = self.find(topic)
-        if found is None:
-            raise NotFound(f"there is no topic {topic!r}{near_matches(topic, self._broker.topics.names())}")
+    def get(self, topic: str | UUID) -> Topic:
+        """By its name or its id; raises UnknownTopic or UnknownTopicId if there is none."""
+        if isinstance(topic, str):
+            self._ask("describe", topic)
+            return self._broker.topics.get(topic)
+        found = self._broker.topics.by_id(topic)
+        self._ask("describe", found.name)
         return found
 
-    def describe(self, topic: str) -> TopicInfo:
-        """Its partitions, its own settings, its subscribers."""
-        self._permissions.check(self._principal, "describe", "topic", topic)
-        return overview.topic_info(self._broker, topic)
+    def describe(self, name: str) -> Topic:
+        """By its name; raises InvalidTopicName if no topic can have it, UnknownTopic if none has."""
+        self._ask("describe", name)
+        found = self._broker.topics.find(name)
+        if found is None:
+            check_name(name)
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return found
 
-    def matching(self, pattern: str = "#") -> list[TopicInfo]:
-        """The topics whose names match, in the order of names; not the broker's own."""
-        self._permissions.check(self._principal, "describe", "topic", pattern)
-        return overview.topic_list(self._broker, pattern)
+    async def ensure(self, name: str) -> Topic:
+        """The same, created if it is not there and topics are created on first use; then it is durable."""
+        if name in self._broker.topics or not self._broker.settings.flag("auto.create.topics.enable"):
+            return self.describe(name)
+        self._ask("create", name)
+        return await self._broker.messages.ensure(name)
 
-    # -- messages -----------------------------------------------------------------------------------------------------
+    def partition_to_read(self, topic: str | UUID, index: int) -> Partition:
+        """A partition by the name or id of its topic, for who is about to read records from it."""
+        if isinstance(topic, str):
+            self._check(self._principal, "read", "topic", topic)
+            return self._broker.topics.partition(topic, index)
+        partition = self._broker.topics.partition(topic, index)
+        self._check(self._principal, "read", "topic", partition.topic.row.name)
+        return partition
 
-    async def read(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        offset: int | None = None,
-        time_ms: int | None = None,
-        count: int,
-        max_bytes: int,
-        wait_ms: int = 0,
-    ) -> TopicSlice:
-        """Committed messages from an offset on, or from the first that is not older than a time; else from the
-        beginning. `wait_ms`: how long to wait for the first."""
-        self._permissions.check(self._principal, "read", "topic", topic)
-        source = self.get(topic).partition(partition)
-        if time_ms is not None:
-            found = source.find_time(time_ms)
-            offset = source.stable_offset if found is None else found[0]
-        elif offset is None:
-            offset = source.start_offset
-        messages, following = await self._read(source, offset, count, max_bytes)
-        if not messages and wait_ms:
-            await batch_reading.grown([(source, following)], wait_ms)
-            messages, following = await self._read(source, following, count, max_bytes)
-        return TopicSlice(messages, following, source.stable_offset)
+    def listing(self) -> list[Topic]:
+        """All that the principal may see, the broker's own among them; in the order in which they were created."""
+        return [topic for topic in self._broker.topics if self._sees(topic.name)]
 
-    async def _read(self, partition: Partition, offset: int, count: int, max_bytes: int) -> tuple[list[Delivered], int]:
-        messages: list[Delivered] = []
-        size = 0
-        while len(messages) < count and size < max_bytes:
-            chunk = await read_away(self._broker.world.offload, partition, offset, most=count - len(messages))
-            if chunk.next == offset:
-                break
-            offset = chunk.next
-            for delivered in chunk.messages:
-                messages.append(delivered)
-                size += size_of(delivered.message)
-                if len(messages) == count or size >= max_bytes:
-                    return messages, delivered.offset + 1
-        return messages, offset
+    def find(self, name: str) -> Topic | None:
+        return self._broker.topics.find(name) if self._sees(name) else None
 
-    async def history(self, topic: str, count: int) -> list[Delivered]:
-        """The last `count` messages of a topic, oldest first."""
-        self._permissions.check(self._principal, "read", "topic", topic)
-        return await self._broker.messages.history_away(topic, count)
+    def partitions_of(self, name: str) -> int | None:
+        """How many partitions it has; None: there is no such topic."""
+        return self._broker.topics.partitions_of(name) if self._sees(name) else None
 
-    # -- record batches -----------------------------------------------------------------------------------------------
+    def id_of(self, name: str) -> UUID | None:
+        return self._broker.topics.id_of(name) if self._sees(name) else None
 
-    def read_batches(self, positions: Sequence[Position], max_bytes: int, *, committed: bool) -> list[PartitionBatches]:
-        """One answer for each position. All of them together have `max_bytes` at most, or one batch."""
-        places = self._places(positions)
-        answers = batch_reading.read_batches(places, max_bytes, committed=committed)
-        for (partition, offset), answer in zip(places, answers, strict=True):
-            if answer.batches:
-                count = answer.next_offset - offset  # as offsets say it, as for a Kafka fetch
-                self._meter.delivered += count
-                self._meter.delivered_bytes += len(answer.batches)
-                partition.topic.delivered += count
-                self._trace(answer, offset)
-        return answers
+    def name_of(self, topic_id: UUID) -> str | None:
+        name = self._broker.topics.name_of(topic_id)
+        return name if name is not None and self._sees(name) else None
 
-    async def await_records(self, positions: Sequence[Position], wait_ms: int, *, committed: bool) -> bool:
-        """Whether there is something to read at one of these, or one of them is gone."""
-        return await batch_reading.grown(self._places(positions), wait_ms, committed=committed)
+    # -- changing ---------------------------------------------------------------------------------------------------
 
-    def _places(self, positions: Sequence[Position]) -> Sequence[batch_reading.Position]:
-        for topic in {topic for topic, _, _ in positions}:
-            self._permissions.check(self._principal, "read", "topic", topic)
-        topics = self._broker.topics
-        return [(topics.get(topic).partition(index), offset) for topic, index, offset in positions]
+    def check_new(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Raises what creating this topic would raise now."""
+        self._ask("create", name)
+        self._broker.topics.check_new(name, partitions, settings)
 
-    def _trace(self, answer: PartitionBatches, offset: int) -> None:
-        tracing = self._broker.tracing
-        if tracing is not None:
-            found = traced_from(answer.batches, offset)
-            if found:
-                tracing.fetched(TracedPlace("topic", answer.topic, self._meter.name), answer.partition, found)
+    def check_growth(self, name: str, total: int) -> None:
+        """Raises what `add_partitions` would raise now."""
+        self._ask("alter", name)
+        self._broker.topics.check_growth(name, total)
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        """Grows the topic to `total` partitions."""
+        self._ask("alter", name)
+        return await self._broker.topics.add_partitions(name, total)
+
+    async def alter(self, name: str, change: Mapping[str, str] | Callable[[dict[str, str]], Mapping[str, str]]) -> None:
+        """Replaces the topic's own settings, by a map or by what `change` makes of the present ones."""
+        self._ask("alter", name)
+        await self._broker.topics.alter(name, change)
+
+    async def delete_records(self, name: str, index: int, before_offset: int) -> int:
+        """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
+        self._ask("delete", name)
+        return await self._broker.topics.partition(name, index).delete_records(before_offset)
+
+    # -- may it -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, operation: Operation, name: str) -> None:
+        self._check(self._principal, operation, "topic", name)
+
+    def _sees(self, name: str) -> bool:
+        return self._broker.permissions.allows(self._principal, "describe", "topic", name)

@@ -76,7 +76,7 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
     try:
         await desk.access.create_topic(name, wanted.partitions or None, wanted.settings)
     except AlreadyExists:
-        there = desk.access.topics.get(name)
+        there = desk.access.reading.get(name)
         if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):
             raise Conflict(
                 f"topic {name!r} is there with {len(there.partitions)} partitions; PATCH changes it"
@@ -88,7 +88,7 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
 
 
 async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    desk.access.topics.get(call.path["topic"])  # NotFound with near matches
+    desk.access.reading.get(call.path["topic"])  # NotFound with near matches
     await desk.access.delete_topic(call.path["topic"])
     return None
 
@@ -114,7 +114,7 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
     asked = call.query
     if asked.offset is not None and asked.time_ms is not None:
         raise Invalid("offset: give an offset or a time_ms, not both")
-    found = await desk.access.topics.read(
+    found = await desk.access.reading.read(
         call.path["topic"],
         asked.partition,
         offset=asked.offset,
@@ -130,7 +130,7 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
 
 
 async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:
-    latest = await desk.access.topics.history(call.path["topic"], call.query.count)
+    latest = await desk.access.reading.history(call.path["topic"], call.query.count)
     return {"messages": [to_json_object(delivered) for delivered in latest]}
 
 

@@ -7,7 +7,6 @@ client learns it before it sends one. Called through the registry only.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,8 +19,8 @@ from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.topics import check_replicas
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.topics.partition import Partition
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import Partition
 
 UNKNOWN = -1
 PREFERRED, UNCLEAN = 0, 1
@@ -39,8 +38,11 @@ class NoReassignment(Invalid):
 
 async def describe_log_dirs(call: Call) -> object:
     """One folder with everything in it, and the room on its disk."""
-    broker, make = call.broker, call.make
-    total, usable = await broker.world.offload(_room, broker)
+    make = call.make
+    try:
+        total, usable = await call.access.cluster.disk_room()
+    except WaystationError as error:
+        return make("DescribeLogDirsResponse", throttle_time=0, error_code=call.code(error), results=())
     topics = tuple(
         make(
             "DescribeLogDirsTopic",
@@ -56,12 +58,12 @@ async def describe_log_dirs(call: Call) -> object:
                 for partition in partitions
             ),
         )
-        for name, partitions in _described(broker, call.request.topics)
+        for name, partitions in _described(call.access, call.request.topics)
     )
     folder = make(
         "DescribeLogDirsResult",
         error_code=ErrorCode.none,
-        log_dir=broker.root,
+        log_dir=call.broker.root,
         topics=topics,
         total_bytes=total,
         usable_bytes=usable,
@@ -70,21 +72,13 @@ async def describe_log_dirs(call: Call) -> object:
     return make("DescribeLogDirsResponse", throttle_time=0, error_code=ErrorCode.none, results=(folder,))
 
 
-def _room(broker: Broker) -> tuple[int, int]:
-    """Total and free bytes of the disk; -1 where the folder is not on a disk of this machine (a simulated one)."""
-    try:
-        return shutil.disk_usage(broker.root).total, broker.world.disk.free_bytes(broker.root)
-    except OSError:
-        return UNKNOWN, UNKNOWN
-
-
-def _described(broker: Broker, asked: Iterable[Any] | None) -> Iterator[tuple[str, list[Partition]]]:
+def _described(access: Access, asked: Iterable[Any] | None) -> Iterator[tuple[str, list[Partition]]]:
     """Null means all. What does not exist is left out, as Kafka does."""
     if asked is None:
-        yield from ((topic.name, topic.partitions) for topic in broker.topics)
+        yield from ((topic.name, topic.partitions) for topic in access.topics.listing())
         return
     for entry in asked:
-        topic = broker.topics.find(entry.topic)
+        topic = access.topics.find(entry.topic)
         if topic is not None:
             indexes = sorted(index for index in set(entry.partitions) if 0 <= index < len(topic.partitions))
             yield topic.name, [topic.partitions[index] for index in indexes]
@@ -111,7 +105,7 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     error: WaystationError | None = None
     epoch = end = UNKNOWN
     try:
-        partition = call.broker.topics.get(topic).partition(asked.partition)
+        partition = call.access.topics.get(topic).partition(asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
         if asked.leader_epoch == partition.epoch:
             epoch, end = partition.epoch, partition.end_offset  # also when nothing was written in it yet
@@ -139,7 +133,7 @@ def elect_leaders(call: Call) -> object:
             code, message = ErrorCode.election_not_needed, "the partition's leader is the only broker there is"
             if not known:
                 code, message = ErrorCode.invalid_request, f"there is no election type {kind}"
-            elif not 0 <= index < (call.broker.topics.partitions_of(asked.topic) or 0):
+            elif not 0 <= index < (call.access.topics.partitions_of(asked.topic) or 0):
                 code, message = ErrorCode.unknown_topic_or_partition, f"there is no partition {asked.topic}-{index}"
             partitions.append(make("PartitionResult", partition_id=index, error_code=code, error_message=message))
         results.append(make("ReplicaElectionResult", topic=asked.topic, partition_result=tuple(partitions)))
@@ -170,7 +164,7 @@ def alter_partition_reassignments(call: Call) -> object:
 def _reassign(call: Call, name: str, asked: Any) -> object:
     error: WaystationError | None = None
     try:
-        call.broker.topics.get(name).partition(asked.partition_index)
+        call.access.topics.get(name).partition(asked.partition_index)
         if asked.replicas is None:
             raise NoReassignment(f"partition {name}-{asked.partition_index} is not being moved")
         check_replicas(call, asked.replicas)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from waystation.broker.access.types import SHARE_SETTINGS
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render
-from waystation.share.settings import SHARE_SETTINGS
 
 # Where a value comes from (Kafka's ConfigSource).
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC_BROKER, BUILT_IN, GROUP = 1, 2, 3, 4, 5, 8

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import SHARE_SETTINGS
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -32,9 +33,6 @@ from waystation.protocols.kafka.config_entries import (
     topic_entries,
 )
 from waystation.protocols.kafka.registry import Call
-from waystation.share.checks import check_group_id, check_own
-from waystation.share.settings import SHARE_SETTINGS
-from waystation.topics.topics import check_name
 
 # Resource types.
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -63,7 +61,8 @@ def _describe(call: Call, resource: Any) -> object:
     try:
         if resource.resource_type == BROKER_LOGGER:
             _check_broker(call, resource.resource_name)
-            configs = [_logger(call, name) for name in loggers.names() if not wanted or name in wanted]
+            levels = call.access.cluster.log_levels()
+            configs = [_logger(call, name, level) for name, level in levels.items() if not wanted or name in wanted]
         else:
             entries = _entries(call, resource.resource_type, resource.resource_name)
             configs = [_config(call, entry) for entry in entries if not wanted or entry.name in wanted]
@@ -80,20 +79,19 @@ def _describe(call: Call, resource: Any) -> object:
 
 
 def _entries(call: Call, kind: int, name: str) -> list[Entry]:
-    broker = call.broker
+    access, settings = call.access, call.broker.settings
     if kind == TOPIC:
-        check_name(name)
-        return topic_entries(broker.topics.get(name).overrides, broker.settings)
+        return topic_entries(access.topics.describe(name).overrides, settings)
     if kind == BROKER:
         if name == "":
-            return default_entries(broker.settings)
+            return default_entries(access.cluster.settings())
         _check_broker(call, name)
-        return broker_entries(broker.settings)
+        return broker_entries(access.cluster.settings())
     if kind not in (GROUP, CLIENT_METRICS):
         raise _no_such_type(kind)
     if not name:
         raise Invalid("the name of a group or client metrics subscription cannot be empty")
-    return group_entries(broker.shared.own_settings(name), broker.settings) if kind == GROUP else []
+    return group_entries(access.shares.settings(name), settings) if kind == GROUP else []
 
 
 def _no_such_type(kind: int) -> Invalid:
@@ -132,11 +130,11 @@ def _config(call: Call, entry: Entry) -> object:
     )
 
 
-def _logger(call: Call, name: str) -> object:
+def _logger(call: Call, name: str, level: int) -> object:
     return call.make(
         "DescribeConfigsResourceResult",
         name=name,
-        value=loggers.level_of(name),
+        value=loggers.label_of(level),
         config_source=LOGGER_SOURCE,
         config_type=STRING_TYPE,
     )
@@ -230,20 +228,22 @@ async def _apply(call: Call, resource: Any, change: Change) -> None:
 async def _apply_to_topic(call: Call, name: str, change: Change) -> None:
     if not name:
         raise Invalid("defaults for all topics are settings of the broker (log.*)")
-    broker = call.broker
+    settings = call.broker.settings
 
     def changed(present: dict[str, str]) -> dict[str, str]:
-        new = change(present, TOPIC_SETTINGS, lambda setting: render(broker.settings.topic_default(setting)))
-        resolve_topic(new, broker.settings)
+        new = change(present, TOPIC_SETTINGS, lambda setting: render(settings.topic_default(setting)))
+        resolve_topic(new, settings)
         return new
 
-    topic = broker.topics.get(name)
+    topic = call.access.topics.get(name)
     if changed(topic.overrides) != topic.overrides and not call.request.validate_only:
-        await broker.topics.alter(name, changed)
+        await call.access.topics.alter(name, changed)
 
 
 async def _apply_to_broker(call: Call, change: Change) -> None:
-    settings = call.broker.settings
+    cluster = call.access.cluster
+    cluster.check_alter()
+    settings = cluster.settings()
     new = change(settings.changed, BROKER_SETTINGS, lambda setting: render(settings[setting.name]))
     for name, text in new.items():
         if settings.changed.get(name) != text:
@@ -253,18 +253,17 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
     changes: dict[str, str | None] = {name: None for name in settings.changed if name not in new}
     changes |= {name: text for name, text in new.items() if settings.changed.get(name) != text}
     if changes:
-        await call.broker.alter_settings(changes)
+        await cluster.alter_settings(changes)
 
 
 async def _apply_to_group(call: Call, name: str, change: Change) -> None:
     """Share groups have settings of their own; other groups go by the broker's."""
-    shared = call.broker.shared
-    check_group_id(name)
-    present = shared.own_settings(name)
+    shares = call.access.shares
+    present = shares.settings(name)
     new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
-    check_own(new)
+    shares.check_settings(name, new)
     if new != present and not call.request.validate_only:
-        await shared.durability.wait(shared.change_settings(name, new))
+        await shares.alter_settings(name, new)
 
 
 def _check_broker_setting(name: str, text: str) -> None:
@@ -304,15 +303,17 @@ def _spliced(present: str, operation: int, text: str) -> str:
 
 def _change_loggers(call: Call, resource: Any) -> None:
     _check_broker(call, resource.resource_name)
-    levels: list[tuple[str, str | None]] = []
+    cluster = call.access.cluster
+    cluster.check_alter()
+    known = cluster.log_levels()
+    levels: list[tuple[str, int]] = []
     for config in resource.configs:
         if config.config_operation not in (SET, DELETE):
             raise Invalid(f"logger {config.name!r}: a level can only be set or deleted")
         label = config.value if config.config_operation == SET else None
-        loggers.check(config.name, label)
-        levels.append((config.name, label))
+        levels.append((config.name, loggers.level_for(config.name, label, known)))
     if not call.request.validate_only:
-        loggers.change(levels)
+        cluster.alter_log_levels(levels)
 
 
 # -- ListConfigResources ---------------------------------------------------------------------------------------------
@@ -323,9 +324,9 @@ def list_config_resources(call: Call) -> object:
     node = str(call.broker.node_id)
     known: dict[int, list[str]] = {CLIENT_METRICS: []}
     if call.version >= 1:
-        topics = sorted(topic.name for topic in call.broker.topics)
+        topics = sorted(topic.name for topic in call.access.topics.listing())
         known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node]}
-        known[GROUP] = call.broker.shared.groups_with_settings()
+        known[GROUP] = call.access.shares.with_settings()
     kinds = getattr(call.request, "resource_types", ()) or tuple(known)
     make = call.make
     if any(kind not in known for kind in kinds):

@@ -25,8 +25,6 @@ from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, 
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
 from waystation.protocols.kafka.registry import Api, Call, Listener
-from waystation.routing.namespace_names import DEFAULT
-from waystation.security.principals import ANONYMOUS
 from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._door = door
         self._gone = gone
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
-        self._access = door.broker.access(ANONYMOUS, DEFAULT, door.meter)
+        self._access = door.anonymous
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
@@ -309,7 +307,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
         door = self._door
         cancel = fetch.handle(
-            door.broker, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
+            door.broker, self._access, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
         )
         if not slot.done:
             slot.cancel = cancel
@@ -344,6 +342,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             version,
             entity,
             self._door.broker,
+            self._access,
             client_id,
             self.client_host,
             self.listener,

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import ConsumerBeat, ConsumerGroupView, ConsumerMemberView, TopicPartition
 from waystation.errors import WaystationError
-from waystation.groups.calls import ConsumerBeat, ConsumerGroupView, ConsumerMemberView, TopicPartition
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED, milliseconds
 from waystation.protocols.kafka.registry import Call
 
@@ -23,7 +23,7 @@ CONSUMER_MEMBER = 1
 async def consumer_group_heartbeat(call: Call) -> object:
     request = call.request
     try:
-        answer = await call.broker.groups.consumer_heartbeat(_beat(call, request))
+        answer = await call.access.groups.consumer_heartbeat(_beat(call, request))
     except WaystationError as error:
         return call.make(
             "ConsumerGroupHeartbeatResponse",
@@ -89,12 +89,19 @@ def _by_topic_id(call: Call, partitions: Iterable[TopicPartition]) -> tuple[obje
 
 async def consumer_group_describe(call: Call) -> object:
     operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
-    views = call.broker.groups.describe_consumer_groups(call.request.group_ids)
+    views = [_view(call, group_id) for group_id in call.request.group_ids]
     return call.make(
         "ConsumerGroupDescribeResponse",
         throttle_time=0,
         groups=tuple(_described(call, view, operations) for view in views),
     )
+
+
+def _view(call: Call, group_id: str) -> ConsumerGroupView:
+    try:
+        return call.access.groups.describe_consumer(group_id)
+    except WaystationError as error:
+        return ConsumerGroupView(group_id=group_id, error=error)
 
 
 def _described(call: Call, view: ConsumerGroupView, operations: int) -> object:
@@ -131,7 +138,7 @@ def _member(call: Call, member: ConsumerMemberView) -> object:
 
 def _assignment(call: Call, partitions: Iterable[TopicPartition]) -> object:
     """With names; what belongs to a topic that was deleted meanwhile is left out."""
-    topics = call.broker.groups.topics
+    topics = call.access.topics
     return call.make(
         "Assignment",
         topic_partitions=tuple(

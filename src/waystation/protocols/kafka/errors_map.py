@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from waystation import errors
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.observe.meters import DoorMeter
 
 _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.NotFound: ErrorCode.resource_not_found,
@@ -58,8 +58,8 @@ def code_of(error: BaseException | None) -> ErrorCode:
     return ErrorCode.unknown_server_error
 
 
-def refused(broker: Broker, error: BaseException) -> ErrorCode:
+def refused(meter: DoorMeter, error: BaseException) -> ErrorCode:
     """The same, for an error that a client is answered with: it is counted."""
     code = code_of(error)
-    broker.meters.kafka.failed(code.name)
+    meter.failed(code.name)
     return code

@@ -15,20 +15,19 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import Partition, traced_from
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES
 from waystation.protocols.kafka import fetch_codec
 from waystation.protocols.kafka.fetch_codec import FetchRequest, PartitionAnswer
-from waystation.protocols.kafka.fetch_reading import STEP_BYTES, Reading, find
+from waystation.protocols.kafka.fetch_reading import STEP_BYTES, Reading
 from waystation.protocols.kafka.fetch_sessions import FetchSession, SessionError, Sessions
-from waystation.topics.partition import Partition
-from waystation.topics.record_tracing import traced_from
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.node import Node
     from waystation.protocols.budget import Share
-    from waystation.topics.partition import Partition
     from waystation.world.long_work import LongWork
 
 Parts = list[bytes | bytearray | memoryview]
@@ -39,7 +38,8 @@ MAX_WAIT_MS = 300_000
 
 
 def handle(
-    broker: Broker,
+    broker: Node,
+    access: Access,
     sessions: Sessions,
     version: int,
     data: memoryview,
@@ -54,7 +54,7 @@ def handle(
     except SessionError as error:
         answer(fetch_codec.encode(version, [], error=error.code))
         return None
-    fetch = _Fetch(broker, request, session, answer, unsent, long_work)
+    fetch = _Fetch(broker, access, request, session, answer, unsent, long_work)
     fetch.begin()
     return fetch.cancel
 
@@ -63,6 +63,7 @@ class _Fetch:
     """One fetch, from its request to its answer."""
 
     __slots__ = (
+        "_access",
         "_answer",
         "_broker",
         "_in_line",
@@ -83,7 +84,8 @@ class _Fetch:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Node,
+        access: Access,
         request: FetchRequest,
         session: FetchSession | None,
         answer: Answer,
@@ -91,6 +93,7 @@ class _Fetch:
         long_work: LongWork,
     ) -> None:
         self._broker = broker
+        self._access = access
         self._request = request
         self._session = session
         self._answer = answer
@@ -119,7 +122,7 @@ class _Fetch:
         request = self._request
         most = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"))
         room = min(most, self._unsent.room_for_answer)
-        return Reading(self._broker, self._wanted, room, committed=request.read_committed)
+        return Reading(self._access, self._wanted, room, committed=request.read_committed)
 
     def _read(self, then: Callable[[], None]) -> None:
         """Reads what there is, in this turn if that is not much or nobody else has much to do; then calls `then`."""
@@ -164,8 +167,9 @@ class _Fetch:
 
     def _wait(self, size: int) -> None:
         request = self._request
+        find = self._access.topics.partition_to_read
         for wanted in self._wanted:
-            partition = find(self._broker, wanted)
+            partition = find(wanted.topic, wanted.index)
             partition.watchers.add(self._woken)
             self._partitions.append(partition)
             self._watched.append(partition)
@@ -244,7 +248,7 @@ class _Fetch:
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""
-        meter = self._broker.meters.kafka
+        meter = self._access.meter
         for answer, partition in zip(answers, self._reading.partitions, strict=True):
             if answer.records and partition is not None:
                 meter.delivered += answer.delivered

@@ -12,15 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from waystation.errors import WaystationError
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.fetch_codec import FetchPartition, PartitionAnswer
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
-    from waystation.topics.partition import Partition
+    from waystation.broker.access import Access
+    from waystation.broker.access.types import Partition
 
 STEP_BYTES = 256 * 1024
 """A quarter of a millisecond, from the disk's cache into memory."""
@@ -29,8 +28,9 @@ STEP_BYTES = 256 * 1024
 class Reading:
     """The answers of one fetch, as they are read. `room`: bytes that it may have in all."""
 
-    def __init__(self, broker: Broker, wanted: Sequence[FetchPartition], room: int, *, committed: bool) -> None:
-        self._broker = broker
+    def __init__(self, access: Access, wanted: Sequence[FetchPartition], room: int, *, committed: bool) -> None:
+        self._find = access.topics.partition_to_read
+        self._meter = access.meter
         self._wanted = wanted
         self._committed = committed
         self._at = 0  # the partition that is next, or begun
@@ -63,7 +63,7 @@ class Reading:
             except WaystationError as error:
                 more = False
                 if not answer.records:  # else its client meets it with the next fetch
-                    answer.error = refused(self._broker, error)
+                    answer.error = refused(self._meter, error)
             if more:
                 return False
             self.urgent = self.urgent or bool(answer.error) or answer.diverging is not None
@@ -73,7 +73,7 @@ class Reading:
 
     def _begin(self, wanted: FetchPartition, answer: PartitionAnswer) -> bool:
         """Whether there may be something to read."""
-        partition = self.partitions[-1] = find(self._broker, wanted)
+        partition = self.partitions[-1] = self._find(wanted.topic, wanted.index)
         partition.check_epoch(wanted.leader_epoch)
         answer.high_watermark = partition.visible_offset
         answer.stable_offset = partition.stable_offset
@@ -118,9 +118,3 @@ class Reading:
         answer.delivered = offset - wanted.offset
         self._offset = offset
         return more
-
-
-def find(broker: Broker, wanted: FetchPartition) -> Partition:
-    topics = broker.topics
-    topic = topics.by_id(wanted.topic) if isinstance(wanted.topic, UUID) else topics.get(wanted.topic)
-    return topic.partition(wanted.index)

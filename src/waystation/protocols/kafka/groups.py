@@ -12,9 +12,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import GroupView, JoinRequest, LeavingMember, MemberIdRequired, SyncRequest
 from waystation.errors import WaystationError
-from waystation.groups.calls import GroupView, JoinRequest, LeavingMember, SyncRequest
-from waystation.groups.errors import MemberIdRequired
 from waystation.protocols.kafka.registry import Call
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -54,7 +53,7 @@ async def join_group(call: Call) -> object:
     session_timeout_ms = milliseconds(request.session_timeout)
     rebalance_timeout_ms = milliseconds(getattr(request, "rebalance_timeout", timedelta(0)))
     try:
-        answer = await call.broker.groups.join(
+        answer = await call.access.groups.join(
             JoinRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
@@ -99,7 +98,7 @@ async def join_group(call: Call) -> object:
 async def sync_group(call: Call) -> object:
     request = call.request
     try:
-        answer = await call.broker.groups.sync(
+        answer = await call.access.groups.sync(
             SyncRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
@@ -126,7 +125,7 @@ async def heartbeat(call: Call) -> object:
     request = call.request
     error: WaystationError | None = None
     try:
-        await call.broker.groups.heartbeat(
+        await call.access.groups.heartbeat(
             request.group_id, request.member_id, request.generation_id, getattr(request, "group_instance_id", None)
         )
     except WaystationError as caught:
@@ -138,7 +137,7 @@ async def leave_group(call: Call) -> object:
     request = call.request
     leaving = [LeavingMember(request.member_id)] if call.version < 3 else _leaving(request.members)
     try:
-        results = await call.broker.groups.leave(request.group_id, leaving)
+        results = await call.access.groups.leave(request.group_id, leaving)
     except WaystationError as error:
         return call.make("LeaveGroupResponse", throttle_time=0, error_code=call.code(error))
     if call.version < 3:
@@ -162,12 +161,19 @@ def _leaving(members: Sequence[Any]) -> list[LeavingMember]:
 async def describe_groups(call: Call) -> object:
     asked = getattr(call.request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else UNASKED
-    views = call.broker.groups.describe_groups(call.request.groups)
+    views = [_view(call, group_id) for group_id in call.request.groups]
     return call.make(
         "DescribeGroupsResponse",
         throttle_time=0,
         groups=tuple(_described(call, view, operations) for view in views),
     )
+
+
+def _view(call: Call, group_id: str) -> GroupView:
+    try:
+        return call.access.groups.describe(group_id)
+    except WaystationError as error:
+        return GroupView(group_id=group_id, error=error)
 
 
 def _described(call: Call, view: GroupView, operations: int) -> object:
@@ -201,10 +207,6 @@ def _described(call: Call, view: GroupView, operations: int) -> object:
 async def list_groups(call: Call) -> object:
     request = call.request
     states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
-    listings = [
-        *call.broker.groups.list_groups(states, kinds),
-        *call.broker.shared_admin.listing(states, kinds),
-    ]
     groups = tuple(
         call.make(
             "ListedGroup",
@@ -213,23 +215,18 @@ async def list_groups(call: Call) -> object:
             group_state=listing.state,
             group_type=listing.kind,
         )
-        for listing in listings
+        for listing in call.access.groups.listing(states, kinds)
     )
     return call.make("ListGroupsResponse", throttle_time=0, error_code=ErrorCode.none, groups=groups)
 
 
 async def delete_groups(call: Call) -> object:
-    results = [
-        await call.broker.shared_admin.delete(group_id)
-        if group_id in call.broker.shared
-        else (await call.broker.groups.delete_groups([group_id]))[0]
-        for group_id in call.request.groups_names
-    ]
-    return call.make(
-        "DeleteGroupsResponse",
-        throttle_time=0,
-        results=tuple(
-            call.make("DeletableGroupResult", group_id=result.group_id, error_code=call.code(result.error))
-            for result in results
-        ),
-    )
+    results = []
+    for group_id in call.request.groups_names:
+        error: WaystationError | None = None
+        try:
+            await call.access.groups.delete(group_id)
+        except WaystationError as caught:
+            error = caught
+        results.append(call.make("DeletableGroupResult", group_id=group_id, error_code=call.code(error)))
+    return call.make("DeleteGroupsResponse", throttle_time=0, results=tuple(results))

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.errors import AlreadyExists, Invalid, UnknownTopicId, WaystationError
+from waystation.errors import Invalid, UnknownTopicId, WaystationError
 from waystation.protocols.kafka.errors_map import code_of
 from waystation.protocols.kafka.registry import Call
-from waystation.topics.partition import Partition
-from waystation.topics.topics import check_name
 
 if TYPE_CHECKING:
-    from waystation.topics.topics import Topic
+    from waystation.broker.access.types import Partition, Topic
 
 NOT_ASKED = -(2**31)
 """Kafka's value for "authorized operations were not asked for"."""
@@ -52,7 +50,7 @@ async def metadata(call: Call) -> object:
     request, broker = call.request, call.broker
     asked = request.topics
     if asked is None or (call.version == 0 and not asked):  # v0 had no null arrays: empty meant all
-        topics = [_topic(call, topic) for topic in broker.topics]
+        topics = [_topic(call, topic) for topic in call.access.topics.listing()]
     else:
         topics = [await _asked_topic(call, entry) for entry in _distinct(asked)]
     operations = CLUSTER_OPERATIONS if getattr(request, "include_cluster_authorized_operations", False) else NOT_ASKED
@@ -83,28 +81,19 @@ def _distinct(entries: Iterable[Any]) -> Iterator[Any]:
 
 async def _asked_topic(call: Call, entry: Any) -> object:
     name, topic_id = entry.name, getattr(entry, "topic_id", None)
+    topics = call.access.topics
     try:
         if call.version < 12 and (topic_id is not None or name is None):
             raise Invalid(f"Metadata v{call.version} asks for topics by name only")
         if topic_id is not None:
-            return _topic(call, call.broker.topics.by_id(topic_id))
+            return _topic(call, topics.get(topic_id))
         if name is None:
             raise UnknownTopicId("neither a topic's name nor its id was given")
-        topic = call.broker.topics.find(name)
-        return _topic(call, await _auto_create(call, name) if topic is None else topic)
-    except AlreadyExists:
-        return _no_topic(call, name, None, ErrorCode.leader_not_available)  # being created this moment: ask again
+        if getattr(call.request, "allow_auto_topic_creation", True):
+            return _topic(call, await topics.ensure(name))
+        return _topic(call, topics.describe(name))
     except WaystationError as error:
         return _no_topic(call, name, topic_id, call.code(error))
-
-
-async def _auto_create(call: Call, name: str) -> Topic:
-    """Creates it where request and broker allow that; raises what the client shall be told otherwise."""
-    check_name(name)
-    broker = call.broker
-    if getattr(call.request, "allow_auto_topic_creation", True) and broker.settings.flag("auto.create.topics.enable"):
-        return await broker.topics.create(name, broker.settings.integer("num.partitions"), {})
-    return broker.topics.get(name)
 
 
 def _placed(call: Call, partition: Partition) -> dict[str, object]:
@@ -150,14 +139,14 @@ def _no_topic(call: Call, name: str | None, topic_id: object, error: ErrorCode) 
 
 def describe_topic_partitions(call: Call) -> object:
     """Topics in the order of their names, a page of partitions at a time; the cursor is where the next page starts."""
-    request, broker = call.request, call.broker
+    request, topics = call.request, call.access.topics
     cursor = request.cursor
     names = sorted({entry.name for entry in request.topics})
     if cursor is not None and cursor.partition_index < 0:
         return _page(call, [_undescribed(call, name, ErrorCode.invalid_request) for name in names], None)
     everything = not names
     if everything:
-        names = sorted(topic.name for topic in broker.topics)
+        names = sorted(topic.name for topic in topics.listing())
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     left = max(1, min(request.response_partition_limit, MAX_PAGE_PARTITIONS))
@@ -165,9 +154,10 @@ def describe_topic_partitions(call: Call) -> object:
     for name in names:
         if left == 0:
             return _page(call, told, (name, 0))
-        topic = broker.topics.find(name)
-        if topic is None:
-            told.append(_undescribed(call, name, _why_missing(name)))
+        try:
+            topic = topics.describe(name)
+        except WaystationError as error:
+            told.append(_undescribed(call, name, code_of(error)))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         told.append(_described(call, topic, first, first + left))
@@ -201,14 +191,6 @@ def _described(call: Call, topic: Topic, first: int, end: int) -> object:
 
 def _undescribed(call: Call, name: str, error: ErrorCode) -> object:
     return call.make("DescribeTopicPartitionsResponseTopic", error_code=error, name=name, topic_id=None, partitions=())
-
-
-def _why_missing(name: str) -> ErrorCode:
-    try:
-        check_name(name)
-    except Invalid as error:
-        return code_of(error)
-    return ErrorCode.unknown_topic_or_partition
 
 
 # -- DescribeCluster -------------------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import FetchedOffset, IllegalGeneration, OffsetToCommit, UnknownGroup
 from waystation.errors import UnknownTopicId, WaystationError
-from waystation.groups.calls import FetchedOffset, OffsetToCommit
-from waystation.groups.errors import IllegalGeneration, UnknownGroup
 from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
 
@@ -22,7 +21,7 @@ def _name(call: Call, topic: Any) -> str | None:
     """The name of a topic in a request; None for an id that no topic has."""
     if call.version < 10:
         return str(topic.name)
-    return None if topic.topic_id is None else call.broker.groups.topics.name_of(topic.topic_id)
+    return None if topic.topic_id is None else call.access.topics.name_of(topic.topic_id)
 
 
 def _named(topic: Any) -> dict[str, object]:
@@ -60,7 +59,7 @@ async def _commit(call: Call, offsets: Sequence[OffsetToCommit]) -> list[ErrorCo
     request = call.request
     retention = getattr(request, "retention_time", None)  # versions 2 to 4
     try:
-        results = await call.broker.groups.commit_offsets(
+        results = await call.access.groups.commit_offsets(
             request.group_id,
             offsets,
             member_id=request.member_id,
@@ -135,10 +134,11 @@ def _fetch_group(call: Call, group: Any) -> object:
 def _fetch(
     call: Call, group_id: str, topics: Sequence[Any] | None, member_id: str | None, epoch: int, topic_class: str
 ) -> tuple[object, ...]:
-    groups = call.broker.groups
     stable = getattr(call.request, "require_stable", False)
     keys = None if topics is None else list(_keys(call, topics))
-    fetched = groups.fetch_offsets(group_id, keys, require_stable=stable, member_id=member_id, member_epoch=epoch)
+    fetched = call.access.groups.fetch_offsets(
+        group_id, keys, require_stable=stable, member_id=member_id, member_epoch=epoch
+    )
     if topics is None:
         return _everything(call, fetched, topic_class)
     found = iter(fetched)
@@ -167,7 +167,7 @@ def _everything(call: Call, fetched: Iterable[FetchedOffset], topic_class: str) 
     by_topic: dict[str, list[object]] = {}
     for one in fetched:
         by_topic.setdefault(one.topic, []).append(_fetched(call, one))
-    ids = {name: call.broker.groups.topics.id_of(name) for name in by_topic}
+    ids = {name: call.access.topics.id_of(name) for name in by_topic}
     return tuple(
         call.make(topic_class, name=name, topic_id=ids[name], partitions=tuple(partitions))
         for name, partitions in by_topic.items()
@@ -193,7 +193,7 @@ async def offset_delete(call: Call) -> object:
     request = call.request
     keys = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
     try:
-        results = iter(await call.broker.groups.delete_offsets(request.group_id, keys))
+        results = iter(await call.access.groups.delete_offsets(request.group_id, keys))
     except WaystationError as error:
         return call.make("OffsetDeleteResponse", throttle_time=0, error_code=call.code(error))
     topics = tuple(

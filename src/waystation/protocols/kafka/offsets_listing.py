@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import Partition
 from waystation.errors import WaystationError
 from waystation.protocols.kafka.registry import Call
-from waystation.topics.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -36,7 +36,7 @@ def _answer(call: Call, topic: str, wanted: object, committed: bool) -> object:
     offset, at = -1, -1
     epoch = -1
     try:
-        partition = call.broker.topics.get(topic).partition(index)
+        partition = call.access.topics.get(topic).partition(index)
         partition.check_epoch(leader_epoch)
         offset, at = _find(partition, timestamp, committed)
         epoch = partition.epoch if offset >= 0 else -1

@@ -3,8 +3,8 @@
 acks=0: no answer. acks=1: answered when written to the page cache. acks=all: answered when fsynced (one group commit
 serves everybody), unless the broker was told to flush otherwise.
 
-Batches that take long to check (`Publishing.check_here`) are checked on a thread, all of a request before the first of
-it is appended.
+Batches that take long to check (`Access.check_batch_here`) are checked on a thread, all of a request before the first
+of it is appended.
 """
 
 from __future__ import annotations
@@ -14,21 +14,26 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import (
+    CheckProduce,
+    Failures,
+    Header,
+    InvalidTransactionState,
+    Producer,
+    Receipt,
+    TransactionAbortable,
+    may_be_slow,
+)
 from waystation.errors import InvalidRecord, WaystationError
-from waystation.log.batch import HEADER_SIZE, Header
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
-from waystation.topics.durability import Failures
-from waystation.topics.partition import Receipt
-from waystation.topics.publishing import may_be_slow
-from waystation.transactions.errors import InvalidTransactionState, TransactionAbortable
-from waystation.transactions.machine import Producer
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
-    from waystation.broker.broker import Broker
-    from waystation.topics.partition import Partition
+    from waystation.broker.access.node import Node
+    from waystation.broker.access.types import Partition
+    from waystation.observe.meters import DoorMeter
 
 ALL = -1
 ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on
@@ -38,7 +43,7 @@ Answer = Callable[[Parts | None], None]
 
 
 def handle(
-    broker: Broker, access: Access, version: int, data: memoryview, place: int, answer: Answer
+    broker: Node, access: Access, version: int, data: memoryview, place: int, answer: Answer
 ) -> Awaitable[None] | None:
     """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
     nothing else of the connection may be looked at until it is done.
@@ -51,21 +56,21 @@ def handle(
         results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
         answer([produce_codec.encode(version, results)])
         return None
-    if not _checked_here(broker, access, request):
-        return _check_away(broker, access, _copy(request, data), answer)
-    return _proceed(broker, access, request, data, answer)
+    if not _checked_here(access, request):
+        return _check_away(access, _copy(request, data), answer)
+    return _proceed(access, request, data, answer)
 
 
 def _proceed(
-    broker: Broker, access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
+    access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
     if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
-        missing = _outside_transaction(broker, access, request)
+        missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
-            return _join_and_append(broker, access, own, missing, answer)
-    _append_all(broker, access, request, answer)
+            return _join_and_append(access, own, missing, answer)
+    _append_all(access, request, answer)
     return None
 
 
@@ -80,16 +85,16 @@ def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
 # -- checking ahead ----------------------------------------------------------------------------------------------------
 
 
-def _checked_here(broker: Broker, access: Access, request: ProduceRequest) -> bool:
+def _checked_here(access: Access, request: ProduceRequest) -> bool:
     """Checks what is compressed or large; False if some of it takes too long here. The rest is checked when it is
     appended."""
     here = True
     for part in request.partitions:
         records = part.records
-        if records is None or len(records) < HEADER_SIZE or not may_be_slow(records):
+        if records is None or not may_be_slow(records):
             continue
         try:
-            part.header = broker.publishing.check_here(access.partition(part.topic, part.index), records, part.place)
+            part.header = access.check_batch_here(access.partition(part.topic, part.index), records, part.place)
         except WaystationError as error:
             part.refusal = error
         else:
@@ -97,37 +102,37 @@ def _checked_here(broker: Broker, access: Access, request: ProduceRequest) -> bo
     return here
 
 
-async def _check_away(broker: Broker, access: Access, request: ProduceRequest, answer: Answer) -> None:
+async def _check_away(access: Access, request: ProduceRequest, answer: Answer) -> None:
     for part in request.partitions:
         if part.records and part.header is None and part.refusal is None:
             try:
-                part.header = await broker.publishing.checked(
+                part.header = await access.checked_batch(
                     access.partition(part.topic, part.index), part.records, part.place
                 )
             except WaystationError as error:
                 part.refusal = error
-    waiting = _proceed(broker, access, request, None, answer)
+    waiting = _proceed(access, request, None, answer)
     if waiting is not None:
         await waiting
 
 
-def _header_of(broker: Broker, partition: Partition, part: PartitionData) -> Header:
+def _header_of(access: Access, partition: Partition, part: PartitionData) -> Header:
     """Of a batch that can be taken; the check's error otherwise."""
     if part.refusal is not None:
         raise part.refusal
     if part.header is None:
-        part.header = broker.publishing.check(partition, part.records or memoryview(b""), part.place)
+        part.header = access.check_batch(partition, part.records or memoryview(b""), part.place)
     return part.header
 
 
-def _outside_transaction(broker: Broker, access: Access, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
+def _outside_transaction(access: Access, request: ProduceRequest) -> list[tuple[Producer, str, int]]:
     """Partitions that the producer writes to for the first time in its transaction (KIP-890: they join by that)."""
     missing: list[tuple[Producer, str, int]] = []
     for part in request.partitions:
         try:
             partition = access.partition(part.topic, part.index)
-            header = _header_of(broker, partition, part)
-            if header.transactional and not broker.transactions.check_produce(
+            header = _header_of(access, partition, part)
+            if header.transactional and not (request.check_produce or _may_produce(access, request))(
                 request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
             ):
                 producer = Producer(header.producer_id, header.producer_epoch)
@@ -137,21 +142,27 @@ def _outside_transaction(broker: Broker, access: Access, request: ProduceRequest
     return missing
 
 
+def _may_produce(access: Access, request: ProduceRequest) -> CheckProduce:
+    """Asked for the first transactional batch of a request."""
+    request.check_produce = access.transactions.producing(request.transactional_id)
+    return request.check_produce
+
+
 async def _join_and_append(
-    broker: Broker, access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+    access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
 ) -> None:
     for producer, topic, index in missing:
         try:
-            await broker.transactions.add_implicitly(request.transactional_id, *producer, topic, [index])
+            await access.transactions.add_producing(request.transactional_id, producer, topic, index)
         except WaystationError as error:
-            code = refused(broker, error)
+            code = refused(access.meter, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]
             answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
             return
-    _append_all(broker, access, request, answer)
+    _append_all(access, request, answer)
 
 
-def _append_all(broker: Broker, access: Access, request: ProduceRequest, answer: Answer) -> None:
+def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None:
     results: list[PartitionResult] = []
     receipts: list[Receipt] = []
     appended: list[PartitionResult] = []
@@ -159,10 +170,10 @@ def _append_all(broker: Broker, access: Access, request: ProduceRequest, answer:
         result = PartitionResult(part.topic, part.index)
         results.append(result)
         try:
-            receipts.append(_append(broker, access, request, part, result))
+            receipts.append(_append(access, request, part, result))
             appended.append(result)
         except WaystationError as error:
-            result.error = refused(broker, error)
+            result.error = refused(access.meter, error)
             result.message = str(error)
             result.base_offset = -1
     if request.acks == 0:
@@ -170,18 +181,16 @@ def _append_all(broker: Broker, access: Access, request: ProduceRequest, answer:
     elif request.acks == 1:
         answer([produce_codec.encode(request.version, results)])
     else:
-        access.when_each_durable(receipts, _Answering(broker, request.version, results, appended, answer))
+        access.when_each_durable(receipts, _Answering(access.meter, request.version, results, appended, answer))
 
 
-def _append(
-    broker: Broker, access: Access, request: ProduceRequest, part: PartitionData, result: PartitionResult
-) -> Receipt:
+def _append(access: Access, request: ProduceRequest, part: PartitionData, result: PartitionResult) -> Receipt:
     """Appends one partition's batch; returns up to where its log must be durable."""
     partition = access.partition(part.topic, part.index)
     if not part.records:
         raise InvalidRecord("no records were sent")
-    header = _header_of(broker, partition, part)
-    if header.transactional and not broker.transactions.check_produce(
+    header = _header_of(access, partition, part)
+    if header.transactional and not (request.check_produce or _may_produce(access, request))(
         request.transactional_id, header.producer_id, header.producer_epoch, partition.topic.name, part.index
     ):
         outside = f"{partition.topic.name}-{part.index} is not part of the producer's transaction"
@@ -200,17 +209,17 @@ def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> Parti
 class _Answering:
     """Called when everything that was appended is durable, or never will be. A class: it is made for every request."""
 
-    __slots__ = ("_answer", "_appended", "_broker", "_results", "_version")
+    __slots__ = ("_answer", "_appended", "_meter", "_results", "_version")
 
     def __init__(
         self,
-        broker: Broker,
+        meter: DoorMeter,
         version: int,
         results: list[PartitionResult],
         appended: list[PartitionResult],
         answer: Answer,
     ) -> None:
-        self._broker = broker
+        self._meter = meter
         self._version = version
         self._results = results
         self._appended = appended
@@ -219,6 +228,6 @@ class _Answering:
     def __call__(self, failures: Failures) -> None:
         for number, failure in failures.items():
             result = self._appended[number]
-            code = refused(self._broker, failure)
+            code = refused(self._meter, failure)
             result.error, result.message, result.base_offset = code, str(failure), -1
         self._answer([produce_codec.encode(self._version, self._results)])

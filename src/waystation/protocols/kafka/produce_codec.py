@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from uuid import UUID
 
+from waystation.broker.access.types import CheckProduce, Header
 from waystation.errors import WaystationError
-from waystation.log.batch import Header
 from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
 
 MIN_VERSION = 0
@@ -47,6 +47,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: list[PartitionData]
+    check_produce: CheckProduce | None = None
+    """Set when the producer was asked about: once for all transactional batches of the request."""
 
 
 @dataclass(slots=True)

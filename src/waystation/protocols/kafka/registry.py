@@ -16,7 +16,8 @@ from waystation.protocols.kafka.codec import ResponseMaker, response_maker
 from waystation.protocols.kafka.errors_map import refused
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access import Access
+    from waystation.broker.access.node import Node
     from waystation.protocols.budget import Share
 
 Handler = Callable[["Call"], Any]
@@ -37,7 +38,8 @@ class Call:
     name: str
     version: int
     request: Any
-    broker: Broker
+    broker: Node
+    access: Access
     client_id: str | None
     client_host: str
     listener: Listener
@@ -55,7 +57,7 @@ class Call:
 
     def code(self, error: BaseException | None) -> ErrorCode:
         """The Kafka error code for an error of ours that the client is answered with; `none` for None."""
-        return ErrorCode.none if error is None else refused(self.broker, error)
+        return ErrorCode.none if error is None else refused(self.access.meter, error)
 
 
 @dataclass(frozen=True, slots=True)

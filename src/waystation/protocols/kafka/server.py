@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.fetch_sessions import Sessions
 from waystation.protocols.kafka.registry import Listener
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    from waystation.broker.access.node import Node
     from waystation.protocols.budget import Budgets
 
 MAX_KNOWN = 1_000
@@ -21,12 +22,14 @@ LONGEST = 255
 class KafkaDoor:
     """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
 
-    def __init__(self, broker: Broker, budgets: Budgets) -> None:
+    def __init__(self, broker: Node, budgets: Budgets) -> None:
         self.broker = broker
         self.budgets = budgets
         self.sessions = Sessions(broker.world.random)
         self.now_s = broker.world.clock.monotonic
         self.meter = broker.meters.kafka
+        self.anonymous = broker.access(ANONYMOUS, DEFAULT, self.meter)
+        """One for all clients that have not shown who they are: it remembers nothing of a connection."""
         self.produce_times = self.meter.call("produce")
         self.fetch_times = self.meter.call("fetch")
         self._tasks: set[asyncio.Future[None]] = set()

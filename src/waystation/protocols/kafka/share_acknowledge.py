@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    InvalidShareRequest,
+    InvalidShareSessionEpoch,
+    SharedGroup,
+    ShareSession,
+    TopicPartition,
+)
 from waystation.errors import WaystationError
-from waystation.groups.calls import TopicPartition
 from waystation.protocols.kafka import share_acks
 from waystation.protocols.kafka.registry import Call
-from waystation.share.errors import InvalidShareRequest, InvalidShareSessionEpoch
-from waystation.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 
 Results = dict[TopicPartition, WaystationError | None]
 
 
 async def share_acknowledge(call: Call) -> object:
     try:
-        lock_ms = call.broker.shared.get(call.request.group_id or "").settings.lock_ms
-        results = await _acknowledge(call)
+        group = call.access.shares.open(call.request.group_id or "")
+        lock_ms = group.settings.lock_ms
+        results = await _acknowledge(call, group)
     except WaystationError as error:
         return call.make(
             "ShareAcknowledgeResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
@@ -45,19 +52,16 @@ async def share_acknowledge(call: Call) -> object:
     )
 
 
-async def _acknowledge(call: Call) -> Results:
-    request, broker = call.request, call.broker
+async def _acknowledge(call: Call, group: SharedGroup) -> Results:
+    request = call.request
     session = enter(call)
-    group = broker.shared.get(request.group_id)
     acks = share_acks.acks_of(request.topics)
     if session.poke is not None:
         session.poke()  # the answer to this stands behind that of the fetch which waits
-    results, receipts = share_acks.apply(
-        broker, group, request.member_id, acks, renews=getattr(request, "is_renew_ack", False)
-    )
+    results, receipts = share_acks.apply(call, group, acks)
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
-    await broker.shared.durability.wait(*receipts)
+    await call.access.durable(*receipts)
     return results
 
 
@@ -68,9 +72,9 @@ def enter(call: Call) -> ShareSession:
         raise InvalidShareRequest("the request names no group, or no member")
     if request.share_session_epoch == INITIAL_EPOCH:
         raise InvalidShareSessionEpoch("a session begins with a fetch: there is nothing to acknowledge yet")
-    return call.broker.shared.sessions.enter((request.group_id, request.member_id), request.share_session_epoch)
+    return call.access.shares.enter_session(request.group_id, request.member_id, request.share_session_epoch)
 
 
 def close(call: Call, session: ShareSession) -> None:
     call.at_close.pop(session.key, None)
-    call.broker.shared.end_session(session)
+    call.access.shares.end_session(session)

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from waystation.broker.broker import Broker
-from waystation.errors import UnknownTopic, UnknownTopicId, WaystationError
-from waystation.groups.calls import TopicPartition
+from waystation.broker.access.types import (
+    InvalidRecordState,
+    InvalidShareRequest,
+    Receipt,
+    SharedGroup,
+    SharedPartition,
+    TopicPartition,
+    Verdict,
+    count_of,
+)
+from waystation.errors import UnknownTopicId, WaystationError
 from waystation.observe.meters import DoorMeter
-from waystation.queues.feed import Verdict
-from waystation.queues.shard.commands import count_of
-from waystation.share.errors import InvalidRecordState, InvalidShareRequest
-from waystation.share.group import SharedGroup
-from waystation.share.partition import SharedPartition
-from waystation.topics.partition import Receipt
+from waystation.protocols.kafka.registry import Call
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
@@ -42,25 +45,24 @@ def acks_of(topics: Iterable[Any]) -> Acks:
     }
 
 
-def find(broker: Broker, group: SharedGroup, key: TopicPartition) -> SharedPartition:
-    topic = broker.topics.by_id(key[0]) if key[0] is not None else None
-    if topic is None:
+def find(call: Call, group: SharedGroup, key: TopicPartition) -> SharedPartition:
+    if key[0] is None:
         raise UnknownTopicId("the request names a topic without an id")
-    if topic.internal:
-        raise UnknownTopic(f"topic {topic.name!r} is the broker's own")
-    return group.partition(topic.partition(key[1]))
+    return call.access.shares.partition(group, *key)
 
 
 def apply(
-    broker: Broker, group: SharedGroup, member: str, acks: Acks, *, renews: bool
+    call: Call, group: SharedGroup, acks: Acks
 ) -> tuple[dict[TopicPartition, WaystationError | None], list[Receipt]]:
-    """What became of each partition's acknowledgements, and what to wait for until they are kept."""
+    """What became of each partition's acknowledgements, and what to wait for until they are durable."""
+    member = call.request.member_id
+    renews = getattr(call.request, "is_renew_ack", False) and group.settings.renews
     results: dict[TopicPartition, WaystationError | None] = {}
     receipts: list[Receipt] = []
     for key, found in acks.items():
         try:
-            typed = list(_typed(found, renews=renews and group.settings.renews))
-            receipts += _settle(find(broker, group, key), member, typed, broker.meters.kafka)
+            typed = list(_typed(found, renews=renews))
+            receipts += _settle(find(call, group, key), member, typed, call.access.meter)
             results[key] = None
         except WaystationError as error:
             results[key] = error

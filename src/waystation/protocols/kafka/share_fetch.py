@@ -13,21 +13,26 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    Grant,
+    InvalidShareRequest,
+    SharedGroup,
+    SharedPartition,
+    ShareSession,
+    TopicPartition,
+    UnknownShareSession,
+    Verdict,
+    traced_from,
+)
 from waystation.errors import WaystationError
-from waystation.groups.calls import TopicPartition
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.kafka import share_acks
 from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.share_acknowledge import close, enter
-from waystation.queues.feed import Verdict
-from waystation.queues.ledger.ledger import Grant
-from waystation.share.errors import InvalidShareRequest, UnknownShareSession
-from waystation.share.group import SharedGroup
-from waystation.share.partition import SharedPartition
-from waystation.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
-from waystation.topics.record_tracing import traced_from
 
 MAX_WAIT_MS = 300_000
 RECORD_LIMIT = 1
@@ -49,7 +54,7 @@ Answers = dict[TopicPartition, Answer]
 
 async def share_fetch(call: Call) -> object:
     try:
-        group = call.broker.shared.get(call.request.group_id or "")
+        group = call.access.shares.open(call.request.group_id or "")
         answers = await _fetch(call, group)
     except WaystationError as error:
         return call.make("ShareFetchResponse", throttle_time=0, error_code=call.code(error), error_message=str(error))
@@ -91,7 +96,7 @@ def _partition(call: Call, index: int, answer: Answer) -> object:
 
 
 async def _fetch(call: Call, group: SharedGroup) -> Answers:
-    request, broker = call.request, call.broker
+    request = call.request
     acks = share_acks.acks_of(request.topics)
     wanted = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
     renews = getattr(request, "is_renew_ack", False)
@@ -103,15 +108,15 @@ async def _fetch(call: Call, group: SharedGroup) -> Answers:
         forgotten = [(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions]
     if session.poke is not None:
         session.poke()
-    results, receipts = share_acks.apply(broker, group, request.member_id, acks, renews=renews)
+    results, receipts = share_acks.apply(call, group, acks)
     answers = {key: Answer(ack_error=error) for key, error in results.items()}
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
     else:
-        broker.shared.sessions.change(session, wanted, forgotten)
+        call.access.shares.change_session(session, wanted, forgotten)
         if not renews:
             await _Acquisition(call, group, session, answers).run()
-    await broker.shared.durability.wait(*receipts)
+    await call.access.durable(*receipts)
     return answers
 
 
@@ -121,10 +126,10 @@ def _begin(call: Call, has_acks: bool) -> ShareSession:
         raise InvalidShareRequest("the request names no member")
     if has_acks:
         raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is in flight yet")
-    shared = call.broker.shared
-    session = shared.begin_session(request.group_id, request.member_id)
+    shares = call.access.shares
+    session = shares.begin_session(request.group_id, request.member_id)
     # A consumer that dies takes its connection with it, and what it holds goes to the others at once.
-    call.at_close[session.key] = lambda: shared.end_session(session)
+    call.at_close[session.key] = lambda: shares.end_session(session)
     return session
 
 
@@ -167,7 +172,7 @@ class _Acquisition:
                 break
             answer = self._answers.get(key) or Answer()
             try:
-                one = share_acks.find(self._call.broker, self._group, key)
+                one = share_acks.find(self._call, self._group, key)
                 self._acquire(one, answer, count, size, whole=whole)
             except WaystationError as error:
                 answer.error = error
@@ -192,7 +197,7 @@ class _Acquisition:
             one.settle(member, Verdict.RELEASE, [(grant.first, grant.count) for grant in grants])
             raise
         answer.grants = grants
-        delivered, meter = sum(grant.count for grant in grants), self._call.broker.meters.kafka
+        delivered, meter = sum(grant.count for grant in grants), self._call.access.meter
         meter.delivered += delivered
         meter.delivered_bytes += len(answer.records)
         one.partition.topic.delivered += delivered
@@ -215,7 +220,7 @@ class _Acquisition:
         if self._watched:
             return
         for key in self._session.partitions:
-            one = share_acks.find(self._call.broker, self._group, key)
+            one = share_acks.find(self._call, self._group, key)
             one.wait(self._wake)
             self._watched.append(one)
 
@@ -223,18 +228,14 @@ class _Acquisition:
         """Takes at once, so that those who wait behind this one are not woken for nothing."""
         if self._woken is None or self._woken.done() or not any(one.has_more for one in self._watched):
             return
-        if not self._alive or self._take():
+        if self._session.ended or self._take():
             self._stop()
 
     def _stop(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    @property
-    def _alive(self) -> bool:
-        return self._call.broker.shared.sessions.find(self._session.key) is self._session
-
     def _check_alive(self) -> None:
         """The member may have left, or was thrown out, while it waited."""
-        if not self._alive:
+        if self._session.ended:
             raise UnknownShareSession("the share session ended while the fetch was waiting")

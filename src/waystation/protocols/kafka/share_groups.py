@@ -10,11 +10,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import ShareBeat, ShareGroupView, ShareMemberView, TopicPartition
 from waystation.errors import WaystationError
-from waystation.groups.calls import TopicPartition
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED
 from waystation.protocols.kafka.registry import Call
-from waystation.share.calls import ShareBeat, ShareGroupView, ShareMemberView
 
 
 async def share_group_heartbeat(call: Call) -> object:
@@ -30,7 +29,7 @@ async def share_group_heartbeat(call: Call) -> object:
         topics=None if names is None else tuple(names),
     )
     try:
-        answer = await call.broker.shared.heartbeat(beat)
+        answer = await call.access.shares.heartbeat(beat)
     except WaystationError as error:
         return call.make(
             "ShareGroupHeartbeatResponse",
@@ -58,12 +57,19 @@ async def share_group_heartbeat(call: Call) -> object:
 
 async def share_group_describe(call: Call) -> object:
     operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
-    views = call.broker.shared_admin.describe(call.request.group_ids)
+    views = [_view(call, group_id) for group_id in call.request.group_ids]
     return call.make(
         "ShareGroupDescribeResponse",
         throttle_time=0,
         groups=tuple(_described(call, view, operations) for view in views),
     )
+
+
+def _view(call: Call, group_id: str) -> ShareGroupView:
+    try:
+        return call.access.shares.describe(group_id)
+    except WaystationError as error:
+        return ShareGroupView(group_id=group_id, error=error, state="Dead")
 
 
 def _described(call: Call, view: ShareGroupView, operations: int) -> object:
@@ -82,7 +88,7 @@ def _described(call: Call, view: ShareGroupView, operations: int) -> object:
 
 
 def _member(call: Call, member: ShareMemberView) -> object:
-    topics = call.broker.topics
+    topics = call.access.topics
     parts = tuple(
         call.make("TopicPartitions", topic_id=topic_id, topic_name=name, partitions=tuple(indexes))
         for topic_id, indexes in grouped(member.assignment).items()

@@ -9,9 +9,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import ShareOffset
 from waystation.errors import WaystationError
 from waystation.protocols.kafka.registry import Call
-from waystation.share.calls import ShareOffset
 
 
 async def describe_share_group_offsets(call: Call) -> object:
@@ -25,7 +25,7 @@ async def describe_share_group_offsets(call: Call) -> object:
 def _group(call: Call, group: Any) -> object:
     wanted = None if group.topics is None else [(topic.topic_name, topic.partitions) for topic in group.topics]
     try:
-        offsets = call.broker.shared_admin.offsets(group.group_id, wanted)
+        offsets = call.access.shares.offsets(group.group_id, wanted)
     except WaystationError as error:
         return call.make(
             "DescribeShareGroupOffsetsResponseGroup",
@@ -43,7 +43,7 @@ def _group(call: Call, group: Any) -> object:
             call.make(
                 "DescribeShareGroupOffsetsResponseTopic",
                 topic_name=name,
-                topic_id=call.broker.topics.id_of(name),
+                topic_id=call.access.topics.id_of(name),
                 partitions=tuple(_offset(call, one) for one in found),
             )
             for name, found in topics.items()
@@ -70,7 +70,7 @@ async def alter_share_group_offsets(call: Call) -> object:
         for partition in topic.partitions
     ]
     try:
-        results = await call.broker.shared_admin.alter_offsets(call.request.group_id, wanted)
+        results = await call.access.shares.alter_offsets(call.request.group_id, wanted)
     except WaystationError as error:
         return call.make(
             "AlterShareGroupOffsetsResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
@@ -93,7 +93,7 @@ async def alter_share_group_offsets(call: Call) -> object:
             call.make(
                 "AlterShareGroupOffsetsResponseTopic",
                 topic_name=name,
-                topic_id=call.broker.topics.id_of(name),
+                topic_id=call.access.topics.id_of(name),
                 partitions=tuple(found),
             )
             for name, found in topics.items()
@@ -104,7 +104,7 @@ async def alter_share_group_offsets(call: Call) -> object:
 async def delete_share_group_offsets(call: Call) -> object:
     names = [topic.topic_name for topic in call.request.topics]
     try:
-        results = await call.broker.shared_admin.delete_offsets(call.request.group_id, names)
+        results = await call.access.shares.delete_offsets(call.request.group_id, names)
     except WaystationError as error:
         return call.make(
             "DeleteShareGroupOffsetsResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
@@ -117,7 +117,7 @@ async def delete_share_group_offsets(call: Call) -> object:
             call.make(
                 "DeleteShareGroupOffsetsResponseTopic",
                 topic_name=result.topic,
-                topic_id=call.broker.topics.id_of(result.topic),
+                topic_id=call.access.topics.id_of(result.topic),
                 error_code=call.code(result.error),
                 error_message=None if result.error is None else str(result.error),
             )

@@ -16,17 +16,15 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import (
     Invalid,
-    InvalidPartitions,
     InvalidSetting,
     NotAllowed,
     WaystationError,
 )
 from waystation.protocols.kafka.config_entries import topic_entries
 from waystation.protocols.kafka.registry import Call
-from waystation.topics.topics import check_partitions
 
 if TYPE_CHECKING:
-    from waystation.topics.topics import Topic
+    from waystation.broker.access.types import Topic
 
 DEFAULT = -1
 """Partitions or replicas: as the broker's settings say."""
@@ -114,14 +112,13 @@ async def create_topics(call: Call) -> object:
 
 
 async def _create(call: Call, wanted: Any) -> object:
-    topics, settings = call.broker.topics, call.broker.settings
     partitions = _partition_count(call, wanted)
     overrides = _overrides(wanted)
     topic_id = None
     if call.request.validate_only:
-        topics.check_new(wanted.name, partitions, overrides)
+        call.access.topics.check_new(wanted.name, partitions, overrides)
     else:
-        topic_id = (await topics.create(wanted.name, partitions, overrides)).id
+        topic_id = (await call.access.create_topic(wanted.name, partitions, overrides)).id
     make = call.make
     return make(
         "CreatableTopicResult",
@@ -140,7 +137,7 @@ async def _create(call: Call, wanted: Any) -> object:
                 config_source=entry.source,
                 is_sensitive=False,
             )
-            for entry in topic_entries(overrides, settings)
+            for entry in topic_entries(overrides, call.broker.settings)
         ),
     )
 
@@ -202,7 +199,7 @@ async def _delete(call: Call, name: str | None, topic_id: Any, repeated: bool) -
             raise Invalid("the topic stands in the request more than once")
         topic = _to_delete(call, name, topic_id)
         name, topic_id = topic.name, topic.id
-        await call.broker.topics.delete(name)
+        await call.access.delete_topic(name)
     except WaystationError as caught:
         error = caught
     code, message = call.code(error), None if error is None else str(error)
@@ -212,12 +209,11 @@ async def _delete(call: Call, name: str | None, topic_id: Any, repeated: bool) -
 
 
 def _to_delete(call: Call, name: str | None, topic_id: Any) -> Topic:
-    broker = call.broker
-    if not broker.settings.flag("delete.topic.enable"):
+    if not call.broker.settings.flag("delete.topic.enable"):
         raise DeletionDisabled("topics cannot be deleted: the broker's setting delete.topic.enable is false")
     if (name is None) == (topic_id is None):
         raise Invalid("a topic is deleted by its name or by its id: give one of them")
-    topic = broker.topics.by_id(topic_id) if name is None else broker.topics.get(name)
+    topic = call.access.topics.get(topic_id if name is None else name)
     return _not_internal(topic, "deleted")
 
 
@@ -235,7 +231,7 @@ async def create_partitions(call: Call) -> object:
                 raise Invalid(f"topic {wanted.name!r} stands in the request more than once")
             _check_growth(call, wanted)
             if not request.validate_only:
-                await call.broker.topics.add_partitions(wanted.name, wanted.count)
+                await call.access.topics.add_partitions(wanted.name, wanted.count)
         except WaystationError as caught:
             error = caught
         message = None if error is None else str(error)
@@ -248,13 +244,9 @@ async def create_partitions(call: Call) -> object:
 
 
 def _check_growth(call: Call, wanted: Any) -> None:
-    topic = _not_internal(call.broker.topics.get(wanted.name), "given more partitions")
+    topic = _not_internal(call.access.topics.get(wanted.name), "given more partitions")
     present = len(topic.partitions)
-    if wanted.count <= present:
-        raise InvalidPartitions(
-            f"topic {topic.name!r} has {present} partitions; {wanted.count} would not be an increase"
-        )
-    check_partitions(wanted.count)
+    call.access.topics.check_growth(topic.name, wanted.count)
     if wanted.assignments is None:
         return
     if len(wanted.assignments) != wanted.count - present:
@@ -285,13 +277,13 @@ async def _delete_records(call: Call, name: str, asked: Any) -> object:
     error: WaystationError | None = None
     low = NO_LOW_WATERMARK
     try:
-        topic = call.broker.topics.get(name)
-        partition = topic.partition(asked.partition_index)
+        topic = call.access.topics.get(name)
+        topic.partition(asked.partition_index)  # raises if there is none
         if topic.internal:
             raise RecordsOfInternal(f"topic {name!r} belongs to the broker; its records cannot be deleted")
         if topic.settings.compacts and not topic.settings.deletes:
             raise NotForCompacted(f"topic {name!r} is compacted; delete a record by writing its key without a value")
-        low = await partition.delete_records(asked.offset)
+        low = await call.access.topics.delete_records(name, asked.partition_index, asked.offset)
     except WaystationError as caught:
         error = caught
     return call.make(

@@ -12,15 +12,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NamedPartition,
+    OffsetToCommit,
+    Partition,
+    Producer,
+    TransactionAbortable,
+    TransactionFilter,
+)
 from waystation.errors import Invalid, StorageFailed, WaystationError
-from waystation.groups.calls import OffsetToCommit
 from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
-from waystation.topics.partition import Partition
-from waystation.transactions.errors import TransactionAbortable
-from waystation.transactions.listing import Filter
-from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, TopicPartition
-from waystation.transactions.transacting import check_not_own
 
 NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 
@@ -53,8 +57,7 @@ async def init_producer_id(call: Call) -> object:
     request = call.request
     producer, error = NO_PRODUCER, None
     try:
-        check_not_own(request.transactional_id)
-        producer = await call.broker.transactions.init_producer_id(
+        producer = await call.access.transactions.init_producer_id(
             request.transactional_id,
             milliseconds(request.transaction_timeout),
             _expected(request),
@@ -115,17 +118,17 @@ async def add_partitions_to_txn(call: Call) -> object:
 
 async def _join(
     call: Call, transactional_id: str, producer: Producer, topics: Iterable[Any], *, verify: bool = False
-) -> dict[TopicPartition, ErrorCode]:
+) -> dict[NamedPartition, ErrorCode]:
     """A code per partition. All join, or none does: with one that does not exist, the others are not attempted."""
     wanted = [(str(topic.name), int(index)) for topic in topics for index in topic.partitions]
-    known = call.broker.topics
+    known = call.access.topics
     missing = {pair for pair in wanted if not 0 <= pair[1] < (known.partitions_of(pair[0]) or 0)}
     if missing:
         return {
             pair: ErrorCode.unknown_topic_or_partition if pair in missing else ErrorCode.operation_not_attempted
             for pair in wanted
         }
-    transactions = call.broker.transactions
+    transactions = call.access.transactions
     try:
         if verify:
             verified = transactions.verify_partitions(transactional_id, producer, wanted)
@@ -137,7 +140,7 @@ async def _join(
     return dict.fromkeys(wanted, ErrorCode.none)
 
 
-def _topic_results(call: Call, topics: Iterable[Any], codes: dict[TopicPartition, ErrorCode]) -> tuple[object, ...]:
+def _topic_results(call: Call, topics: Iterable[Any], codes: dict[NamedPartition, ErrorCode]) -> tuple[object, ...]:
     return tuple(
         call.make(
             "AddPartitionsToTxnTopicResult",
@@ -159,7 +162,7 @@ async def add_offsets_to_txn(call: Call) -> object:
     request = call.request
     error = None
     try:
-        await call.broker.transactions.add_offsets(request.transactional_id, _producer(request), request.group_id)
+        await call.access.transactions.add_offsets(request.transactional_id, _producer(request), request.group_id)
     except WaystationError as failure:
         error = failure
     return call.make("AddOffsetsToTxnResponse", throttle_time=0, error_code=_code(call, error))
@@ -200,17 +203,13 @@ async def txn_offset_commit(call: Call) -> object:
 async def _commit_offsets(call: Call, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
     """One code per offset, in the same order. From version 5 on, committing is joining (KIP-890)."""
     request = call.request
-    transactions = call.broker.transactions
-    producer = _producer(request)
     try:
-        if call.version >= 5:
-            await transactions.add_offsets_implicitly(request.transactional_id, producer, request.group_id)
-        elif not transactions.check_offsets(request.transactional_id, producer, request.group_id):
-            raise TransactionAbortable("the group's offsets are not part of the transaction")
-        results = await call.broker.groups.commit_transactional_offsets(
+        results = await call.access.transactions.commit_offsets(
+            request.transactional_id,
+            _producer(request),
             request.group_id,
-            *producer,
             offsets,
+            joins=call.version >= 5,
             member_id=getattr(request, "member_id", ""),
             generation_id=getattr(request, "generation_id", -1),
             group_instance_id=getattr(request, "group_instance_id", None),
@@ -227,7 +226,7 @@ async def end_txn(call: Call) -> object:
     request = call.request
     producer, error = NO_PRODUCER, None
     try:
-        producer = await call.broker.transactions.end(
+        producer = await call.access.transactions.end(
             request.transactional_id, _producer(request), request.committed, bumps_epoch=call.version >= 5
         )
     except WaystationError as failure:
@@ -254,15 +253,11 @@ async def write_txn_markers(call: Call) -> object:
 
 
 async def _write_marker(call: Call, marker: Any, topic: str, index: int) -> object:
-    broker = call.broker
     error = None
     try:
-        partition = broker.topics.get(topic).partition(index)
-        broker.transactions.write_marker(
+        await call.access.transactions.write_marker(
             topic, index, _producer(marker), marker.transaction_result, marker.coordinator_epoch
         )
-        if partition.waits:
-            await partition.until_durable(partition.end_offset)
     except WaystationError as failure:
         error = failure
     return call.make("WritableTxnMarkerPartitionResult", partition_index=index, error_code=_code(call, error))
@@ -278,7 +273,7 @@ def describe_transactions(call: Call) -> object:
 
 def _described(call: Call, transactional_id: str) -> object:
     try:
-        txn = call.broker.transactions.describe(transactional_id)
+        txn = call.access.transactions.describe(transactional_id)
     except WaystationError as error:
         return call.make("TransactionState", error_code=_code(call, error), transactional_id=transactional_id)
     by_topic: dict[str, list[int]] = {}
@@ -290,7 +285,7 @@ def _described(call: Call, transactional_id: str) -> object:
         transactional_id=transactional_id,
         transaction_state=txn.state.label,
         transaction_timeout=txn.timeout_ms,
-        transaction_start_time=-1 if txn.state is State.EMPTY else txn.started_ms,
+        transaction_start_time=txn.begun_ms,
         producer_id=txn.producer.producer_id,
         producer_epoch=txn.producer.epoch,
         topics=tuple(call.make("TopicData", topic=name, partitions=tuple(found)) for name, found in by_topic.items()),
@@ -299,14 +294,14 @@ def _described(call: Call, transactional_id: str) -> object:
 
 def list_transactions(call: Call) -> object:
     request = call.request
-    wanted = Filter(
+    wanted = TransactionFilter(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
         getattr(request, "transactional_id_pattern", None) or "",
     )
     try:
-        listing = call.broker.transactions.listing(wanted)
+        listing = call.access.transactions.listing(wanted)
     except WaystationError as error:
         return call.make("ListTransactionsResponse", throttle_time=0, error_code=_code(call, error))
     states = tuple(
@@ -341,7 +336,7 @@ def describe_producers(call: Call) -> object:
 
 def _producers_of(call: Call, topic: str, index: int) -> object:
     try:
-        partition = call.broker.topics.get(topic).partition(index)
+        partition = call.access.topics.partition_to_read(topic, index)
     except WaystationError as error:
         return call.make(
             "PartitionResponse", partition_index=index, error_code=_code(call, error), error_message=str(error)

@@ -48,7 +48,7 @@ def _plain_topic(session: NativeSession, command: Publish) -> Topic | None:
     """The topic that is published to, if each message in it surely has the offset behind the one before."""
     if command.topic is None or command.exchange is not None or command.tx:
         return None
-    topic = session.access.topics.find(command.topic)
+    topic = session.access.reading.find(command.topic)
     return None if topic is None or topic.settings.dedup_window_ms else topic
 
 
@@ -120,7 +120,7 @@ def _publish_now(session: NativeSession, command: Publish, topic: str, timing: T
     try:
         published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
     except NotFound as error:
-        if session.access.topics.find(topic) is None:
+        if session.access.reading.find(topic) is None:
             return False
         session.fail(_answered(command), error)
     except WaystationError as error:

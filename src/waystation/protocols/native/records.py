@@ -33,7 +33,7 @@ MAX_AWAITED = 10_000
 
 def read_batches(session: NativeSession, command: ReadBatches) -> list[PartitionBatches]:
     _check_positions(command.positions)
-    return session.access.topics.read_batches(
+    return session.access.reading.read_batches(
         command.positions, session.answer_bytes, committed=not command.uncommitted
     )
 
@@ -47,7 +47,7 @@ async def await_records(session: NativeSession, command: AwaitRecords) -> bool:
         raise Invalid(f"positions: this connection waits at {session.awaited} already, and {MAX_AWAITED} are the most")
     session.awaited += len(positions)
     try:
-        return await session.access.topics.await_records(positions, command.wait_ms, committed=not command.uncommitted)
+        return await session.access.reading.await_records(positions, command.wait_ms, committed=not command.uncommitted)
     finally:
         session.awaited -= len(positions)
 

@@ -160,7 +160,7 @@ def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer
 
 async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
     await session.access.create_topic(command.topic, command.partitions, command.settings)
-    return session.access.topics.describe(command.topic)
+    return session.access.reading.describe(command.topic)
 
 
 def delete_topic(session: NativeSession, command: DeleteTopic) -> Awaitable[None]:
@@ -168,18 +168,18 @@ def delete_topic(session: NativeSession, command: DeleteTopic) -> Awaitable[None
 
 
 def describe_topic(session: NativeSession, command: DescribeTopic) -> TopicInfo | Awaitable[TopicInfo]:
-    if command.create and session.access.topics.find(command.topic) is None:
+    if command.create and session.access.reading.find(command.topic) is None:
         return _describe_new(session, command.topic)
-    return session.access.topics.describe(command.topic)
+    return session.access.reading.describe(command.topic)
 
 
 async def _describe_new(session: NativeSession, topic: str) -> TopicInfo:
     await session.access.ensure_topic(topic)
-    return session.access.topics.describe(topic)
+    return session.access.reading.describe(topic)
 
 
 def list_topics(session: NativeSession, command: ListTopics) -> list[TopicInfo]:
-    return session.access.topics.matching(command.pattern)
+    return session.access.reading.matching(command.pattern)
 
 
 def declare_exchange(session: NativeSession, command: DeclareExchange) -> Awaitable[None]:

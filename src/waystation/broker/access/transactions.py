@@ -1,0 +1,169 @@
+"""Transactions whose producers keep them together themselves, by producer ids and epochs. `Access.transactions`.
+
+Whoever writes in a transaction is asked about its transactional id. The broker's own transactions (`Access.begin`) need
+none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from waystation.groups.calls import OffsetResult, OffsetToCommit
+from waystation.security.permissions import Operation
+from waystation.security.principals import Principal
+from waystation.topics.partition import Receipt
+from waystation.transactions.errors import TransactionAbortable
+from waystation.transactions.listing import Listing, TransactionFilter
+from waystation.transactions.machine import Producer, Transaction
+from waystation.transactions.transacting import check_not_own
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+NamedPartition = tuple[str, int]
+CheckProduce = Callable[[str | None, int, int, str, int], bool]
+"""Of transactional id, producer id, producer epoch, topic, partition: may a batch be appended, or join first?"""
+
+
+class TransactionAccess:
+    """Made by `Access`."""
+
+    __slots__ = ("_broker", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._principal = principal
+
+    def _ask(self, operation: Operation, transactional_id: str) -> None:
+        self._broker.permissions.check(self._principal, operation, "transactional-id", transactional_id)
+
+    # -- producers --------------------------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        expected: Producer | None = None,
+        *,
+        two_phase: bool = False,
+        keep_prepared: bool = False,
+    ) -> Producer:
+        """A producer starts. With a transactional id it fences its predecessors; without one it only gets an id, for
+        which nobody is asked: what it writes with it is.
+
+        `expected` is who the producer says it is when it goes on after an error (KIP-360).
+        """
+        if transactional_id is not None:
+            self._ask("write", transactional_id)
+            check_not_own(transactional_id)
+        return await self._broker.transactions.init_producer_id(
+            transactional_id, timeout_ms, expected, two_phase=two_phase, keep_prepared=keep_prepared
+        )
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[NamedPartition]
+    ) -> None:
+        """Partitions join the transaction; durable when this returns."""
+        self._ask_writing(transactional_id, {topic for topic, _ in partitions})
+        await self._broker.transactions.add_partitions(transactional_id, producer, partitions)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[NamedPartition]
+    ) -> dict[NamedPartition, bool]:
+        """Which of the partitions are in the present transaction."""
+        self._ask("write", transactional_id)
+        return self._broker.transactions.verify_partitions(transactional_id, producer, partitions)
+
+    def producing(self, transactional_id: str | None) -> CheckProduce:
+        """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
+
+        The append has to follow that without an `await` between, else the transaction may have ended before it."""
+        self._ask("write", transactional_id or "")
+        return self._broker.transactions.check_produce
+
+    async def add_producing(self, transactional_id: str | None, producer: Producer, topic: str, index: int) -> None:
+        """A partition joins because data for it arrived (KIP-890); durable when this returns."""
+        self._ask_writing(transactional_id or "", {topic})
+        await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
+
+    async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
+        """A group's offsets join the transaction; durable when this returns."""
+        self._ask_committing(transactional_id, group_id)
+        await self._broker.transactions.add_offsets(transactional_id, producer, group_id)
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        joins: bool,
+        member_id: str = "",
+        generation_id: int = -1,
+        group_instance_id: str | None = None,
+    ) -> list[OffsetResult]:
+        """Offsets that are seen when the transaction is committed. `joins`: they join it by this (KIP-890), else they
+        have to be part of it. One result for each, in the same order."""
+        self._ask_committing(transactional_id, group_id)
+        transactions = self._broker.transactions
+        if joins:
+            await transactions.add_offsets_implicitly(transactional_id, producer, group_id)
+        elif not transactions.check_offsets(transactional_id, producer, group_id):
+            raise TransactionAbortable("the group's offsets are not part of the transaction")
+        return await self._broker.groups.commit_transactional_offsets(
+            group_id,
+            *producer,
+            offsets,
+            member_id=member_id,
+            generation_id=generation_id,
+            group_instance_id=group_instance_id,
+        )
+
+    async def end(self, transactional_id: str, producer: Producer, commit: bool, *, bumps_epoch: bool) -> Producer:
+        """Commits or aborts; durable when this returns. Who the producer is from now on: with `bumps_epoch`, at a new
+        epoch."""
+        self._ask("write", transactional_id)
+        return await self._broker.transactions.end(transactional_id, producer, commit, bumps_epoch=bumps_epoch)
+
+    # -- operators --------------------------------------------------------------------------------------------------
+
+    async def write_marker(
+        self, topic: str, index: int, producer: Producer, commit: bool, coordinator_epoch: int
+    ) -> None:
+        """Ends a transaction that hangs on one partition; durable when this returns."""
+        self._broker.permissions.check(self._principal, "alter", "cluster", "")
+        partition = self._broker.topics.partition(topic, index)
+        self._broker.transactions.write_marker(topic, index, producer, commit, coordinator_epoch)
+        await self._broker.durable(Receipt(partition, partition.end_offset))
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """What there is to know of a transactional id; TransactionalIdNotFound if no producer uses it."""
+        self._ask("describe", transactional_id)
+        return self._broker.transactions.describe(transactional_id)
+
+    def listing(self, wanted: TransactionFilter) -> Listing:
+        """The transactional ids that the filter selects and the principal may see."""
+        allows = self._broker.permissions.allows
+        found = self._broker.transactions.listing(wanted)
+        return replace(
+            found,
+            transactions=tuple(
+                txn
+                for txn in found.transactions
+                if allows(self._principal, "describe", "transactional-id", txn.transactional_id)
+            ),
+        )
+
+    # -- may it -----------------------------------------------------------------------------------------------------
+
+    def _ask_writing(self, transactional_id: str, topics: Iterable[str]) -> None:
+        self._ask("write", transactional_id)
+        for topic in topics:
+            self._broker.permissions.check(self._principal, "write", "topic", topic)
+
+    def _ask_committing(self, transactional_id: str, group_id: str) -> None:
+        self._ask("write", transactional_id)
+        self._broker.permissions.check(self._principal, "read", "group", group_id)

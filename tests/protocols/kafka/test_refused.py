@@ -1,0 +1,87 @@
+"""A client that may do nothing gets an answer to everything that it asks: none of it costs it its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.broker.kit import broker_on, run, send
+from tests.protocols.kafka import frames
+from tests.protocols.kafka.frames import TOPIC
+from tests.protocols.kafka.test_fetch_steps import Client
+from waystation.broker.access.types import Principal, ShareBeat
+from waystation.broker.broker import NODE_ID
+from waystation.errors import NotAllowed
+from waystation.protocols.budget import Budgets
+from waystation.protocols.kafka.server import KafkaDoor
+from waystation.security.permissions import Operation, Permissions, Resource
+
+
+class Refusing(Permissions):
+    """Nobody may do anything; `asked` is what somebody wanted."""
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[Operation, Resource, str]] = set()
+
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        self.asked.add((operation, resource, name))
+        raise NotAllowed(f"{principal} may not {operation} {resource} {name!r}")
+
+
+ASK_NOTHING = {
+    *("api_versions", "describe_cluster", "find_coordinator", "get_telemetry_subscriptions", "push_telemetry"),
+    *("describe_acls", "create_acls", "delete_acls", "describe_client_quotas", "describe_user_scram_credentials"),
+    *("list_partition_reassignments", "update_features"),
+}
+"""What every client may know, and what this broker does not have."""
+
+TOPIC_TYPE = 2
+"""Of resources with settings."""
+ASSIGNED = {"num_partitions": -1, "replication_factor": -1, "broker_ids": NODE_ID}
+"""A new topic whose partitions are assigned to this broker."""
+
+TURNS = 5_000
+"""Of the loop that an answer is waited for: five seconds or more."""
+
+
+async def answered(client: Client) -> bool:
+    """Whether there is an answer; not when the connection was closed instead."""
+    for _ in range(TURNS):
+        if client.wire.sent:
+            return True
+        await asyncio.sleep(0.001)
+    return False
+
+
+def test_every_request_is_asked_about_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with broker_on(tmp_path, waystation_flush="os", offsets_topic_num_partitions="1") as broker:
+            topic = await broker.topics.create(TOPIC, 1)
+            monkeypatch.setitem(frames.BY_TYPE, "uuid", topic.id)
+            send(broker, TOPIC, b"x")
+            await broker.shared.heartbeat(ShareBeat(group_id=TOPIC, member_id=TOPIC, member_epoch=0, topics=(TOPIC,)))
+            producer = await broker.transactions.init_producer_id(TOPIC, 60_000)
+            meant = {"state_filters": "Empty", "producer_id_filters": producer.producer_id, "resource_type": TOPIC_TYPE}
+            for field, value in {**meant, **ASSIGNED}.items():
+                monkeypatch.setitem(frames.SPECIAL, field, value)
+            refusing = broker.permissions = Refusing()
+            door = KafkaDoor(broker, Budgets(broker.settings, broker.world.clock))
+            wrong = []
+            for api in frames.apis():
+                refusing.asked.clear()
+                for version in range(api.min_version, api.max_version + 1):
+                    client = Client(door, reads=True)
+                    client.send(frames.frame(api, version))
+                    if not await answered(client):
+                        wrong.append(f"{api.name} {version} was not answered")
+                    client.connection.connection_lost(None)
+                if bool(refusing.asked) == (api.name in ASK_NOTHING):
+                    wrong.append(f"{api.name} asks {refusing.asked or 'nothing'}")
+            assert wrong == []
+            assert "connection_closed" not in broker.meters.kafka.errors
+            assert [one.name for one in broker.topics if not one.internal] == [TOPIC]
+            assert topic.partition(0).end_offset == 1
+
+    run(story())
