@@ -54,7 +54,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 VERBS_OF_VHOSTS = (
     *("declare_queue", "delete_queue", "purge_queue", "describe_queue", "queue_exists", "look_up_queue"),
     *("consume", "getter", "declare_exchange", "delete_exchange", "bind", "unbind", "describe_exchange"),
-    *("resolve", "storage_failed", "end_connection"),
+    "resolve",
 )
 
 

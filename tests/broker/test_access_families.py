@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.broker import test_access_facets, test_facets_ask_first
 from tests.broker.kit import broker_on, run, send
 from waystation.broker.access import Access
 from waystation.broker.access.cluster import ClusterAccess
@@ -155,7 +156,7 @@ class Stage:
         """Calls it on the family of a new Access, with what its parameters are called; defaults stay."""
         family = next(
             one
-            for name in Access.__slots__
+            for name in ("cluster", "groups", "shares", "topics", "transactions")
             if type(one := getattr(self.access, name)).__qualname__ == verb.__qualname__.partition(".")[0]
         )
         own = self.own.get(verb, {})
@@ -280,3 +281,10 @@ def test_a_marker_is_durable_when_it_is_answered(tmp_path: Path) -> None:
         assert partition.durable_offset == partition.end_offset == end + 1
 
     with_stage(tmp_path, Permissions(), story)
+
+
+def test_every_family_of_verbs_is_walked_somewhere() -> None:
+    walked = {*FAMILIES, *test_access_facets.FACETS, *test_facets_ask_first.CALLS}
+    getters = [one.fget for one in vars(Access).values() if isinstance(one, property) and one.fget is not None]
+    given = {str(inspect.signature(getter).return_annotation) for getter in getters}
+    assert {name for name in given if name.endswith("Access")} == {family.__name__ for family in walked}

@@ -22,7 +22,6 @@ from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.view_rows import ACTIONS, VIEWS, AnyRow
 from waystation.broker.access.views import ViewAccess
 from waystation.errors import NotAllowed
-from waystation.message import Message
 from waystation.observe.meters import DoorMeter
 from waystation.protocol import StagedTransaction, Subscribe
 from waystation.security.permissions import Operation, Permissions, Resource
@@ -68,8 +67,6 @@ CALLS: dict[type, dict[str, Callable[[Any], Any]]] = {
         "join": lambda it: it.join("g", ["t"], "c", print),
         "commit_offsets": lambda it: it.commit_offsets("g", [("t", 0, 1)]),
         "counts": lambda it: it.counts(),
-        "open_inbox": lambda it: it.open_inbox(print),
-        "reply": lambda it: it.reply("inbox:1", Message(b"x")),
     },
     ReadingAccess: {
         "find": lambda topics: topics.find("t"),
@@ -178,7 +175,7 @@ def test_a_session_that_is_refused_everything_changes_nothing(tmp_path: Path) ->
             before = (sorted(topic.name for topic in broker.topics), len(broker.inboxes), broker.groups.names())
             broker.permissions = RefuseAll()
             access = broker.access(ANONYMOUS, "/", broker.meters.native)
-            held = (access.staged, access.subscriptions, access.topics, access.views)
+            held = (access.staged, access.subscriptions, access.reading, access.views)
             for facet in held:
                 for call in CALLS[type(facet)].values():
                     await refused(lambda call=call, facet=facet: call(facet))  # type: ignore[misc]

@@ -463,19 +463,6 @@ class Access:
     def route_table(self) -> RouteTable:
         return self._broker.routing
 
-    def storage_failed(self) -> bool:
-        """Whether some log of this broker takes no more writes."""
-        self._permissions.check(self.principal, "describe", "cluster", "*")
-        return any(log.failure is not None for _, log in self._broker.topics.logs())
-
-    def end_connection(self, connection: str, reason: str) -> bool:
-        """Closes a connection, and tells its client why as far as the protocol can; False: there is none."""
-        self._permissions.check(self.principal, "alter", "cluster", "*")
-        found = self._broker.connections.get(connection)
-        if found is not None:
-            found.end(reason)
-        return found is not None
-
     def durable_soon(self) -> None:
         """Something was written that has no answer, such as an AMQP client's ack: it is durable in a moment all the
         same."""

@@ -1,4 +1,4 @@
-"""`SubscriptionAccess`: topics consumed by subscription or as a member of a group, and inboxes for replies.
+"""`SubscriptionAccess`: topics consumed by subscription or as a member of a group.
 
 Every verb asks before it has any effect: to read the topics, by name or pattern as the client wrote them, and to read
 as the group. `count` alone does not: it is part of the answer to a publish, which was asked about and is stored by
@@ -7,11 +7,10 @@ then. On the loop's thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.admin.overview import commit_offsets
-from waystation.message import Message
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
 from waystation.security.principals import Principal
@@ -62,20 +61,6 @@ class SubscriptionAccess:
         """The topics that somebody subscribes to, and to how many each goes."""
         self._permissions.check(self._principal, "describe", "topic", "*")
         return self._broker.subscriptions.counts()
-
-    # -- replies ------------------------------------------------------------------------------------------------------
-
-    def open_inbox(self, deliver: Deliver) -> tuple[str, Callable[[], None]]:
-        """A name for `reply_to` that nobody can guess, and what closes the inbox."""
-        self._permissions.check(self._principal, "create", "inbox", "*")
-        inboxes = self._broker.inboxes
-        name = inboxes.open(deliver)
-        return name, lambda: inboxes.close(name)
-
-    def reply(self, inbox: str, message: Message) -> bool:
-        """False if nobody waits at the inbox any more."""
-        self._permissions.check(self._principal, "write", "inbox", inbox)
-        return self._broker.inboxes.reply(inbox, message)
 
     def _may_read(self, group: str | None, topics: Iterable[str]) -> None:
         if group:

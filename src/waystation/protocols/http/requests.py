@@ -44,7 +44,8 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
         if not answer.done():
             answer.set_result(replies[0])
 
-    inbox, close = desk.access.subscriptions.open_inbox(deliver)
+    inboxes = desk.access.inboxes
+    inbox = inboxes.open(deliver)
     try:
         message = msgspec.structs.replace(_one(call.body), reply_to=inbox)
         if message.correlation_id is None:
@@ -55,7 +56,7 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
     except TimeoutError:
         raise TimedOut(f"no reply came within {asked.timeout_ms} ms") from None
     finally:
-        close()
+        inboxes.close(inbox)
 
 
 async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
@@ -68,7 +69,7 @@ async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
 
 
 async def reply(desk: Desk, call: Call[ReplyQuery, Messages]) -> Outcome:
-    if not desk.access.subscriptions.reply(call.query.to, _one(call.body)):
+    if not desk.access.inboxes.reply(call.query.to, _one(call.body)):
         raise NotFound(f"nobody waits for a reply at {call.query.to[:100]!r} any more")
     return None
 

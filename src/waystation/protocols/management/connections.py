@@ -178,7 +178,7 @@ async def close_connection(api: Management, call: ApiCall) -> None:
     found = _found(api, call.path["connection"])
     if found is None:
         raise not_found()
-    api.access.end_connection(found.name, call.request.headers.get("x-reason") or CLOSED)
+    api.access.views.end_connection(found.name, call.request.headers.get("x-reason") or CLOSED)
 
 
 async def list_channels_of_connection(api: Management, call: ApiCall) -> Reply:

@@ -26,7 +26,7 @@ def _failed(reason: str, **more: Any) -> Reply:
 
 
 async def node_health(api: Management, call: ApiCall) -> Reply | Shown:
-    if api.access.storage_failed():
+    if api.access.views.readiness().status != "ok":
         return _failed("a log of this broker takes no more writes; its own log file says why")
     return await alarms(api, call)
 

@@ -6,6 +6,7 @@ Called by the session, through `requests.HANDLERS`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Conflict, Invalid, NotFound, WaystationError
@@ -129,11 +130,12 @@ def open_inbox(session: NativeSession, command: OpenInbox) -> str:
         del consumer.pending[:-INBOX_KEPT]
 
     try:
-        name, close = session.access.subscriptions.open_inbox(deliver)
+        inboxes = session.access.inboxes
+        name = inboxes.open(deliver)
     except BaseException:
         session.consumers.pop(command.consumer, None)
         raise
-    consumer.feed = _Inbox(close)
+    consumer.feed = _Inbox(partial(inboxes.close, name))
     return name
 
 

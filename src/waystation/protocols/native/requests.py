@@ -209,7 +209,7 @@ def route(session: NativeSession, command: Route) -> list[str]:
 
 
 def reply(session: NativeSession, command: Reply) -> bool:
-    return session.access.subscriptions.reply(command.to, command.message)
+    return session.access.inboxes.reply(command.to, command.message)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
