@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.client.link import Dial
     from waystation.pipeline_runner import FolderRunner
-    from waystation.protocols.amqp.server import AmqpDoor
+    from waystation.protocols.amqp.server import AmqpListener
     from waystation.protocols.budget import Budgets
     from waystation.protocols.front import Front
-    from waystation.protocols.http.server import HttpDoor
+    from waystation.protocols.http.server import HttpListener
     from waystation.protocols.management.api import Management
-    from waystation.protocols.native.server import NativeDoor
+    from waystation.protocols.native.server import NativeListener
     from waystation.world import World
 
 KAFKA_PORT = 9092
@@ -67,16 +67,16 @@ class Station:
         self._runner: FolderRunner | None = None
         self._broker: Broker | None = None
         self._front: Front | None = None
-        self._amqp_door: AmqpDoor | None = None
-        self._http_door: HttpDoor | None = None
-        self.native: NativeDoor | None = None  # also the way in for clients in this process
+        self._amqp_door: AmqpListener | None = None
+        self._http_door: HttpListener | None = None
+        self.native: NativeListener | None = None  # also the way in for clients in this process
         self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
         """Opens the data folder, then the doors: whoever can connect can be served."""
         from waystation.broker.open import open_broker
         from waystation.protocols.budget import Budgets
-        from waystation.protocols.native.server import NativeDoor
+        from waystation.protocols.native.server import NativeListener
 
         if self._pipelines is not None:
             from waystation.pipeline_runner import FolderRunner
@@ -85,21 +85,21 @@ class Station:
         self._broker = await open_broker(self.data, self._settings, self._world)
         self._broker.pipeline_runner = self._runner
         budgets = Budgets(self._broker.settings, self._broker.world.clock)
-        self.native = NativeDoor(self._broker, budgets)
+        self.native = NativeListener(self._broker, budgets)
         try:
             if self._kafka is not None:
                 self._front = _front(self._broker, budgets, self.native, self._kafka)
                 self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
             if self._amqp is not None:
-                from waystation.protocols.amqp.server import AmqpDoor
+                from waystation.protocols.amqp.server import AmqpListener
 
-                self._amqp_door = AmqpDoor(self._broker, budgets, self._amqp.host, self._amqp.port)
+                self._amqp_door = AmqpListener(self._broker, budgets, self._amqp.host, self._amqp.port)
                 self.addresses["amqp"] = str(await _listen(self._amqp_door, self._amqp, "AMQP"))
             if self._http is not None:
-                from waystation.protocols.http.server import HttpDoor
+                from waystation.protocols.http.server import HttpListener
 
                 mounts = {"/api/": partial(_management, self._broker)}
-                self._http_door = HttpDoor(self._broker, budgets, self._http.host, self._http.port, mounts)
+                self._http_door = HttpListener(self._broker, budgets, self._http.host, self._http.port, mounts)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
         except BaseException:
             await self.stop()
@@ -127,12 +127,12 @@ class Station:
         return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
-def _front(broker: Broker, budgets: Budgets, native: NativeDoor, address: Address) -> Front:
+def _front(broker: Broker, budgets: Budgets, native: NativeListener, address: Address) -> Front:
     """The port that the Kafka door and the native one share."""
     from waystation.protocols.front import Front
-    from waystation.protocols.kafka.server import KafkaDoor
+    from waystation.protocols.kafka.server import KafkaListener
 
-    kafka = KafkaDoor(broker, budgets)
+    kafka = KafkaListener(broker, budgets)
     clock = broker.world.clock
     enter = broker.admission.gate("kafka").enter
     return Front(address.host, address.port, broker.settings, clock, enter, kafka.connection, native.by_first_byte)
@@ -145,7 +145,7 @@ def _management(broker: Broker) -> Management:
     return Management(broker)
 
 
-async def _listen(door: Front | AmqpDoor | HttpDoor, wanted: Address, name: str) -> Address:
+async def _listen(door: Front | AmqpListener | HttpListener, wanted: Address, name: str) -> Address:
     try:
         host, port = await door.start()
     except OSError as error:

@@ -22,7 +22,7 @@ from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.view_rows import ACTIONS, VIEWS, AnyRow
 from waystation.broker.access.views import ViewAccess
 from waystation.errors import NotAllowed
-from waystation.observe.meters import DoorMeter
+from waystation.observe.meters import ProtocolMeter
 from waystation.protocol import StagedTransaction, Subscribe
 from waystation.security.permissions import Operation, Permissions, Resource
 from waystation.security.principals import ANONYMOUS, Principal
@@ -51,7 +51,7 @@ class NothingElse:
 FACETS: dict[type, Callable[[Any], Any]] = {
     StagedAccess: lambda broker: StagedAccess(broker, ANONYMOUS),
     SubscriptionAccess: lambda broker: SubscriptionAccess(broker, ANONYMOUS),
-    ReadingAccess: lambda broker: ReadingAccess(broker, ANONYMOUS, DoorMeter("test")),
+    ReadingAccess: lambda broker: ReadingAccess(broker, ANONYMOUS, ProtocolMeter("test")),
     ViewAccess: lambda broker: ViewAccess(broker, ANONYMOUS),
 }
 

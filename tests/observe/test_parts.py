@@ -12,7 +12,7 @@ from tests.test_architecture import modules_loaded_by
 from waystation.observe.busiest import Busiest
 from waystation.observe.histogram import SECONDS, Histogram, Mean
 from waystation.observe.history import POINTS, SERIES, History
-from waystation.observe.meters import MOST_NAMES, OTHER, DoorMeter
+from waystation.observe.meters import MOST_NAMES, OTHER, ProtocolMeter
 from waystation.observe.rates import Grown, QueueRates, Rates
 
 
@@ -96,7 +96,7 @@ def test_the_last_hour_has_a_fixed_size_and_forgets_the_oldest() -> None:
 
 
 def test_names_of_calls_and_errors_are_bounded() -> None:
-    door = DoorMeter("kafka")
+    door = ProtocolMeter("kafka")
     for number in range(3 * MOST_NAMES):
         door.call(f"call-{number}").add(0.1)
         door.failed(f"error-{number}")

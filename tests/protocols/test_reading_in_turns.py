@@ -18,7 +18,7 @@ from waystation.config import BrokerSettings
 from waystation.protocol import MAGIC
 from waystation.protocols.budget import FEW_BYTES, Budgets
 from waystation.protocols.kafka.connection import KafkaConnection as KafkaConnection
-from waystation.protocols.kafka.server import KafkaDoor
+from waystation.protocols.kafka.server import KafkaListener
 from waystation.protocols.native.binary import BinaryTalk
 from waystation.protocols.native.connection import NativeConnection as NativeConnection
 
@@ -50,7 +50,7 @@ class Wire:
 
 
 def kafka_of(broker: Broker, budgets: Budgets) -> tuple[Any, bytes]:
-    return KafkaConnection(KafkaDoor(broker, budgets), lambda: None), kafka_request(0, 9, 1, bytes(LARGE))
+    return KafkaConnection(KafkaListener(broker, budgets), lambda: None), kafka_request(0, 9, 1, bytes(LARGE))
 
 
 def native_of(broker: Broker, budgets: Budgets) -> tuple[Any, bytes]:

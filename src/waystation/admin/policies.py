@@ -6,7 +6,7 @@ memory and found again at the start. A change is written to the catalog, and is 
 (`apply`), whoever wrote it, and everything it matches was looked through. A broker that dies in
 between, with a million queues to go through, finishes the work after its next start.
 
-On the loop's thread only. Doors set and delete policies; queues and routing ask what is in force.
+On the loop's thread only. Protocols set and delete policies; queues and routing ask what is in force.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from waystation.health.health import Health, disk_room, health_of
 from waystation.observe.history import INTERVAL_MS
-from waystation.observe.rates import DoorRates
+from waystation.observe.rates import ProtocolRates
 from waystation.version import __version__
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Overview(msgspec.Struct):
     health: Health
     totals: TotalsOut
     connections: dict[str, int]
-    rates: Annotated[DoorRates, Meta(description="per second, over the last sample")]
+    rates: Annotated[ProtocolRates, Meta(description="per second, over the last sample")]
     resources: ResourcesOut
     busiest: Busiest
 

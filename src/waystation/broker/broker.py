@@ -27,7 +27,7 @@ from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.observe.connections import Connections
-from waystation.observe.meters import DoorMeter, Meters
+from waystation.observe.meters import Meters, ProtocolMeter
 from waystation.observe.tracing import Tracing
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.delayed import Delayed
@@ -138,7 +138,7 @@ class Broker:
             tracing.syncs = lambda: self.commit.mode != "os"
             self.commit.on_round = tracing.synced
 
-    def access(self, principal: Principal, namespace: str, meter: DoorMeter, *, waits: bool = False) -> Access:
+    def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
         """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
         return Access(self, principal, namespace, meter, waits=waits)
 

@@ -24,7 +24,7 @@ import msgspec
 from waystation.health.census import Census, Counts, busy_queue, busy_topic
 from waystation.observe.histogram import Mean
 from waystation.observe.history import INTERVAL_MS, History
-from waystation.observe.rates import DoorRates, Grown, per_second
+from waystation.observe.rates import Grown, ProtocolRates, per_second
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -166,7 +166,7 @@ class Sampling:
     def _rate(self, elapsed_s: float) -> None:
         meters, rates = self._broker.meters, self._broker.meters.rates
         counts = self._door_counts()
-        rates.doors = DoorRates(*[per_second(a - b, elapsed_s) for a, b in zip(counts, self._counts, strict=True)])
+        rates.doors = ProtocolRates(*[per_second(a - b, elapsed_s) for a, b in zip(counts, self._counts, strict=True)])
         self._counts = counts
         self._letters.append(sum(meters.deaths.kept.values()))
         self.recent_letters = self._letters[-1] - self._letters[0]
@@ -174,7 +174,7 @@ class Sampling:
         rates.queues = self._queues.take(busy_queue) or rates.queues
 
     def _door_counts(self) -> list[int]:
-        """In the order of `DoorRates`."""
+        """In the order of `ProtocolRates`."""
         doors = list(self._broker.meters.doors)
         return [
             sum(door.published for door in doors),

@@ -1,7 +1,7 @@
 """What hot paths count into: plain integers, added to once per batch, frame or call, never per message.
 
-Doors and the heart add; whoever shows the figures reads, and nobody resets anything: a counter begins at zero with its
-broker and only grows. The number of different names is bounded: calls and errors by what a protocol has (and by
+Protocols and the core add; whoever shows the figures reads, and nobody resets anything: a counter begins at zero with
+its broker and only grows. The number of different names is bounded: calls and errors by what a protocol has (and by
 `MOST_NAMES`, should one be able to invent some).
 
 Constructed once per broker (`broker.meters`); on the loop's thread only. Knows nothing of the broker.
@@ -23,7 +23,7 @@ MOST_LABELS = 100
 OTHER = "other"
 
 
-class DoorMeter:
+class ProtocolMeter:
     """What comes and goes by one door."""
 
     __slots__ = (
@@ -110,10 +110,10 @@ class Meters:
     """Everything that is counted."""
 
     def __init__(self) -> None:
-        self.kafka = DoorMeter("kafka")
-        self.native = DoorMeter("native")
-        self.amqp = DoorMeter("amqp")
-        self.http = DoorMeter("http")
+        self.kafka = ProtocolMeter("kafka")
+        self.native = ProtocolMeter("native")
+        self.amqp = ProtocolMeter("amqp")
+        self.http = ProtocolMeter("http")
         self.commit = CommitMeter()
         self.deaths = DeathMeter()
         self.loop_delay = Histogram(SECONDS)
@@ -122,12 +122,12 @@ class Meters:
         self.queues = Busiest(MOST_LABELS, width=4)  # put, delivered, acked, dead
 
     @property
-    def doors(self) -> Iterator[DoorMeter]:
+    def doors(self) -> Iterator[ProtocolMeter]:
         yield self.kafka
         yield self.native
         yield self.amqp
         yield self.http
 
-    def of(self, door: str) -> DoorMeter:
-        found: DoorMeter = getattr(self, door)
+    def of(self, door: str) -> ProtocolMeter:
+        found: ProtocolMeter = getattr(self, door)
         return found

@@ -31,7 +31,7 @@ class QueueRates(msgspec.Struct, frozen=True, gc=False):
     ack: float = 0.0
 
 
-class DoorRates(msgspec.Struct, frozen=True, gc=False):
+class ProtocolRates(msgspec.Struct, frozen=True, gc=False):
     """All doors together, per second."""
 
     publish: float = 0.0
@@ -64,7 +64,7 @@ class Rates:
     """Replaced with every sample. None: not known yet."""
 
     def __init__(self) -> None:
-        self.doors = DoorRates()
+        self.doors = ProtocolRates()
         self.topics: Grown | None = None
         self.queues: Grown | None = None
 

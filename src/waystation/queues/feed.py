@@ -1,4 +1,4 @@
-"""A feed: one consumer's stream of messages, whatever they come from. Doors know feeds and nothing behind them.
+"""A feed: one consumer's stream of messages, whatever they come from. Protocols know feeds and nothing behind them.
 
 A queue's consumer, a member of a shared subscription and a live listener are all feeds. Messages come by the callback
 that the feed was opened with, as far as its credit goes; nobody polls.

@@ -1,6 +1,6 @@
 """The names of queues: who is called what, and all of them in order.
 
-Names that begin with two underscores are the broker's own queues. Doors look at them, but use and change them never.
+Names that begin with two underscores are the broker's own queues: protocols look at them, and never change them.
 """
 
 from __future__ import annotations

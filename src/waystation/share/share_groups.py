@@ -4,7 +4,7 @@ A Kafka share group and a shared subscription of our own doors are the same thin
 position in every partition, and what is done above it, is kept in `__share_group_state` (`shared_journal`); who holds
 what is in memory, so a crash gives records back and takes no acknowledgement back.
 
-Doors call `open` (a feed), or `heartbeat` and the sessions (Kafka). Administration is in `shared_admin.py`. Made by the
+Protocols call `open` (a feed), or `heartbeat` and the sessions (Kafka). Administration is in `admin.py`. Made by the
 broker: construct, `recover`, `start` inside the event loop, `close` when done.
 """
 

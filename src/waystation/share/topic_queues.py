@@ -9,7 +9,7 @@ removed. Whoever declares or deletes one writes to the catalog, and the queue co
 (`apply`). The group's place in the topic is fixed when the queue is declared: what comes after that is the queue's,
 also while it has no consumer. Topics and partitions that come later are read from their beginning.
 
-Doors call it, on the loop's thread only. `load` before they open.
+Protocols call it, on the loop's thread only. `load` before they open.
 """
 
 from __future__ import annotations

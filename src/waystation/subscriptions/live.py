@@ -8,7 +8,7 @@ Topics that match and come later, or come again under an old name, are read from
 that are added. A message whose time to live is over is passed over. A batch is decoded once for all who are at the
 same place.
 
-On the loop's thread only. Doors come here by way of `Subscriptions`.
+On the loop's thread only. Protocols come here by way of `Subscriptions`.
 """
 
 from __future__ import annotations

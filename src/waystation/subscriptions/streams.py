@@ -1,6 +1,6 @@
 """Stream subscriptions: the consumers of this broker, by group, and what they share; members that read by themselves.
 
-On the loop's thread only. Doors come here by way of `Subscriptions`.
+On the loop's thread only. Protocols come here by way of `Subscriptions`.
 """
 
 from __future__ import annotations

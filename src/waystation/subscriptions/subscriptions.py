@@ -1,7 +1,7 @@
 """Subscriptions to topics, whatever their mode: checked once here, opened by whoever knows the mode.
 
 `live` has no state, `stream` is a member of a Kafka consumer group, `shared` is per-message delivery over topics, as
-Kafka's share groups have it. Doors call `open` with the command as it came; on the loop's thread only.
+Kafka's share groups have it. Protocols call `open` with the command as it came; on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ frees nothing but the reader's own credit, and whoever wants to go on where it s
 Partitions that are added later are read from their beginning. When retention is faster than the reader, it goes on
 where the log now begins. When the topic is deleted, the reader is told and ended.
 
-On the loop's thread only. Doors come here by `Tailing.open`, and know the reader as a `Feed`.
+On the loop's thread only. Protocols come here by `Tailing.open`, and know the reader as a `Feed`.
 """
 
 from __future__ import annotations

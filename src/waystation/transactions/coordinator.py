@@ -14,7 +14,7 @@ Invariants: a partition's data is accepted only when the log durably says that i
 (`check_produce`); no answer promises what is not durable; an end, once prepared, is carried out however often the disk
 refuses, also when the client has gone away.
 
-Doors call the public methods, from the event loop, between `start` and `close`. Errors are those of `errors.py`, and
+Protocols call the public methods, on the event loop, between `start` and `close`. Errors are those of `errors.py`, and
 StorageFailed, after which the request may be repeated.
 """
 

@@ -32,7 +32,7 @@ OWN_PREFIX = "__waystation."
 
 
 def check_not_own(transactional_id: str | None) -> None:
-    """Doors call it before a client begins."""
+    """Protocols call it before a client begins."""
     if transactional_id is not None and transactional_id.startswith(OWN_PREFIX):
         raise ReservedTransactionalId(f"transactional_id: those that begin with {OWN_PREFIX!r} are the broker's own")
 

@@ -16,7 +16,7 @@ from waystation.config import BrokerSettings
 from waystation.message import Message
 from waystation.protocols.amqp.connection import AmqpConnection
 from waystation.protocols.amqp.engine import SHORT_FRAMES
-from waystation.protocols.amqp.server import AmqpDoor
+from waystation.protocols.amqp.server import AmqpListener
 from waystation.protocols.budget import Budgets
 
 LONG = 900_000
@@ -56,7 +56,7 @@ class Wire:
 
 
 class Client:
-    def __init__(self, door: AmqpDoor) -> None:
+    def __init__(self, door: AmqpListener) -> None:
         self.connection = AmqpConnection(door)
         self.wire = Wire()
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
@@ -73,14 +73,14 @@ class Client:
         return sent
 
 
-def with_door(tmp_path: Path, story: Callable[[AmqpDoor, ByHand], Coroutine[Any, Any, None]]) -> None:
+def with_door(tmp_path: Path, story: Callable[[AmqpListener, ByHand], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         broker: Broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
         try:
             line = ByHand()
             budgets = Budgets(broker.settings, broker.world.clock)
             budgets.long_work = line
-            door = AmqpDoor(broker, budgets, "127.0.0.1", 0)
+            door = AmqpListener(broker, budgets, "127.0.0.1", 0)
             for queue, size in (("long", LONG), ("short", 10)):
                 await broker.queues.declare(queue)
                 for _ in range(20):
@@ -93,7 +93,7 @@ def with_door(tmp_path: Path, story: Callable[[AmqpDoor, ByHand], Coroutine[Any,
 
 
 def test_long_messages_are_got_one_in_a_turn_and_short_ones_in_between(tmp_path: Path) -> None:
-    async def story(door: AmqpDoor, line: ByHand) -> None:
+    async def story(door: AmqpListener, line: ByHand) -> None:
         greedy, another, ordinary = Client(door), Client(door), Client(door)
         await line.turns()
         for client in (greedy, another, ordinary):
@@ -115,7 +115,7 @@ def test_long_messages_are_got_one_in_a_turn_and_short_ones_in_between(tmp_path:
 
 
 def test_what_fills_the_buffer_is_not_followed_by_more_in_the_same_turn(tmp_path: Path) -> None:
-    async def story(door: AmqpDoor, line: ByHand) -> None:
+    async def story(door: AmqpListener, line: ByHand) -> None:
         client = Client(door)
         await line.turns()
         publish = AmqpWire().put(1, "short", [b"x" * 100])
@@ -132,7 +132,7 @@ def test_what_fills_the_buffer_is_not_followed_by_more_in_the_same_turn(tmp_path
 
 
 def test_a_publish_makes_turns_of_others_short_until_nobody_waits(tmp_path: Path) -> None:
-    async def story(door: AmqpDoor, line: ByHand) -> None:
+    async def story(door: AmqpListener, line: ByHand) -> None:
         ordinary, busy = Client(door), Client(door)
         publish = AmqpWire().put(1, "short", [b"x"])
         line.now_s = 100.0
@@ -150,7 +150,7 @@ def test_a_publish_makes_turns_of_others_short_until_nobody_waits(tmp_path: Path
 
 
 def test_large_messages_of_many_are_read_one_after_another(tmp_path: Path) -> None:
-    async def story(door: AmqpDoor, line: ByHand) -> None:
+    async def story(door: AmqpListener, line: ByHand) -> None:
         head = method(60, 40, b"\x00\x00" + short("") + short("short") + b"\x00")
         head += frame(2, 1, Struct(">HHQH").pack(60, 0, 8 * 1024 * 1024, 0))
         much = (head + frame(3, 1, bytes(100_000)) * 3)[: len(door.buffer)]

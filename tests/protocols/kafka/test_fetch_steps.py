@@ -20,7 +20,7 @@ from waystation.log.batch import scan
 from waystation.message import Message
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES, Budgets
 from waystation.protocols.kafka.connection import KafkaConnection
-from waystation.protocols.kafka.server import KafkaDoor
+from waystation.protocols.kafka.server import KafkaListener
 from waystation.topics.partition import log_of
 from waystation.world.disk import OsFile
 
@@ -61,7 +61,7 @@ class Wire:
 
 
 class Client:
-    def __init__(self, door: KafkaDoor, *, reads: bool = False) -> None:
+    def __init__(self, door: KafkaListener, *, reads: bool = False) -> None:
         self.connection = KafkaConnection(door, lambda: None)
         self.wire = Wire(self.connection, reads=reads)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ class Lab:
         self.line = ByHand()
         budgets = Budgets(broker.settings, broker.world.clock)
         budgets.long_work = self.line
-        self.door = KafkaDoor(broker, budgets)
+        self.door = KafkaListener(broker, budgets)
         self._read = read
 
     def read_now(self) -> int:

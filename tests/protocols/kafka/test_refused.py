@@ -15,7 +15,7 @@ from waystation.broker.access.types import Principal, ShareBeat
 from waystation.broker.broker import NODE_ID
 from waystation.errors import NotAllowed
 from waystation.protocols.budget import Budgets
-from waystation.protocols.kafka.server import KafkaDoor
+from waystation.protocols.kafka.server import KafkaListener
 from waystation.security.permissions import Operation, Permissions, Resource
 
 
@@ -67,7 +67,7 @@ def test_every_request_is_asked_about_and_answered(tmp_path: Path, monkeypatch: 
             for field, value in {**meant, **ASSIGNED}.items():
                 monkeypatch.setitem(frames.SPECIAL, field, value)
             refusing = broker.permissions = Refusing()
-            door = KafkaDoor(broker, Budgets(broker.settings, broker.world.clock))
+            door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock))
             wrong = []
             for api in frames.apis():
                 refusing.asked.clear()

@@ -69,7 +69,7 @@ from waystation.transactions.transacting import Tx, check_not_own
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.health.resource_alarms import ResourceAlarms
-    from waystation.observe.meters import DoorMeter
+    from waystation.observe.meters import ProtocolMeter
     from waystation.topics.partition import Partition
     from waystation.topics.topics import Topic
 
@@ -103,7 +103,7 @@ class Access:
     )  # fmt: skip
 
     def __init__(
-        self, broker: Broker, principal: Principal, namespace: str, meter: DoorMeter, *, waits: bool = False
+        self, broker: Broker, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False
     ) -> None:
         self._broker = broker
         self._alarms: ResourceAlarms = broker.resource_alarms

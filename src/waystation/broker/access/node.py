@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from waystation.config import BrokerSettings
 from waystation.observe.connections import Connections
-from waystation.observe.meters import DoorMeter, Meters
+from waystation.observe.meters import Meters, ProtocolMeter
 from waystation.security.principals import Principal
 from waystation.world import World
 
@@ -30,5 +30,5 @@ class Node(Protocol):
     admission: Admission
     tracing: Tracing | None
 
-    def access(self, principal: Principal, namespace: str, meter: DoorMeter, *, waits: bool = False) -> Access:
+    def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
         """For a session. `waits`: it holds publishers back itself while an alarm is on."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from waystation.admin import overview
 from waystation.errors import NotFound, near_matches
 from waystation.message import Delivered, size_of
-from waystation.observe.meters import DoorMeter
+from waystation.observe.meters import ProtocolMeter
 from waystation.observe.spans import TracedPlace
 from waystation.protocol import PartitionBatches, Position, TopicInfo
 from waystation.security.principals import Principal
@@ -39,7 +39,7 @@ class ReadingAccess:
 
     __slots__ = ("_broker", "_meter", "_permissions", "_principal")
 
-    def __init__(self, broker: Broker, principal: Principal, meter: DoorMeter) -> None:
+    def __init__(self, broker: Broker, principal: Principal, meter: ProtocolMeter) -> None:
         self._broker = broker
         self._permissions = broker.permissions
         self._principal = principal

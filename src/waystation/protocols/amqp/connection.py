@@ -1,6 +1,6 @@
 """The socket around a session: bytes in and out, when to read, when to write, and when the peer is taken for dead.
 
-The buffer that bytes arrive in belongs to the door and is shared by all its connections, since only one of them is read
+The buffer that bytes arrive in belongs to the listener and is shared by all its connections, since only one of them is read
 at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all. Large messages
 that are arriving, and what the peer does not read, are counted (`protocols/budget.py`).
 """
@@ -17,7 +17,7 @@ from waystation.protocols.amqp.session import AmqpSession
 from waystation.protocols.budget import FREE_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:
-    from waystation.protocols.amqp.server import AmqpDoor
+    from waystation.protocols.amqp.server import AmqpListener
 
 logger = logging.getLogger("waystation.amqp")
 
@@ -33,16 +33,16 @@ class AmqpConnection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
-        "_assembling", "_door", "_filled", "_flushing", "_getting", "_going_on", "_paused", "_requests", "_since",
+        "_assembling", "_filled", "_flushing", "_getting", "_going_on", "_listener", "_paused", "_requests", "_since",
         "_transport", "_unsent", "_working", "_writable", "closing_since", "host", "last_received", "last_sent", "peer",
         "received_bytes", "sent_bytes", "session",
     )  # fmt: skip
 
-    def __init__(self, door: AmqpDoor) -> None:
-        self._door = door
+    def __init__(self, listener: AmqpListener) -> None:
+        self._listener = listener
         self._transport: asyncio.Transport | None = None
-        self._requests = door.budgets.requests.share(self, lambda: self.received_bytes)
-        self._unsent = door.budgets.unsent.share(self, self._unread)
+        self._requests = listener.budgets.requests.share(self, lambda: self.received_bytes)
+        self._unsent = listener.budgets.unsent.share(self, self._unread)
         self._assembling = 0
         self._writable = True
         self._paused = False
@@ -51,7 +51,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._going_on = False  # in line for a turn of the loop
         self._getting = False  # the same, for a get
         self._filled = False  # the last read has filled the buffer: there is more, for the next turn
-        self._since = self.last_received = self.last_sent = door.now_s()
+        self._since = self.last_received = self.last_sent = listener.now_s()
         self.closing_since: float | None = None
         self.received_bytes = self.sent_bytes = 0
         self.peer = self.host = ("", 0)
@@ -61,36 +61,36 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         self.peer = _address(transport.get_extra_info("peername"))
         self.host = _address(transport.get_extra_info("sockname"))
-        self._door.add(self)
+        self._listener.add(self)
         self._transport.set_write_buffer_limits(FREE_BYTES)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
-        self.session = AmqpSession(self._door.node, self, name, self._door.tx_ids, self._door.room)
+        self.session = AmqpSession(self._listener.node, self, name, self._listener.tx_ids, self._listener.room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._requests.drop()
         self._unsent.drop()
-        self._door.dismiss(self)
+        self._listener.dismiss(self)
         if self.session is not None:
             self.session.ended(politely=False)
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._door.buffer
+        return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         session = self.session
         if session is None:
             return
-        self.last_received = self._door.now_s()
+        self.last_received = self._listener.now_s()
         self.received_bytes += nbytes
-        session.receive(bytes(self._door.buffer[:nbytes]))
-        if nbytes == len(self._door.buffer) and not self._filled:
+        session.receive(bytes(self._listener.buffer[:nbytes]))
+        if nbytes == len(self._listener.buffer) and not self._filled:
             # The loop would read on at once, up to 32 times: 20,000 small publishes took 60 ms of one turn.
             self._filled = True
             if session.engine.assembling > SMALL_BYTES or self.others_wait:
-                self._door.budgets.read_much(self._read_on)  # one of many who do, perhaps
+                self._listener.budgets.read_much(self._read_on)  # one of many who do, perhaps
             else:
                 asyncio.get_running_loop().call_soon(self._read_on)
         self._after()
@@ -101,10 +101,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     @property
     def others_wait(self) -> bool:
-        return self._door.budgets.long_work.others_wait(self)
+        return self._listener.budgets.long_work.others_wait(self)
 
     def asked(self) -> None:
-        self._door.budgets.long_work.asked(self)
+        self._listener.budgets.long_work.asked(self)
 
     def eof_received(self) -> bool:
         return False
@@ -123,7 +123,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def to_get(self) -> None:
         if not self._getting:
             self._getting = True
-            self._door.budgets.long_work.then(self._get)
+            self._listener.budgets.long_work.then(self._get)
 
     def _get(self) -> None:
         self._getting = False
@@ -150,17 +150,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
         held = session.busy or self.congested or self._requests.wanted > 0
         if session.engine.more and not held and not self._going_on:
             self._going_on = True
-            self._door.budgets.long_work.then(self._go_on)
+            self._listener.budgets.long_work.then(self._go_on)
         busy = (held or session.engine.more or self._filled) and not session.closed
         if busy and not self._paused:
             self._paused = True
             transport.pause_reading()
         elif not busy and self._paused:
             self._paused = False
-            self.last_received = self._door.now_s()
+            self.last_received = self._listener.now_s()
             transport.resume_reading()
         if session.closed and self.closing_since is None:
-            self.closing_since = self._door.now_s()
+            self.closing_since = self._listener.now_s()
 
     def _claim(self, session: AmqpSession) -> None:
         """Asks for room for large messages that have begun to arrive. A message that waits to be worked off counts."""
@@ -214,7 +214,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         data = b"".join(session.out)
         if transport is not None and not transport.is_closing():
             self.sent_bytes += len(data)
-            self.last_sent = self._door.now_s()
+            self.last_sent = self._listener.now_s()
             transport.write(data)
             if not self._writable:
                 self._unsent.hold(transport.get_write_buffer_size())

@@ -25,7 +25,7 @@ READ_BYTES = 256 * 1024
 FAREWELL_TURNS = 50
 
 
-class AmqpDoor:
+class AmqpListener:
     """Opens when started; `stop` closes it and every connection."""
 
     def __init__(self, node: Node, budgets: Budgets, host: str, port: int) -> None:

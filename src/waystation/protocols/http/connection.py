@@ -26,7 +26,7 @@ from waystation.protocols.http.websocket import WebSocket
 from waystation.protocols.http.wire import Takeover
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.server import HttpDoor
+    from waystation.protocols.http.server import HttpListener
 
 logger = logging.getLogger("waystation.http")
 
@@ -46,8 +46,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(asyncio.Protocol):
     """Made by the door for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self._door = door
+    def __init__(self, door: HttpListener) -> None:
+        self._listener = door
         self._engine = Engine()
         self._waiting: deque[Request] = deque()
         self._broken: Broken | None = None
@@ -78,12 +78,12 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(FREE_BYTES)
-        self.last_active_s = self._door.now_s()
+        self.last_active_s = self._listener.now_s()
         peer = self._address("peername")
         self.name = f"http:{peer[0]}:{peer[1]}"
-        self._door.add(self)
-        self.since_ms = self._door.broker.world.clock.now_ms()
-        self._door.broker.connections.add(self)
+        self._listener.add(self)
+        self.since_ms = self._listener.broker.world.clock.now_ms()
+        self._listener.broker.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._takeover is not None:
@@ -93,13 +93,13 @@ class HttpConnection(asyncio.Protocol):
             return
         self._received += len(data)
         if self._engine.between_requests:
-            self.last_active_s = self._door.now_s()
+            self.last_active_s = self._listener.now_s()
         if len(data) <= FEW_BYTES:
-            self._door.budgets.long_work.asked(self)
+            self._listener.budgets.long_work.asked(self)
         self._unparsed = self._unparsed + data if self._unparsed else data
         if len(data) >= MUCH_BYTES and not self._much:
             self._much = True
-            self._door.budgets.read_much(self._read_on)
+            self._listener.budgets.read_much(self._read_on)
         if not self._parsing:
             self._parse()
 
@@ -118,7 +118,7 @@ class HttpConnection(asyncio.Protocol):
             self._parse_some()
         if self._unparsed:
             self._parsing = True
-            self._door.budgets.long_work.then(self._parse)
+            self._listener.budgets.long_work.then(self._parse)
         self._count()
         self._go_on()
 
@@ -153,8 +153,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._door.dismiss(self)
-        self._door.broker.connections.discard(self)
+        self._listener.dismiss(self)
+        self._listener.broker.connections.discard(self)
         self._requests.drop()
         self._unsent.drop()
         self._waiting.clear()
@@ -218,20 +218,20 @@ class HttpConnection(asyncio.Protocol):
             await granted  # and its turn
         if route.waits:
             self._unsent.drop()
-        elif at_once and self._door.budgets.long_work.taken:
-            await self._door.budgets.long_work.turn()
+        elif at_once and self._listener.budgets.long_work.taken:
+            await self._listener.budgets.long_work.turn()
 
     @property
     def others_wait(self) -> bool:
         """Whether other clients wait for answers, so that the steps of a long one are to be short."""
-        return self._door.budgets.long_work.others_wait(self)
+        return self._listener.budgets.long_work.others_wait(self)
 
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
         self._making = True
         if not self.gone:
             self._unsent.hold(max(size, self._unsent.size))
-        await self._door.budgets.long_work.turn()
+        await self._listener.budgets.long_work.turn()
 
     def on_room(self) -> None:
         self._balance()
@@ -267,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(self._serve(request))
         elif self._broken is not None:
             reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
-            self._write_all(reply_bytes(reply, self._door.date(), keep_alive=False))
+            self._write_all(reply_bytes(reply, self._listener.date(), keep_alive=False))
             self._linger()
 
     def _linger(self) -> None:
@@ -278,7 +278,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            outcome = await self._door.desk.answer(request, self)
+            outcome = await self._listener.desk.answer(request, self)
         except asyncio.CancelledError:
             outcome = error_reply(Unavailable("the broker is stopping; retry"))
         finally:
@@ -287,7 +287,7 @@ class HttpConnection(asyncio.Protocol):
             self._served_bytes = 0
             self._requests.renew()
             self._count()
-            self.last_active_s = self._door.now_s()
+            self.last_active_s = self._listener.now_s()
         if isinstance(outcome, Stream):
             self._hand_over(outcome, request)
         else:
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
     def _send(self, reply: Reply, request: Request) -> None:
         keep_alive = request.keep_alive and not request.websocket and not self._closing
         head_only = request.method == "HEAD"
-        self._write_all(reply_bytes(reply, self._door.date(), keep_alive=keep_alive, head_only=head_only))
+        self._write_all(reply_bytes(reply, self._listener.date(), keep_alive=keep_alive, head_only=head_only))
         if not keep_alive:
             self.close()
         else:
@@ -324,7 +324,7 @@ class HttpConnection(asyncio.Protocol):
         if request.websocket:
             self._takeover = WebSocket(stream, self, request)
         else:
-            self._takeover = EventStream(stream.session, self, self._door.date())
+            self._takeover = EventStream(stream.session, self, self._listener.date())
         self._takeover.begin()
 
     # -- among the connections -----------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class HttpConnection(asyncio.Protocol):
     def _doing(self, kind: str) -> str:
         if self._route is not None:
             return f"{'streams' if kind else 'is answered'} {self._route.method} {self._route.path}"
-        idle_s = int(self._door.now_s() - self.last_active_s)
+        idle_s = int(self._listener.now_s() - self.last_active_s)
         return f"idle for {idle_s} s" if idle_s else "idle"
 
     def _address(self, which: str) -> tuple[str, int]:

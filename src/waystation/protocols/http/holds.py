@@ -18,7 +18,7 @@ from typing import NamedTuple
 from waystation.broker.access.types import Feed, Receipt, Verdict
 from waystation.errors import Conflict
 from waystation.message import Delivered, Run
-from waystation.observe.meters import DoorMeter
+from waystation.observe.meters import ProtocolMeter
 
 FORGET_AFTER_MS = 60_000
 """Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""
@@ -56,9 +56,9 @@ class Outcome(NamedTuple):
 class Holds:
     """All holders of a door. `life`: a number that no other life of the door has (most likely)."""
 
-    def __init__(self, life: int, meter: DoorMeter | None = None) -> None:
+    def __init__(self, life: int, meter: ProtocolMeter | None = None) -> None:
         self._life = life
-        self._meter = meter or DoorMeter("http")
+        self._meter = meter or ProtocolMeter("http")
         self._holders: dict[int, Holder] = {}
         self._numbers = 0
         self._serials = 0

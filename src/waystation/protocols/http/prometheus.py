@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.views import ViewAccess
     from waystation.observe.busiest import Busiest
     from waystation.observe.histogram import Histogram
-    from waystation.observe.meters import DoorMeter
+    from waystation.observe.meters import ProtocolMeter
 
 PREFIX = "waystation_"
 HEALTH = {"ok": 0, "warning": 1, "failing": 2}
@@ -110,7 +110,7 @@ def _about(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
-_BY_DOOR: tuple[tuple[str, str, Callable[[DoorMeter], int]], ...] = (
+_BY_DOOR: tuple[tuple[str, str, Callable[[ProtocolMeter], int]], ...] = (
     ("messages_published", "Messages that clients published and the broker took.", lambda door: door.published),
     ("published_bytes", "Bytes of those messages.", lambda door: door.published_bytes),
     ("messages_delivered", "Messages delivered to consumers, redeliveries included.", lambda d: d.delivered),

@@ -24,7 +24,7 @@ STOP_S = 5.0
 """How long calls that are under way may take to end when the broker stops."""
 
 
-class HttpDoor:
+class HttpListener:
     """Opens when started; `stop` closes it and every connection. `mounts`: what else is served here (`mounted.py`)."""
 
     def __init__(self, broker: Node, budgets: Budgets, host: str, port: int, mounts: Mounts) -> None:

@@ -28,7 +28,7 @@ from waystation.protocols.kafka.registry import Api, Call, Listener
 from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:
-    from waystation.protocols.kafka.server import KafkaDoor
+    from waystation.protocols.kafka.server import KafkaListener
 
 logger = logging.getLogger("waystation.kafka")
 
@@ -63,8 +63,8 @@ class Slot:
 class KafkaConnection(asyncio.BufferedProtocol):
     """Made by the door for each client."""
 
-    def __init__(self, door: KafkaDoor, gone: Callable[[], None]) -> None:
-        self._door = door
+    def __init__(self, door: KafkaListener, gone: Callable[[], None]) -> None:
+        self._listener = door
         self._gone = gone
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
         self._access = door.anonymous
@@ -95,16 +95,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.client_host = str(peer[0])
-        self.listener = self._door.advertised(str(local[0]), int(local[1]))
-        clock = self._door.broker.world.clock
+        self.listener = self._listener.advertised(str(local[0]), int(local[1]))
+        clock = self._listener.broker.world.clock
         self.last_active = clock.monotonic()
         self.since_ms = clock.now_ms()
         self.name = f"kafka:{self.client_host}:{peer[1]}"
-        self._door.broker.connections.add(self)
+        self._listener.broker.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._door.broker.connections.discard(self)
+        self._listener.broker.connections.discard(self)
         self._gone()
         self._requests.drop()
         self.unsent.drop()
@@ -121,11 +121,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._engine.received(nbytes)
         if nbytes <= FEW_BYTES:
-            self._door.budgets.long_work.asked(self)
+            self._listener.budgets.long_work.asked(self)
         self._work()
         if nbytes >= MUCH_BYTES and self._engine.awaited > SMALL_BYTES and not self._much:
             self._much = True
-            self._door.budgets.read_much(self._read_on)
+            self._listener.budgets.read_much(self._read_on)
             self._balance()
 
     def _read_on(self) -> None:
@@ -203,14 +203,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _doing(self) -> str:
         """Told by what is under way and for how long nothing was: nothing is noted for it as requests come."""
-        fetch, produce = self._door.fetch_times, self._door.produce_times
+        fetch, produce = self._listener.fetch_times, self._listener.produce_times
         times = [slot.times for slot in self._slots if not slot.done]
         parts = ["waits for records"] if any(one is fetch for one in times) else []
         parts += ["publishes"] if any(one is produce for one in times) else []
         others = sum(one is not fetch and one is not produce for one in times)
         if others:
             parts.append(f"{others} {'request' if others == 1 else 'requests'} under way")
-        idle_s = int(self._door.broker.world.clock.monotonic() - self.last_active)
+        idle_s = int(self._listener.broker.world.clock.monotonic() - self.last_active)
         return ", ".join(parts) or (f"idle for {idle_s} s" if idle_s else "idle")
 
     def end(self, reason: str) -> None:
@@ -231,7 +231,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Dispatches every whole request that has arrived, as far as this connection may."""
-        self.last_active = self._door.now_s()
+        self.last_active = self._listener.now_s()
         engine = self._engine
         try:
             while self._transport is not None and not self._busy:
@@ -278,7 +278,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def _abort(self, why: str) -> None:
-        self._door.meter.failed("connection_closed")
+        self._listener.meter.failed("connection_closed")
         logger.info("connection closed: client=%s reason=%s", self.client_host, why)
         if self._transport is not None:
             self._transport.close()
@@ -295,8 +295,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _produce(self, request: Request) -> None:
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
-        answer = self._slot(request.correlation_id, flexible, self._door.produce_times)[1]
-        broker, place = self._door.broker, request.end - len(body)
+        answer = self._slot(request.correlation_id, flexible, self._listener.produce_times)[1]
+        broker, place = self._listener.broker, request.end - len(body)
         waiting = produce.handle(broker, self._access, request.version, body, place, answer)
         if waiting is not None:
             self._hold(waiting)
@@ -304,8 +304,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _fetch(self, request: Request) -> None:
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
         _, body = request.body(flexible)
-        slot, answer = self._slot(request.correlation_id, flexible, self._door.fetch_times)
-        door = self._door
+        slot, answer = self._slot(request.correlation_id, flexible, self._listener.fetch_times)
+        door = self._listener
         cancel = fetch.handle(
             door.broker, self._access, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
         )
@@ -325,9 +325,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client_id, body = request.body(flexible)
         entity = codec.decode_request(api.name, request.version, bytes(body))
         if (client_id or "") != self.client[0] or api.key == API_VERSIONS:
-            self.client = self._door.known(client_id, entity, self.client[1])
+            self.client = self._listener.known(client_id, entity, self.client[1])
         call = self._call(api, request.version, entity, client_id)
-        times = self._door.meter.call(api.name)
+        times = self._listener.meter.call(api.name)
         slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS, times)
         result = api.handler(call)
         if isinstance(result, Awaitable):
@@ -341,7 +341,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             api.name,
             version,
             entity,
-            self._door.broker,
+            self._listener.broker,
             self._access,
             client_id,
             self.client_host,
@@ -355,7 +355,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A client newer than we are: told in the oldest form, which every client can read, so that it tries again."""
         call = self._call(APIS[API_VERSIONS], 0, None, None)
         response = api_versions.answer(call, ErrorCode.unsupported_version)
-        times = self._door.meter.call(call.name)
+        times = self._listener.meter.call(call.name)
         self._slot(request.correlation_id, False, times)[1]([codec.encode_response("api_versions", 0, response)])
 
     async def _finish(
@@ -382,7 +382,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._held = False
             self._work()
 
-        self._door.keep(asyncio.ensure_future(wait()))
+        self._listener.keep(asyncio.ensure_future(wait()))
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.parts = parts
             slot.done = True
             slot.cancel = None
-            slot.times.add(self._door.now_s() - slot.began)
+            slot.times.add(self._listener.now_s() - slot.began)
             if self._slots and self._slots[0] is slot:
                 self._send()
             elif parts is not None:

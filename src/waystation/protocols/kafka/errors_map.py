@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from waystation import errors
 
 if TYPE_CHECKING:
-    from waystation.observe.meters import DoorMeter
+    from waystation.observe.meters import ProtocolMeter
 
 _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.NotFound: ErrorCode.resource_not_found,
@@ -58,7 +58,7 @@ def code_of(error: BaseException | None) -> ErrorCode:
     return ErrorCode.unknown_server_error
 
 
-def refused(meter: DoorMeter, error: BaseException) -> ErrorCode:
+def refused(meter: ProtocolMeter, error: BaseException) -> ErrorCode:
     """The same, for an error that a client is answered with: it is counted."""
     code = code_of(error)
     meter.failed(code.name)

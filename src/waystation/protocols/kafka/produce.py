@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.broker.access.types import Partition
-    from waystation.observe.meters import DoorMeter
+    from waystation.observe.meters import ProtocolMeter
 
 ALL = -1
 ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on
@@ -213,7 +213,7 @@ class _Answering:
 
     def __init__(
         self,
-        meter: DoorMeter,
+        meter: ProtocolMeter,
         version: int,
         results: list[PartitionResult],
         appended: list[PartitionResult],

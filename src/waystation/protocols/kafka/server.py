@@ -19,7 +19,7 @@ MAX_KNOWN = 1_000
 LONGEST = 255
 
 
-class KafkaDoor:
+class KafkaListener:
     """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
 
     def __init__(self, broker: Node, budgets: Budgets) -> None:

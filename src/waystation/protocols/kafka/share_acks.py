@@ -21,7 +21,7 @@ from waystation.broker.access.types import (
     count_of,
 )
 from waystation.errors import UnknownTopicId, WaystationError
-from waystation.observe.meters import DoorMeter
+from waystation.observe.meters import ProtocolMeter
 from waystation.protocols.kafka.registry import Call
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -93,7 +93,7 @@ def _typed(found: Sequence[Any], *, renews: bool) -> Iterator[Typed]:
             at += length
 
 
-def _settle(one: SharedPartition, member: str, typed: Sequence[Typed], meter: DoorMeter) -> list[Receipt]:
+def _settle(one: SharedPartition, member: str, typed: Sequence[Typed], meter: ProtocolMeter) -> list[Receipt]:
     receipts: list[Receipt] = []
     unknown = 0
     for kind in sorted({kind for _, _, kind in typed}):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
 
 
-class NativeDoor:
+class NativeListener:
     """Made once per broker."""
 
     def __init__(self, broker: Node, budgets: Budgets) -> None:
