@@ -235,7 +235,7 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
 
 
 def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Queues, "remove_left_over", lambda self: None)  # the deliberate bug
+    monkeypatch.setattr(Queues, "remove_left_over", lambda self, shard: None)  # the deliberate bug
     assert _caught(5) > ENOUGH
 
 
