@@ -231,7 +231,7 @@ class Broker:
             self.topics,
             self.publishing,
             self.commit,
-            shares.partitions,
+            len(shares.partitions),
             ensure_topic=self.messages.ensure,
             queues=lambda: self.queues,
             exchanges=lambda: self.routing,
@@ -241,7 +241,7 @@ class Broker:
         self.shared.letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
-        self.shared.recover()
+        self.shared.recover(shares.partitions)
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
