@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
+from waystation.admin.policy_rules import Policy
 from waystation.broker.broker import Broker
 from waystation.errors import NotFound, NotLeader, WaystationError
 from waystation.health.census import Census
@@ -344,22 +345,22 @@ async def test_who_has_hold_of_a_shard_that_was_dropped_can_write_nothing_to_it(
 
 @on_a_machine
 async def test_nothing_of_a_dropped_shard_stays_in_memory(machine: Machine) -> None:
-    broker = machine.broker
+    broker, name = machine.broker, "that no other test has"
     loop = asyncio.get_running_loop()
     await asyncio.sleep(1)
     tasks, timers = len(asyncio.all_tasks()), _timers(loop)
     settings = QueueSettings(hold_ms=1000, max_deliveries=2, dead_letter="nowhere/else", expires_ms=60_000, ttl_ms=5000)
-    await broker.queues.declare("jobs", settings)
-    await put(broker, "jobs", *[b"%d" % i for i in range(20)])
-    await put(broker, "jobs", b"later", delay_ms=1000)
-    held = Inbox(broker, "jobs", credit=5)
+    await broker.queues.declare(name, settings)
+    await put(broker, name, *[b"%d" % i for i in range(20)])
+    await put(broker, name, b"later", delay_ms=1000)
+    held = Inbox(broker, name, credit=5)
     tx = await broker.transacting.begin("t")
-    await tx.put("jobs", [Message(b"staged")])
+    await tx.put(name, [Message(b"staged")])
     await asyncio.sleep(0.01)
     await held.settle(Verdict.KILL, held.got[0])
     await asyncio.sleep(0.5)
-    shard: weakref.ref[Shard] = weakref.ref(broker.shards.of("jobs"))
-    index = drop(broker)
+    shard: weakref.ref[Shard] = weakref.ref(broker.shards.of(name))
+    index = drop(broker, name)
     held.feed.close()
     await asyncio.sleep(40)  # nothing of it happens any more: what would, would write, and the log refuses
     assert held.feed.queue.ledger is None, "who is slow to let go keeps little"
@@ -367,13 +368,13 @@ async def test_nothing_of_a_dropped_shard_stays_in_memory(machine: Machine) -> N
     del held
     gc.collect()
     assert shard() is None
-    assert [one.name for one in gc.get_objects() if isinstance(one, Queue) and one.name == "jobs"] == []
+    assert [one.name for one in gc.get_objects() if isinstance(one, Queue) and one.name == name] == []
     del tx
     assert len(asyncio.all_tasks()) == tasks
     assert _timers(loop) <= timers + 1  # the transaction's own
     lead(broker, index)
     await asyncio.sleep(0.1)
-    assert broker.queues.describe("jobs").settings == settings
+    assert broker.queues.describe(name).settings == settings
 
 
 def _timers(loop: asyncio.AbstractEventLoop) -> int:
@@ -385,7 +386,7 @@ def test_a_checkpoint_that_is_under_way_leaves_nothing_out(monkeypatch: pytest.M
     monkeypatch.setattr(checkpoint, "SLICE_QUEUES", 1)
     monkeypatch.setattr(stragglers, "STEP_CHUNKS", 1)
     under_way_at_drop = 0
-    for turn in range(0, 100, 2):
+    for turn in range(0, 90, 3):
 
         @on_a_machine
         async def story(machine: Machine, turn: int = turn) -> None:
@@ -417,6 +418,55 @@ def test_a_checkpoint_that_is_under_way_leaves_nothing_out(monkeypatch: pytest.M
 
         story()
     assert under_way_at_drop > 20, "it was over before"
+
+
+@on_a_machine
+async def test_a_checkpoint_that_finds_no_living_messages_because_of_a_drop_frees_nothing(machine: Machine) -> None:
+    broker = await machine.anew(shards="1", segment_bytes="2000")
+    await broker.queues.declare("jobs")
+    for _ in range(4):
+        await put(broker, "jobs", *[bytes(300)] * 10)
+        await broker.shards.checkpoint(force=True)
+    [partition] = broker.topics.get(QUEUES_TOPIC).partitions
+    await put(broker, "jobs", b"last")
+    start = partition.start_offset
+    [checkpointer] = broker.shards.checkpointers
+
+    async def dropped_meanwhile(limit: int) -> int:
+        drop(broker)
+        return limit
+
+    checkpointer._stragglers.oldest_living = dropped_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(NotLeader):
+        await checkpointer.run(force=True)
+    assert partition.start_offset == start
+    lead(broker, 0)
+    assert len(payloads(broker)) == 41
+
+
+@on_a_machine
+async def test_a_policy_that_changed_meanwhile_is_in_force_when_the_shard_is_led(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs")
+    index = drop(broker)
+    await broker.policies.set(Policy("/", "short", "^jobs", {"max-length": 7}))
+    lead(broker, index)
+    await asyncio.sleep(0.1)
+    assert broker.queues.describe("jobs").settings.max_length == 7
+
+
+@on_a_machine
+async def test_a_binding_to_a_queue_that_is_not_led_is_not_taken_for_one_to_a_deleted_queue(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.routing.declare_exchange("spread", "fanout")
+    await broker.queues.declare("jobs")
+    await broker.routing.bind("spread", "queue:jobs")
+    index = drop(broker)
+    broker.routing.load()
+    assert len(list(broker.catalog.bindings())) == 1
+    lead(broker, index)
+    broker.routing.put("spread", "", [Message(b"one")])
+    assert payloads(broker) == [b"one"]
 
 
 @on_a_machine
