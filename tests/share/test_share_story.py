@@ -1,5 +1,5 @@
 """Random stories of a shared subscription on a real broker: batches and transactions of all sizes, small windows,
-members that come and go, verdicts of all kinds, crashes.
+members that come and go, verdicts of all kinds, crashes, and leadership that moves away and back.
 
 What must hold: every record that should be seen is handed out until it is acknowledged or dead; nothing comes again
 after its acknowledgement was kept; counts never go back but for a crash; the dead have their letters.
@@ -25,6 +25,7 @@ from waystation.queues.backoff import RetryRule
 from waystation.queues.feed import Verdict
 from waystation.share import partition as share_partition
 from waystation.topics.partition import log_of
+from waystation.topics.topics import SHARE_TOPIC
 
 LIMIT = 4
 STEPS = 40
@@ -58,9 +59,8 @@ class Story:
             async with small_broker(self.folder) as broker:
                 await self._stage(broker)
                 for _ in range(self.dice.randint(3, left + 3)):
-                    await self.dice.choice(
-                        [self.publish, self.publish, self.hear, self.settle, self.settle, self.join]
-                    )(broker)
+                    steps = [self.publish, self.publish, self.hear, self.settle, self.settle, self.join]
+                    await self.dice.choice([*steps, *steps, self.move_leadership])(broker)
                     left -= 1
                 if left > 0:
                     self.folder = snapshot(self.folder, f"copy{next(self.copies)}")  # as kill -9 leaves it
@@ -136,6 +136,23 @@ class Story:
         teller = Teller()
         await teller.open(broker, "t", name="m", credit=0)
         self.desks.append(teller)
+
+    async def move_leadership(self, broker: Broker) -> None:
+        """Another broker coordinates the group for a moment. Members come back as after a crash, and nothing that was
+        settled is forgotten, awaited or not."""
+        await self.hear(broker)
+        for desk in self.desks:
+            some = [desk.holds.pop() for _ in range(self.dice.randint(0, len(desk.holds)))]
+            assert desk.settle(Verdict.ACK, *some).unknown == []
+            self._over(Verdict.ACK, some)
+        [partition] = broker.topics.get(SHARE_TOPIC).partitions
+        broker.shared.drop(partition.index)
+        if self.dice.random() < 0.5:
+            await quiet()
+        broker.shared.lead(partition)
+        assert all(len(desk.ends) == 1 for desk in self.desks)
+        self.desks.clear()
+        await self.join(broker)
 
     async def finish(self, broker: Broker) -> None:
         """Everything that is left is acknowledged; then all that was due was seen."""

@@ -7,6 +7,9 @@ then any answer may be an error, and what was asked may have happened or not.
 Somebody sets the wall clock now and then, by minutes, also while the broker is down. What is delayed must not be early
 by that clock; what is in flight is not delivered to another one before its visibility timeout has passed by the
 monotonic clock.
+
+In some lives, another broker leads a shard for a moment, now and then. That is a crash for its queues alone: consumers
+and whoever waits are told NotLeader, what was acknowledged stays so, and what was in flight is delivered again.
 """
 
 from __future__ import annotations
@@ -34,13 +37,15 @@ from tests.simulation.world import SimClock
 from waystation.admin.view_delayed import cancel_delayed
 from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
-from waystation.errors import Conflict, Full, NotFound, StorageFailed, WaystationError
+from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.partition import Receipt
+from waystation.topics.topics import QUEUES_TOPIC
+from waystation.transactions.errors import ConcurrentTransactions
 from waystation.world import World
 
 ROOT = "/data"
@@ -63,6 +68,7 @@ class QueueMachine:
         self.trouble = Trouble(disk, clients.rng) if faults else None
         self._counts: dict[Place, int] = {}  # how often each was delivered in this life
         self._in_flight: dict[Place, tuple[int, float]] = {}  # who has it (its inbox), and until when at least
+        self._leadership_moves = clients.rng.random() < 0.5
         clock = world.clock
         if not isinstance(clock, SimClock):
             raise TypeError("not a simulated clock")
@@ -126,6 +132,8 @@ class QueueMachine:
                 tasks.create_task(self._repeat(kind, until))
             if self.trouble is not None:
                 tasks.create_task(self._repeat(self.trouble.make, until))
+            if self._leadership_moves:
+                tasks.create_task(self._repeat(self.move_leadership, until))
 
     async def _repeat(self, kind: Callable[[], Awaitable[None]], until: float) -> None:
         while self.world.clock.monotonic() < until:
@@ -133,7 +141,8 @@ class QueueMachine:
             try:
                 await kind()
             except WaystationError as error:
-                if self.trouble is None or isinstance(error, Conflict):
+                excused = self._leadership_moves and _of_another_leader(error)
+                if not excused and (self.trouble is None or isinstance(error, Conflict)):
                     raise
                 self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
@@ -179,7 +188,7 @@ class QueueMachine:
         wait_ms = self.rng.choice((0, 30))
         try:
             await self.broker.queues.put_durable(queue, [self.message(one) for one in sent], wait_ms=wait_ms)
-        except (Full, NotFound):
+        except (Full, NotFound, NotLeader):
             for one in sent:
                 one.refused = self.disk.powered
             return
@@ -380,6 +389,29 @@ class QueueMachine:
         await asyncio.sleep(self.rng.choice((0.05, 0.1, 0.3)))
         self.clients.set_clock(self.clock, self.rng.choice(JUMPS_MS))
 
+    async def move_leadership(self) -> None:
+        """Another broker leads a shard, and this one again: at once, or after a while."""
+        await asyncio.sleep(self.rng.choice((0.02, 0.1)))
+        shards = self.broker.shards
+        partition = self.rng.choice(self.broker.topics.get(QUEUES_TOPIC).partitions)
+        names = {queue.name for queue in shards[partition.index].queues.values()}
+        shards.drop(partition.index)
+        self.clients.dropped += 1
+        for place in [place for place in self._in_flight if place[0] in names]:
+            del self._in_flight[place]
+        if self.trouble is not None:  # the disk may have refused to note the last deliveries
+            self._counts = {place: count for place, count in self._counts.items() if place[0] not in names}
+        away_s = self.rng.choice((None, 0.0, 0.01, 0.2))
+        try:
+            if away_s is not None:
+                partition.follow(partition.epoch)
+                await asyncio.sleep(away_s)
+        finally:
+            partition.lead(partition.epoch)
+            shards.lead(partition)
+        if "passing" in names:  # it is not durable, so it went with the broker that led it
+            await self.broker.queues.declare("passing", QUEUES["passing"])
+
     async def cancel(self) -> None:
         candidates = [sent for sent in list(self.clients.sent.values())[-60:] if sent.id and sent.pair is None]
         if not candidates:
@@ -485,7 +517,7 @@ class QueueMachine:
                 await asyncio.sleep(self.rng.choice((0, 0.01, 0.5)))
                 transfer.asked = self.rng.random() < 0.7
                 await tx.end(transfer.asked)
-            except (Conflict, NotFound, Full):  # the hold ran out before, or there is no room
+            except (Conflict, NotFound, Full, NotLeader):  # the hold ran out before, or there is no room
                 if transfer.asked is not None:
                     raise
                 await tx.end(False)
@@ -493,6 +525,14 @@ class QueueMachine:
                 self.clients.transferred(transfer, committed=bool(transfer.asked))
         finally:
             getter.close()
+
+
+def _of_another_leader(error: WaystationError) -> bool:
+    """What clients may be told because a shard moves: a transaction cannot end while nobody leads one of its logs, and
+    to an open one its queue looks as if it was deleted. Whoever uses the queue otherwise is never told that."""
+    if isinstance(error, NotFound):
+        return str(error).endswith("was deleted")
+    return isinstance(error, NotLeader | ConcurrentTransactions)
 
 
 __all__ = ["QueueClients", "QueueMachine", "number_of"]

@@ -110,6 +110,7 @@ class QueueClients:
         self.acknowledged = 0
         self.delivered = 0
         self.refused = 0
+        self.dropped = 0  # shards that another broker led for a moment
 
     def settings(self) -> BrokerSettings:
         return BrokerSettings(

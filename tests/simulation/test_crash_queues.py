@@ -28,15 +28,18 @@ from waystation.message import Message
 from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.queues import Queues
-from waystation.queues.shard import checkpoint, shard_log, snapshot, upkeep
+from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
 from waystation.queues.shard import shard as shard_module
 from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import PutResult, PutSame, Shard
 from waystation.queues.shard.shard_log import ShardLog, Written
 from waystation.queues.shard.stragglers import Stragglers
 from waystation.transactions.transacting import Tx
+from waystation.world import World
 from waystation.world.alarm import CalendarAlarm
 from waystation.world.clock import Clock, monotonic_ms
 
@@ -235,7 +238,7 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
 
 
 def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Queues, "remove_left_over", lambda self: None)  # the deliberate bug
+    monkeypatch.setattr(Queues, "remove_left_over", lambda self, shard: None)  # the deliberate bug
     assert _caught(5) > ENOUGH
 
 
@@ -257,3 +260,38 @@ def test_delays_that_do_not_notice_a_clock_that_was_set_back_are_caught(monkeypa
 
     monkeypatch.setattr(upkeep.Upkeep, "_let_pass", mistaken)
     assert _caught(30) > ENOUGH
+
+
+def test_a_shard_that_is_led_again_from_its_snapshot_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    led: set[tuple[World, int]] = set()
+
+    def forgetful(shard: Shard, offset: int) -> None:
+        if (shard.world, shard.index) not in led:  # else the deliberate bug: what the log says behind it is forgotten
+            led.add((shard.world, shard.index))
+            replay(shard, offset)
+
+    monkeypatch.setattr(shards, "replay", forgetful)
+    assert _caught(20) > ENOUGH
+
+
+def test_a_shard_that_works_on_when_it_was_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep.Upkeep, "drop", lambda self: None)  # the deliberate bug
+    assert _caught(20) > ENOUGH
+
+
+def test_a_shard_that_is_led_again_without_its_open_transactions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    led: set[tuple[World, int]] = set()
+
+    def forgetful(shard: Shard, offset: int) -> None:
+        replay(shard, offset)
+        if (shard.world, shard.index) in led:
+            shard.open = OpenTransactions()  # the deliberate bug
+        led.add((shard.world, shard.index))
+
+    monkeypatch.setattr(shards, "replay", forgetful)
+    assert _caught(30) > ENOUGH
+
+
+def test_a_checkpoint_that_goes_on_when_its_shard_was_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardLog, "check_led", lambda self: None)  # the deliberate bug
+    assert _caught(40) > ENOUGH

@@ -53,7 +53,9 @@ class Queues(Protocol):
 
     effective: Callable[[str, QueueSettings], QueueSettings]
 
-    def __contains__(self, name: object) -> bool: ...
+    def known(self, name: str) -> object | None: ...
+
+    def subscribe_leads(self, callback: Callable[[], None]) -> None: ...
 
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]: ...
 
@@ -168,7 +170,11 @@ class Policies:
         self._routing.govern(self._routing.exchange_names())
 
     def start(self) -> None:
-        """Finishes what the last run left undone."""
+        """Finishes what the last run left undone, and does the same for queues whose shard is led later."""
+        self._queues.subscribe_leads(self._look_through_all)
+        self._look_through_all()
+
+    def _look_through_all(self) -> None:
         self._look_through([DEFAULT])
 
     async def stop(self) -> None:
@@ -313,7 +319,7 @@ class Policies:
         now_s = self._world.clock.monotonic
         began_s = now_s()
         for name in names:
-            receipt = self._queues.govern(name) if name in self._queues else None
+            receipt = self._queues.govern(name) if self._queues.known(name) is not None else None
             if receipt is not None:
                 written.append(receipt)
             if now_s() - began_s > TURN_S:

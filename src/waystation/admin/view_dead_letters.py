@@ -93,7 +93,8 @@ async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadL
 def _waiting(broker: ManagedBroker, target: str) -> int | None:
     if target.startswith(TOPIC_TARGET):
         return None
-    return len(broker.queues.get(target)[1]) if target in broker.queues else 0
+    place = broker.queues.known(target)
+    return 0 if place is None else len(place[1])
 
 
 # -- what they died of -------------------------------------------------------------------------------------------------

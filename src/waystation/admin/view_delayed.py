@@ -108,9 +108,10 @@ async def delayed_view(broker: ManagedBroker, query: DelayedQuery) -> DelayedLis
 
 def waiting_for_topics(broker: ManagedBroker) -> int:
     """How many messages will be published to topics when their time has come."""
-    if delayed.QUEUE not in broker.queues:
+    place = broker.queues.known(delayed.QUEUE)
+    if place is None:
         return 0
-    ledger = broker.queues.get(delayed.QUEUE)[1].ledger
+    ledger = place[1].ledger
     return 0 if ledger is None else ledger.parked
 
 

@@ -179,7 +179,8 @@ def _busy_queues(broker: ManagedBroker) -> list[BusyQueue]:
     found: list[BusyQueue] = []
     for name in rates.queues.busiest if rates.queues is not None else ():
         one = rates.queue(name)
-        if one is not None and name in broker.queues:
-            ledger = broker.queues.get(name)[1].ledger
+        place = broker.queues.known(name)
+        if one is not None and place is not None:
+            ledger = place[1].ledger
             found.append(BusyQueue(name, one.put, one.deliver, one.ack, 0 if ledger is None else ledger.ready))
     return found

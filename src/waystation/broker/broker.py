@@ -203,20 +203,19 @@ class Broker:
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
         )
         self.shards = Shards(
-            queue_logs.partitions,
+            len(queue_logs.partitions),
             self.world,
             cache_bytes=self.settings.integer("waystation.queue.cache.bytes"),
             on_dead=self.dead_letters.on_dead,
             deaths=self.meters.deaths,
+            tracing=self.tracing,
         )
         self.shards.limit_messages(self.max_queue_message_bytes())
-        for shard in self.shards:
-            shard.tracing = self.tracing
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
         self.groups.recover(offset_logs)
-        self.shards.recover()
+        self.shards.recover(queue_logs.partitions)
         self.queues = Queues(self.shards, self.durability, self.dead_letters)
         self.routing = Routing(self.catalog, self.follower, self.queues, self.messages, self.topics, self.durable)
         self.follower.follow(self.routing)
@@ -224,6 +223,7 @@ class Broker:
         self.topics.subscribe_changes(self.routing.on_names_changed)
         self.queues.subscribe_creations(self.routing.on_names_changed)
         self.queues.subscribe_deletions(self.routing.on_queue_deleted)
+        self.queues.subscribe_leads(self.routing.on_names_changed)
         self.transactions.recover()
         self.shared = SharedGroups(
             self.world,
@@ -231,7 +231,7 @@ class Broker:
             self.topics,
             self.publishing,
             self.commit,
-            shares.partitions,
+            len(shares.partitions),
             ensure_topic=self.messages.ensure,
             queues=lambda: self.queues,
             exchanges=lambda: self.routing,
@@ -241,7 +241,7 @@ class Broker:
         self.shared.letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
-        self.shared.recover()
+        self.shared.recover(shares.partitions)
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
@@ -259,7 +259,6 @@ class Broker:
         await self.transactions.start()
         await self._undo_left_over()
         self.shards.start(lambda: self.settings.integer("waystation.checkpoint.interval.ms") / 1000)
-        self.queues.remove_left_over()
         self.namespaces.load()
         self.routing.load()
         self.policies = Policies(

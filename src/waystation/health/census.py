@@ -56,15 +56,14 @@ class Census:
         self.troubled = False  # some log has failed, or waits for room
         self._topics: dict[Topic, _Seen] = {}
         self._queues_again_s = self._count_again_s = 0.0
+        self._shard_changes = 0  # how often shards had been led or dropped at the last count
 
     def start(self) -> None:
-        for shard in self._broker.shards:
-            shard.notes = {}
+        self._broker.shards.measure(True)
         self._topics = {topic: _Seen(topic) for topic in self._broker.topics}
 
     def stop(self) -> None:
-        for shard in self._broker.shards:
-            shard.notes = None
+        self._broker.shards.measure(False)
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +72,9 @@ class Census:
         now_s = self._now_s()
         if now_s < self._queues_again_s:
             return None
-        if now_s >= self._count_again_s:
+        shards = self._broker.shards
+        if now_s >= self._count_again_s or shards.changes != self._shard_changes:
+            self._shard_changes = shards.changes
             await self._count_queues()
             self._count_again_s = now_s + max(COUNT_REST_S, COUNT_REST * (self._now_s() - now_s))
         began_s = self._now_s()

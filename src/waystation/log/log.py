@@ -129,6 +129,11 @@ class Log(SegmentReader):
         return len(self._pending)
 
     @property
+    def pending(self) -> list[tuple[bytearray | memoryview, Header]]:
+        """What waits in memory, in order, for the commit to write it: an upper tier's."""
+        return list(self._pending)
+
+    @property
     def pending_headers(self) -> list[Header]:
         return [header for _, header in self._pending]
 

@@ -44,7 +44,7 @@ class DeadLetters:
 
     def __init__(self, broker: Core) -> None:
         self._broker = broker
-        self._waiting: dict[tuple[int, int], Queue] = {}  # by shard and number
+        self._waiting: dict[Queue, int] = {}  # with the number of its shard
         self._wake = asyncio.Event()
         self._tx: Tx | None = None
         self.redriving = Redriving(broker)
@@ -53,8 +53,13 @@ class DeadLetters:
 
     def on_dead(self, shard: int, queue: Queue) -> None:
         """Something in a queue of that shard waits to be moved."""
-        self._waiting[shard, queue.id] = queue
+        self._waiting[queue] = shard
         self._wake.set()
+
+    def forget(self, shard: Shard) -> None:
+        """Another broker leads the shard, and moves what is dead in it."""
+        for queue in [queue for queue in self._waiting if shard.queues.get(queue.id) is queue]:
+            del self._waiting[queue]
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="dead-letters")
@@ -70,15 +75,22 @@ class DeadLetters:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            stuck = False
-            for place, queue in [*self._waiting.items()]:
-                if await self._move_all(self._broker.shards[place[0]], queue):
-                    self._waiting.pop(place, None)
-                else:
-                    stuck = True
+            stuck = await self._round()
             if stuck:
                 asyncio.get_running_loop().call_later(retry_s, self._wake.set)
             retry_s = min(RETRY_LONGEST_S, retry_s * 2) if stuck else RETRY_FIRST_S
+
+    async def _round(self) -> bool:
+        """Moves what can be moved now; says whether some is left. By itself, so that no queue stays in memory for the
+        sake of a task that sleeps."""
+        stuck = False
+        for queue, index in [*self._waiting.items()]:
+            shard = self._broker.shards.find(index)
+            if shard is None or await self._move_all(shard, queue):
+                self._waiting.pop(queue, None)
+            elif queue in self._waiting:  # else it was dropped meanwhile
+                stuck = True
+        return stuck
 
     async def _move_all(self, shard: Shard, queue: Queue) -> bool:
         """Moves all the dead of a queue that can be moved now; False if some are left."""
@@ -99,7 +111,7 @@ class DeadLetters:
             try:
                 self._tx = self._tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
                 # While an end that could not be told apart from a failure was awaited, some may have gone.
-                await self._move(self._tx, shard, queue, [entry for entry in batch if entry in queue.deaths])
+                await self._move(self._tx, shard, queue, [entry for entry in batch if entry in (queue.deaths or ())])
             except Exception as error:
                 self._tx = None  # begun anew: what was half done is undone
                 if len(batch) > 1 and isinstance(error, Full | TooLarge | Invalid | Corrupt):

@@ -42,18 +42,22 @@ class Delayed:
     def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._feed: QueueFeed | None = None
-        self._due: asyncio.Queue[list[Delivered]] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        if QUEUE in self._broker.queues:
+        self._broker.queues.subscribe_leads(self._open_if_there)
+        self._open_if_there()
+
+    def _open_if_there(self) -> None:
+        """The broker that leads the queue's shard publishes what is due."""
+        if self._feed is None and self._broker.queues.known(QUEUE) is not None:
             self._open()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def put(self, topic: str, messages: Sequence[Message], partition: int | None = None) -> Receipt:
         """Takes messages that have a delay; the receipt says when they are kept."""
@@ -64,14 +68,24 @@ class Delayed:
 
     def _open(self) -> None:
         shard, queue = self._broker.queues.ensure_own(QUEUE)
-        self._feed = QueueFeed(shard, queue, "delayed", self._due.put_nowait, lambda error: None)
-        self._task = asyncio.get_running_loop().create_task(self._run(self._feed), name="delayed-messages")
+        due: asyncio.Queue[list[Delivered]] = asyncio.Queue()
+        self._feed = QueueFeed(shard, queue, "delayed", due.put_nowait, lambda error: self._ended(due))
+        task = asyncio.get_running_loop().create_task(self._run(self._feed, due), name="delayed-messages")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self._feed.credit(CREDIT)
 
-    async def _run(self, feed: QueueFeed) -> None:
+    def _ended(self, due: asyncio.Queue[list[Delivered]]) -> None:
+        """Another broker leads the queue's shard."""
+        self._feed = None
+        due.put_nowait([])  # what is being published is finished, or undone; then the task ends
+
+    async def _run(self, feed: QueueFeed, due: asyncio.Queue[list[Delivered]]) -> None:
         tx: Tx | None = None
         while True:
-            messages = await self._due.get()
+            messages = await due.get()
+            if feed.closed:
+                return
             try:
                 tx = tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
                 await self._publish(tx, feed, messages)

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from waystation.errors import NotAllowed, NotFound, near_matches
+from waystation.errors import NotAllowed, near_matches
 from waystation.paging import STEP, sort_in_steps
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
@@ -38,12 +38,6 @@ class QueueNames(dict[str, QueuePlace]):
         self._came = 0
         self._changes = 0
         self._went: set[str] = set()  # they are in `_sorted` all the same
-
-    def find(self, name: str) -> QueuePlace:
-        found = self.get(name)
-        if found is None:
-            raise NotFound(self.not_found(name))
-        return found
 
     def not_found(self, name: str) -> str:
         return f"there is no queue {name[:300]!r}{near_matches(name, islice(self, NEAR))}"

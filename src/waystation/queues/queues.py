@@ -1,4 +1,8 @@
-"""Queues as doors see them: by name, whatever shard they are on."""
+"""Queues as protocols see them: by name, whatever shard they are on.
+
+Known are the queues of the shards that this broker leads. Of another name it cannot say whether there is such a queue:
+whoever asks is told NotLeader, never that there is none.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from crc32c import crc32c
-
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message, Run
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
@@ -21,7 +23,7 @@ from waystation.queues.feed import Deliver
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
-from waystation.queues.names import INTERNAL_PREFIX, QueueNames, check_not_internal
+from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace, check_not_internal
 from waystation.queues.putting import put_or_refuse, put_same, put_with_patience, together
 from waystation.queues.redriving import Progress, Redrive
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
@@ -30,6 +32,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult, Shard
+from waystation.queues.shard.shards import Shards
 from waystation.topics.durability import Durability
 from waystation.topics.partition import Receipt
 
@@ -43,8 +46,8 @@ PURGED_AT_ONCE = 4_096
 class Queues:
     """All queues of a broker. Names are looked up here; what happens to a queue happens on its shard."""
 
-    def __init__(self, shards: Iterable[Shard], durability: Durability, dead_letters: DeadLetters) -> None:
-        self._shards = tuple(shards)
+    def __init__(self, shards: Shards, durability: Durability, dead_letters: DeadLetters) -> None:
+        self._shards = shards
         self._dead_letters = dead_letters
         self._durability = durability
         self._names = QueueNames()
@@ -56,16 +59,48 @@ class Queues:
         """Raises Full where there is no room for a queue of this name."""
         self._on_create: builtins.list[Callable[[str], None]] = []
         self._on_delete: builtins.list[Callable[[str, Receipt], None]] = []
-        for shard in self._shards:
-            shard.on_idle = self._expire
-            for queue in shard.queues.values():
-                self._names.add(queue.name, (shard, queue))
-        self._own = sum(name.startswith(INTERNAL_PREFIX) for name in self._names)
+        self._on_lead: builtins.list[Callable[[], None]] = []
+        self._own = 0
+        shards.watch(self)
+
+    # -- shards that are led and dropped (`LeadWatcher`) --------------------------------------------------------------
+
+    def led(self, shard: Shard) -> None:
+        shard.on_idle = self._expire
+        for queue in shard.queues.values():
+            self._names.add(queue.name, (shard, queue))
+            self._own += queue.name.startswith(INTERNAL_PREFIX)
+
+    def began(self, shard: Shard) -> None:
+        self.remove_left_over(shard)
+        self._tell_led()
+
+    def dropped(self, shard: Shard) -> None:
+        for queue in shard.queues.values():
+            self._names.discard(queue.name)
+            self._own -= queue.name.startswith(INTERNAL_PREFIX)
+            if queue.owner is not None:
+                self._owned.get(queue.owner, set()).discard(queue.name)
+        self._dead_letters.forget(shard)
+        self._tell_led()
+
+    def subscribe_leads(self, callback: Callable[[], None]) -> None:
+        """`callback` runs when the queues of a whole shard have come or gone: it is led, or not any more."""
+        self._on_lead.append(callback)
+
+    def _tell_led(self) -> None:
+        for callback in self._on_lead:
+            callback()
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        """Raises NotLeader where this broker cannot know."""
+        if name in self._names:
+            return True
+        if isinstance(name, str):
+            self._shards.of(name)
+        return False
 
     def __len__(self) -> int:
         return len(self._names)
@@ -75,13 +110,21 @@ class Queues:
         return len(self._names) - self._own
 
     def get(self, name: str) -> tuple[Shard, Queue]:
-        """Whatever queue it is; what doors want to use or change goes by `of_users`."""
-        return self._names.find(name)
+        """Whatever queue it is; what protocols want to use or change goes by `of_users`."""
+        found = self._names.get(name)
+        if found is None:
+            self._shards.of(name)  # raises NotLeader where this broker cannot know
+            raise NotFound(self._names.not_found(name))
+        return found
+
+    def known(self, name: str) -> QueuePlace | None:
+        """The same without an error: None if there is none, or another broker has it."""
+        return self._names.get(name)
 
     def of_users(self, name: str) -> tuple[Shard, Queue]:
         """A queue that is not the broker's own."""
         check_not_internal(name)
-        return self._names.find(name)
+        return self.get(name)
 
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
         """Names in order, behind `after`."""
@@ -134,6 +177,7 @@ class Queues:
         """A queue of this name, made if it is not there. Settings that differ from the present ones are a Conflict."""
         check_not_internal(name)
         if name not in self._names and not passive:
+            self._shards.of(name)  # raises NotLeader
             self.admit(name)
             self._create(name, self.effective(name, undecided(settings or DEFAULTS)), owner)
         shard, queue = self.get(name)
@@ -170,7 +214,7 @@ class Queues:
 
     def _create(self, name: str, settings: QueueSettings, owner: str | None) -> None:
         check_declaration(name, settings)
-        shard = self._shard_of(name)
+        shard = self._shards.of(name)
         queue, _ = shard.declare(name, settings)
         self._names.add(name, (shard, queue))
         self._own += name.startswith(INTERNAL_PREFIX)
@@ -184,9 +228,6 @@ class Queues:
     def subscribe_creations(self, callback: Callable[[str], None]) -> None:
         """`callback` gets the name of each queue that is made."""
         self._on_create.append(callback)
-
-    def _shard_of(self, name: str) -> Shard:
-        return self._shards[crc32c(name.encode()) % len(self._shards)]
 
     @staticmethod
     def _check_owner(queue: Queue, owner: str | None) -> None:
@@ -228,13 +269,13 @@ class Queues:
         for name in self._owned.pop(owner, ()):
             self._remove_quietly(name, "its connection is closed")
 
-    def remove_left_over(self) -> None:
-        """At the start: queues that were to go with the last run, or with its connections."""
-        for name, (_, queue) in [*self._names.items()]:
+    def remove_left_over(self, shard: Shard) -> None:
+        """Queues that were to go with whoever led the shard before, or with connections to that broker."""
+        for queue in [*shard.queues.values()]:
             if queue.settings.exclusive:
-                self._remove_quietly(name, "its connection ended with the last run")
+                self._remove_quietly(queue.name, "its connection ended with the last run")
             elif not queue.settings.durable:
-                self._remove_quietly(name, "it is not durable, and the last run ended")
+                self._remove_quietly(queue.name, "it is not durable, and the last run ended")
 
     def _expire(self, queue: Queue) -> None:
         self._remove_quietly(queue.name, "nobody used it")
@@ -259,6 +300,7 @@ class Queues:
                 receipt = shard.end(queue, runs)
                 count += count_of(runs)
             await asyncio.sleep(0)
+        shard.log.check_led()  # else some may be left
         await self._durability.wait(receipt)
         return count
 

@@ -73,6 +73,7 @@ class Chooser:
         """Some more; perhaps none of those that were looked at. `done` says whether that was all."""
         chosen: list[tuple[int, Message]] = []
         end = self.looked + LOOKED_AT
+        self.shard.log.check_led()
         if self.queue.ledger is not None and self.shard.queues.get(self.queue.id) is self.queue:
             for _, first, count in self.queue.ledger.alive_runs(State.READY, self._seen):
                 for entry in range(first, min(first + count, self._last + 1)):

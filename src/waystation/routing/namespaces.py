@@ -93,6 +93,7 @@ class Namespaces:
         queues.admit = self._check_room
         queues.subscribe_creations(self._queue_came)
         queues.subscribe_deletions(self._queue_went)
+        queues.subscribe_leads(self._count_all_queues)
 
     async def settle(self) -> None:
         """Returns when no change is under way: before the broker stops."""
@@ -171,6 +172,11 @@ class Namespaces:
 
     def _count_queues(self, name: str) -> None:
         self._queues[name] = sum(1 for _ in self._broker.queues.names(prefix_of(name)))
+
+    def _count_all_queues(self) -> None:
+        """Those of a whole shard came or went."""
+        for name in self._queues:
+            self._count_queues(name)
 
     def _queue_came(self, full_name: str) -> None:
         name = split_full_name(full_name)[0]

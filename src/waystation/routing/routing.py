@@ -18,7 +18,7 @@ from typing import Any
 from waystation.catalog import ABSENT, BindingRow, Catalog, ExchangeRow, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
-from waystation.errors import Conflict, Full, NotAllowed, NotFound, RevisionConflict, WaystationError
+from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, RevisionConflict, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, RoutingInfo
 from waystation.routing.binding import (
@@ -367,7 +367,12 @@ class Routing:
         kind, name = split_target(target)
         if kind == EXCHANGE:
             return bool(name) and self._table.find(name) is not None
-        return name in (self._queues if kind == QUEUE else self._topics)
+        if kind != QUEUE:
+            return name in self._topics
+        try:
+            return name in self._queues
+        except NotLeader:
+            return True  # the broker that leads its shard knows; a binding is not dropped because this one does not
 
     def _topic_of(self, key: str) -> str | None:
         """The topic that a routing key to the default exchange names."""

@@ -99,6 +99,12 @@ class SharedLetters:
             name = f"dead letters of {one.group.id}"
             self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
 
+    def drop(self, group: SharedGroup) -> None:
+        """Another broker coordinates the group, and sends what has not been sent: dying records are found again."""
+        task = self._tasks.get(group)
+        if task is not None:
+            task.cancel()
+
     async def close(self) -> None:
         """What has not been sent is found again at the next start."""
         tasks = list(self._tasks.values())

@@ -6,6 +6,7 @@ is known as long as its record is not settled.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from waystation.topics.partition import Receipt
 
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup
+
+logger = logging.getLogger("waystation.shared")
 
 OnEnd = Callable[[WaystationError], None]
 
@@ -152,6 +155,8 @@ class SharedFeed:
         self.partitions: dict[SharedPartition, None] = {}
         self.closed = False
         self.retired = False
+        self.opening = True  # whoever opens it has not got it yet
+        self.dropped: WaystationError | None = None  # why there is nothing to be had here any more
         self.on_closed: Callable[[SharedFeed], None] | None = None
         self.on_retired: Callable[[SharedFeed], None] | None = None
         self._deliver = deliver
@@ -214,6 +219,7 @@ class SharedFeed:
 
     def take(self, count: int) -> list[Delivered]:
         """Up to so many messages of those that are there now, whatever the credit. Nothing is waited for."""
+        self.check_led()
         got: list[Delivered] = []
         usual = (self._deliver, self._credit)
         self._deliver, self._credit = got.extend, count
@@ -308,6 +314,27 @@ class SharedFeed:
         if not self.closed:
             self.close()
             self._on_end(error)
+
+    def drop(self, error: WaystationError) -> None:
+        """Another broker coordinates the group: that ends the member as a crash would. What it holds is not its own to
+        settle any more."""
+        if self.closed:
+            return
+        self.dropped = error
+        self._tags = TagBook()
+        self.close()
+        self.partitions = {}
+        if self.retired or self.opening:
+            return  # it expects nothing, or is told when it is opened
+        try:
+            self._on_end(error)
+        except Exception:
+            logger.exception("shared.not_told group=%s member=%s", self.group.id, self.name)
+
+    def check_led(self) -> None:
+        """Raises NotCoordinator if the group is another broker's by now."""
+        if self.dropped is not None:
+            raise self.dropped
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

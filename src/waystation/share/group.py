@@ -58,9 +58,11 @@ class SharedGroup:
         calendar: CalendarAlarm[str],
         opened: OpenedBatches,
         letters: Callable[[SharedPartition, list[Death], str | None], None],
+        index: int = 0,
         epoch: int = 0,
     ) -> None:
         self.id = group_id
+        self.index = index  # of the partition that its state is in
         self.own = dict(own)
         self.journal = journal
         self.alarm = alarm
@@ -241,6 +243,15 @@ class SharedGroup:
                 given += taken
                 self.feeds[feed.name] = self.feeds.pop(feed.name, feed)  # to the back
         return given
+
+    def drop(self, error: WaystationError) -> None:
+        """Another broker coordinates the group: its members are told, and nothing of it is kept or written."""
+        self.close()
+        feeds = tuple(self.feeds.values())
+        for key in self.places():
+            self.forget(key)
+        for feed in feeds:
+            feed.drop(error)
 
     def close(self) -> None:
         self.closed = True

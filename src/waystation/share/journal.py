@@ -8,15 +8,18 @@ the present end.
 What is noted reaches the disk within `KEEP_S`, whether somebody waits for its receipt or not: there are doors whose
 acknowledgements have no answer. What nobody will ever wait for (`note_soon`: how often records were handed out) is
 written with the next thing, or a moment later.
+
+Of each partition there is something here only while this broker leads it (`lead`, `drop`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from waystation.errors import StorageFailed
+from waystation.errors import StorageFailed, WaystationError
+from waystation.groups.errors import NotCoordinator
 from waystation.groups.records import partition_for
 from waystation.log.commit import GroupCommit
 from waystation.share.records import ShareKey
@@ -65,15 +68,52 @@ class _Shard:
 
 
 class SharedJournal:
-    """One per broker."""
+    """One per broker. `partition_count`: of the topic, whoever leads them."""
 
-    def __init__(self, partitions: Sequence[Partition], commit: GroupCommit, clock: Clock) -> None:
-        self._shards = [_Shard(one, PartitionStateLog(one, commit, clock)) for one in partitions]
+    def __init__(self, partition_count: int, commit: GroupCommit, clock: Clock) -> None:
+        self._count = partition_count
+        self._shards: dict[int, _Shard] = {}  # those that this broker leads
         self._commit = commit
+        self._clock = clock
         self._writing: asyncio.Handle | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._durability: asyncio.TimerHandle | None = None
         self._closed = False
+
+    # -- who leads ---------------------------------------------------------------------------------------------------
+
+    def index_of(self, group_id: str) -> int:
+        """The partition that a group's state is in."""
+        return partition_for(group_id, self._count)
+
+    def leads(self, index: int) -> bool:
+        return index in self._shards
+
+    def check_led(self, group_id: str) -> None:
+        if self.index_of(group_id) not in self._shards:
+            raise NotCoordinator(f"this broker is not the coordinator of share group {group_id!r}; ask which one is")
+
+    def lead(self, partition: Partition) -> Iterator[tuple[bytes, bytes | None]]:
+        """Every record of the partition, oldest first; from now on it is written to."""
+        shard = _Shard(partition, PartitionStateLog(partition, self._commit, self._clock))
+        self._shards[partition.index] = shard
+        for batch in shard.log.replay():
+            yield from batch.records
+
+    def drop(self, index: int) -> None:
+        """Another broker leads the partition. What waits is written if the log still takes it; if not, who waits for
+        it is told so."""
+        shard = self._shards.pop(index)
+        shard.take_soon()
+        try:
+            self._append(shard)
+        except WaystationError as error:
+            logger.warning("shared.not_written partition=%d error=%r", index, str(error))
+            shard.partition.break_promises()
+        if shard.partition.durable_offset < shard.partition.end_offset:
+            self._commit.join()
+
+    # -- changes -----------------------------------------------------------------------------------------------------
 
     def note(self, key: ShareKey, encode: Encode) -> Receipt:
         """The thing has changed; it is kept when the receipt is."""
@@ -94,15 +134,9 @@ class SharedJournal:
         if self._soon is None and not self._closed:
             self._soon = asyncio.get_running_loop().call_later(SOON_S, self._write_soon)
 
-    def replay(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Every record, oldest first."""
-        for shard in self._shards:
-            for batch in shard.log.replay():
-                yield from batch.records
-
     def close(self) -> None:
         """Writes what is left; the broker's last commit round makes it durable."""
-        for shard in self._shards:
+        for shard in self._shards.values():
             shard.take_soon()
         self._write()
         self._closed = True
@@ -113,7 +147,12 @@ class SharedJournal:
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def _shard_of(self, key: ShareKey) -> _Shard:
-        return self._shards[partition_for(key.group_id, len(self._shards))]
+        shard = self._shards.get(self.index_of(key.group_id))
+        if shard is None:
+            raise NotCoordinator(
+                f"this broker is not the coordinator of share group {key.group_id!r}; ask which one is"
+            )
+        return shard
 
     def _write_later(self) -> None:
         if self._writing is None and not self._closed:
@@ -122,13 +161,13 @@ class SharedJournal:
     def _keep(self) -> None:
         """Logs of this kind are written when they are synced, and synced when somebody asks for it."""
         self._durability = None
-        partitions = [shard.partition for shard in self._shards]
+        partitions = [shard.partition for shard in self._shards.values()]
         if any(one.failure is None and one.durable_offset < one.end_offset for one in partitions):
             self._commit.join()
 
     def _write_soon(self) -> None:
         self._soon = None
-        for shard in self._shards:
+        for shard in self._shards.values():
             shard.take_soon()
         self._write()
         self._commit.join()  # nobody waits for it, but it is to reach the disk
@@ -137,20 +176,24 @@ class SharedJournal:
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
-        for shard in self._shards:
+        for shard in self._shards.values():
             if shard.waiting:
                 self._write_shard(shard)
 
     def _write_shard(self, shard: _Shard) -> None:
         shard.take_soon()
         try:
-            while shard.waiting:
-                taken = list(shard.waiting.items())[:MAX_RECORDS]
-                shard.log.append([(key.encode(), encode()) for key, (encode, _) in taken])
-                for key, _ in taken:
-                    del shard.waiting[key]
+            self._append(shard)
         except StorageFailed as error:
             # It stays, in its order, so that the receipts still hold; whoever waits hears of the log's failure.
             logger.warning("shared.log_failed partition=%d error=%r", shard.partition.index, str(error))
             if self._writing is None and not self._closed:
                 self._writing = asyncio.get_running_loop().call_later(RETRY_S, self._write)
+
+    @staticmethod
+    def _append(shard: _Shard) -> None:
+        while shard.waiting:
+            taken = list(shard.waiting.items())[:MAX_RECORDS]
+            shard.log.append([(key.encode(), encode()) for key, (encode, _) in taken])
+            for key, _ in taken:
+                del shard.waiting[key]

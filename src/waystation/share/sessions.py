@@ -106,5 +106,8 @@ class ShareSessions:
         return True
 
     def end_all_of(self, group_id: str) -> None:
-        for key in [key for key in self._sessions if key[0] == group_id]:
+        """Those of a group that is gone from here; a fetch that waits does not go on waiting."""
+        for key, session in [item for item in self._sessions.items() if item[0][0] == group_id]:
             self.end(key)
+            if session.poke is not None:
+                session.poke()

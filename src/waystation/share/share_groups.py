@@ -6,13 +6,16 @@ what is in memory, so a crash gives records back and takes no acknowledgement ba
 
 Protocols call `open` (a feed), or `heartbeat` and the sessions (Kafka). Administration is in `admin.py`. Made by the
 broker: construct, `recover`, `start` inside the event loop, `close` when done.
+
+A group is here only while this broker leads the partition that its state is in: `lead` begins with what the log says,
+`drop` forgets it all. Whoever asks for a group of another partition is told NotCoordinator, never that there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,6 +23,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import Corrupt, StorageFailed
 from waystation.groups.errors import (
     InconsistentProtocol,
+    NotCoordinator,
     TooManyGroups,
     UnknownGroup,
     UnknownMember,
@@ -87,7 +91,7 @@ class SharedGroups:
         topics: Topics,
         publishing: Publishing,
         commit: GroupCommit,
-        partitions: Sequence[Partition],
+        partition_count: int,
         *,
         ensure_topic: Callable[[str], Awaitable[Topic]],
         queues: Callable[[], QueueTargets],
@@ -98,7 +102,7 @@ class SharedGroups:
         self.topics = topics
         self.history = history or GroupHistory(world.clock)
         self.sessions = ShareSessions()
-        self.journal = SharedJournal(partitions, commit, world.clock)
+        self.journal = SharedJournal(partition_count, commit, world.clock)
         self.durability = Durability(commit)
         self._clock = world.clock
         self._settings = settings
@@ -117,20 +121,51 @@ class SharedGroups:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Replays the log. Before `start`."""
-        for key, value in self.journal.replay():
+    def recover(self, partitions: Iterable[Partition]) -> None:
+        """A broker alone leads all of them. Before `start`."""
+        for partition in partitions:
+            self.lead(partition)
+
+    def lead(self, partition: Partition) -> None:
+        """This broker coordinates the groups of a partition from now on: they are what its log says. Nobody holds
+        anything, and members join anew. Blocks."""
+        if self.journal.leads(partition.index):
+            return
+        named: set[str] = set()
+        for key, value in self.journal.lead(partition):
             try:
                 found = read_key(key)
                 if found is not None:
+                    named.add(found.group_id)
                     self._apply(found, value)
             except Corrupt as error:
                 logger.error("shared.unreadable_record error=%r", str(error))
-        for group_id, group in self._groups.items():
-            group.own = self._own.get(group_id, {})
+        for group in [self._groups[group_id] for group_id in named if group_id in self._groups]:
+            group.own = self._own.get(group.id, {})
             group.use(ShareSettings.of(group.own, self._settings))
             for key_ in [key for key in group.remembered if self.topics.name_of(key[0]) is None]:
-                del group.remembered[key_]  # deleted while the broker was going down
+                del group.remembered[key_]  # deleted while nobody led the partition here
+
+    def drop(self, index: int) -> None:
+        """Another broker coordinates the groups of the partition: members, and whoever waits, are told, and all is
+        forgotten. Called before the partition follows, so that what is only noted so far can still be written."""
+        if not self.journal.leads(index):
+            return
+        going = [group for group in self._groups.values() if group.index == index]
+        for group in going:
+            del self._groups[group.id]  # before they are told: who comes again at once is refused
+        self._own = {group_id: own for group_id, own in self._own.items() if self.journal.index_of(group_id) != index}
+        self._counted = None
+        self.journal.drop(index)
+        for group in going:
+            self._drop_group(group)
+
+    def _drop_group(self, group: SharedGroup) -> None:
+        self.sessions.end_all_of(group.id)
+        self._alarm.set(f"group\0{group.id}", None)
+        self.letters.drop(group)
+        group.drop(NotCoordinator(f"this broker is no longer the coordinator of {group.id!r}; ask which one is"))
+        self.history.forget(group.id)
 
     def start(self) -> None:
         self.topics.subscribe_changes(self._topics_changed)
@@ -159,6 +194,7 @@ class SharedGroups:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def __contains__(self, group_id: object) -> bool:
+        """Whether it is known here: of groups that another broker coordinates this one cannot say."""
         return group_id in self._groups
 
     def names(self) -> list[str]:
@@ -170,6 +206,7 @@ class SharedGroups:
     def get(self, group_id: str) -> SharedGroup:
         group = self._groups.get(group_id)
         if group is None:
+            self.journal.check_led(group_id)
             raise UnknownGroup(f"there is no share group {group_id!r}")
         return group
 
@@ -179,6 +216,7 @@ class SharedGroups:
         if group is not None:
             return group
         check_group_id(group_id)
+        self.journal.check_led(group_id)
         if self._taken(group_id):
             raise InconsistentProtocol(
                 f"group {group_id!r} is a consumer group; delete it first, or give the share group another name"
@@ -211,6 +249,7 @@ class SharedGroups:
         elif beat.group_id in self._groups:
             group = self._groups[beat.group_id]
         else:
+            self.journal.check_led(beat.group_id)
             raise UnknownMember(f"there is no share group {beat.group_id!r}; join with epoch 0")
         before = group.machine.epoch
         answer = group.machine.heartbeat(beat, self.topics, self.now_ms())
@@ -318,6 +357,8 @@ class SharedGroups:
         except BaseException:
             feed.close()
             raise
+        feed.check_led()
+        feed.opening = False
         return feed
 
     def count(self, topic: str) -> int:
@@ -332,6 +373,7 @@ class SharedGroups:
     # -- settings ----------------------------------------------------------------------------------------------------
 
     def own_settings(self, group_id: str) -> dict[str, str]:
+        self.journal.check_led(group_id)
         return dict(self._own.get(group_id, {}))
 
     def groups_with_settings(self) -> list[str]:
@@ -341,6 +383,7 @@ class SharedGroups:
         """Replaces the group's own settings; they hold at once. The group need not be there."""
         check_group_id(group_id)
         check_own(own)
+        self.journal.check_led(group_id)
         self._own[group_id] = dict(own)
         group = self._groups.get(group_id)
         if group is not None:
@@ -364,6 +407,7 @@ class SharedGroups:
             calendar=self._calendar,
             opened=self.opened,
             letters=self.letters.bury,
+            index=self.journal.index_of(group_id),
             epoch=epoch,
         )
         return group

@@ -142,6 +142,7 @@ class TopicQueues:
 
     def counts(self, name: str) -> Counts:
         queue = self.get(name)
+        self._shared.journal.check_led(name)
         topic = self._topics.find(queue.settings.topic)
         group = self._shared.get(name) if name in self._shared else None
         ready = held = 0
@@ -170,6 +171,7 @@ class TopicQueues:
             return present
         check_queue_name(name)
         check_not_internal(name)
+        self._shared.journal.check_led(name)
         if name in self._ordinary:
             raise AlreadyExists(f"{name!r} is a queue already, and not one on a topic; choose another name")
         own = group_settings(settings)
@@ -260,6 +262,9 @@ class TopicQueues:
         return counts.ready
 
     def _remove_group(self, name: str) -> Receipt | None:
+        """By the broker that coordinates it."""
+        if not self._shared.journal.leads(self._shared.journal.index_of(name)):
+            return None
         receipt = self._shared.remove(self._shared.get(name)) if name in self._shared else None
         if self._shared.own_settings(name):
             return self._shared.change_settings(name, {})
@@ -383,6 +388,8 @@ class TopicQueues:
             queue.exclusive = None
         if not queue.settings.auto_delete or self._closed or self._queues.get(queue.name) is not queue:
             return
+        if feed.dropped is not None:
+            return  # it did not go: another broker has the group, and the queue stays
         if all(one.retired for one in queue.feeds):
             task = self._changes.begin(self._delete_unused(queue))
             task.add_done_callback(_log_failure)

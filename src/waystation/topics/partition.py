@@ -33,6 +33,7 @@ class Partition:
 
     __slots__ = (
         "__weakref__",
+        "_broken_promises",
         "_commit",
         "_log",
         "aborted_in",
@@ -57,6 +58,7 @@ class Partition:
         self.index = index
         self._log = log
         self._commit = commit
+        self._broken_promises = 0
         self.unfinished = unfinished
         self.watchers: set[Watcher] = set()
         self.append: Append = self._refuse
@@ -129,7 +131,10 @@ class Partition:
 
     async def until_durable(self, offset: int) -> None:
         """Returns when everything before `offset` is durable; raises StorageFailed if it is not to be, or not soon."""
+        broken = self._broken_promises
         await self._commit.durable(self._log, offset)
+        if self._broken_promises != broken:
+            raise NotLeader(f"{self.topic.name}-{self.index}: what was to be written was not; ask its leader")
 
     def next_attempt(self) -> asyncio.Future[None]:
         """Is done when what was appended until now has become durable, has failed, or was put off."""
@@ -138,7 +143,17 @@ class Partition:
     @property
     def truncations(self) -> int:
         """How often its end was cut off: what was appended before may not be there, though offsets say it is."""
-        return self._log.truncations
+        return self._log.truncations + self._broken_promises
+
+    def break_promises(self) -> None:
+        """Receipts were given out for what was about to be appended, and will not be: others' records will have those
+        offsets. Whoever waits is told as if the log had been truncated."""
+        self._broken_promises += 1
+
+    @property
+    def unwritten(self) -> list[tuple[bytearray | memoryview, Header]]:
+        """Batches from the visible offset on, which are in memory still: the end of a coordinator's log."""
+        return self._log.pending
 
     # -- what it is -------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,8 @@ class PartitionStateLog:
         await partition.until_durable(partition.end_offset)
 
     def replay(self) -> Iterator[StateBatch]:
-        """A damaged batch is passed over, with a word in the log: a broker that does not start helps nobody."""
+        """Also what was appended and is not written yet: leadership may have come back before the next commit. A
+        damaged batch is passed over, with a word in the log: a broker that does not start helps nobody."""
         partition = self._partition
         offset = partition.start_offset
         told = ""
@@ -63,12 +64,16 @@ class PartitionStateLog:
                     batch = _state_batch(data, header)
                     if batch is not None:
                         yield batch
-                return
+                break
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
                     logger.error("what a damaged batch said is not known, continuing after it: %s", error)
                 offset += 1
+        for unwritten, header in partition.unwritten:
+            batch = _state_batch(bytes(unwritten), header)
+            if batch is not None:
+                yield batch
 
 
 def _state_batch(data: bytes, header: Header) -> StateBatch | None:

@@ -5,6 +5,9 @@ before the last. A message that lives on long after its neighbours (parked for a
 (`stragglers.py`).
 
 A snapshot is named only when the log is durable up to everything that it says: it never knows more than the log.
+
+A shard may be dropped while a checkpoint of it is under way. Then its queues are gone, and what was written so far
+speaks of too few: it is never named, and nothing is freed for its sake.
 """
 
 from __future__ import annotations
@@ -34,15 +37,16 @@ KEPT = 2
 
 
 class Checkpointer:
-    """One shard's."""
+    """One shard's. `turn` is the partition's: a checkpoint that was under way when the shard was dropped may still be
+    writing to the folder when it is led again."""
 
-    def __init__(self, shard: Shard, world: World) -> None:
+    def __init__(self, shard: Shard, world: World, turn: asyncio.Lock) -> None:
         self._shard = shard
         self._partition = shard.log.partition
         self._world = world
         self._last_bytes = 0  # of the last snapshot
         self._seen_bytes = -1  # how much had been appended then
-        self._turn = asyncio.Lock()
+        self._turn = turn
         self._stragglers = Stragglers(shard)
         self._kept: list[tuple[int, str]] = []  # (where a replay would begin, file), the newest last
 
@@ -90,6 +94,7 @@ class Checkpointer:
     async def run(self, *, force: bool = False, forward: bool | None = None) -> None:
         """A checkpoint, if enough has happened since the last one. `forward`: look for stragglers (unless forced)."""
         async with self._turn:
+            self._shard.log.check_led()
             await self._run(force=force, forward=not force if forward is None else forward)
 
     async def _run(self, *, force: bool, forward: bool) -> None:
@@ -124,15 +129,18 @@ class Checkpointer:
                 await self._world.offload(file.sync)
             finally:
                 file.close()
+            self._shard.log.check_led()
             await self._world.offload(self._name, beside, path)
         except (OSError, WaystationError):
             with contextlib.suppress(OSError):
                 self._world.disk.remove(beside)  # on a full disk, every byte counts
             raise
+        self._shard.log.check_led()
         self._last_bytes = size
         self._kept = [kept for kept in self._kept if kept[1] != path] + [(replay_from, path)]
         for _, old in self._kept[:-KEPT]:
-            await self._world.offload(self._world.disk.remove, old)
+            with contextlib.suppress(FileNotFoundError):  # removed by the checkpoint that a drop cut short
+                await self._world.offload(self._world.disk.remove, old)
         del self._kept[:-KEPT]
 
     def _name(self, beside: str, path: str) -> None:
@@ -177,9 +185,11 @@ class Checkpointer:
         if len(self._kept) < KEPT or floor <= self._partition.start_offset or len(self._partition.segment_bases) < 2:
             return
         floor = await self._stragglers.oldest_living(floor)
+        self._shard.log.check_led()  # else nothing seemed to live
         if floor > self._partition.start_offset and self._shard.log.flush():
             # What ended the messages below must be durable, or a power cut makes them alive again, and unreadable.
             await self._partition.until_durable(self._partition.end_offset)
+            self._shard.log.check_led()
             await self._partition.remove_before(floor)
 
 

@@ -39,7 +39,7 @@ class Dispatcher:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing is handed out any more."""
+        """Nothing is handed out any more: the broker stops, or another one leads the shard."""
         self._closed = True
 
     def wake(self, queue: Queue) -> None:

@@ -16,6 +16,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from waystation.errors import WaystationError
 from waystation.message import Message, Run, terms_of
 from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.ledger.priorities import levels
@@ -253,11 +254,24 @@ class Queue:
             if not future.done():
                 self.waiting_room.remove(future)
                 future.cancel()
+        if not future.cancelled():
+            future.result()  # raises if there never will be room here
 
     def wake_publishers(self) -> None:
         """There may be room now."""
         if self.waiting_room:
             self.waiting_room.popleft().set_result(None)
+
+    def drop(self, error: WaystationError) -> None:
+        """Another broker has the queue: whoever waits here is told, and what was in memory is let go of. Its consumers
+        may be known to their connections for a while; the messages must not stay for their sake."""
+        for feed in (*(self.feeds or ()), *(self.beside or ())):
+            feed.drop(error)
+        for future in self.waiting_room or ():
+            future.set_exception(error)
+        self.feeds = self.beside = self.waiting_room = None
+        self.ledger = self.places = self.ids = self.deaths = self.gone_chunks = None
+        self.bytes = self.dead_bytes = 0
 
     # -- ids ----------------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ class QueueFeed:
     consumer and is sent none."""
 
     __slots__ = (
-        "_deliver", "_left", "_on_end", "_paused", "auto_ack", "closed", "consumer", "door", "exclusive", "hold_ms",
-        "on_closed", "portion_bytes", "priority", "queue", "shard", "silent",
+        "_deliver", "_dropped", "_left", "_on_end", "_paused", "auto_ack", "closed", "consumer", "door", "exclusive",
+        "hold_ms", "on_closed", "portion_bytes", "priority", "queue", "shard", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class QueueFeed:
         self._on_end = on_end
         self._left = 0
         self._paused = False
+        self._dropped: WaystationError | None = None  # why there is nothing to be had here any more
         queue.open_ledger().attach(consumer, prefetch, aside=silent)
         if silent:
             queue.join_beside(self)
@@ -229,12 +230,30 @@ class QueueFeed:
         """The broker ends it: the queue is gone, or cannot be used."""
         if not self.closed:
             self.close()
-            if self.silent:
-                return  # it expects nothing
-            try:
-                self._on_end(error)
-            except Exception:
-                logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
+            self._tell(error)
+
+    def drop(self, error: WaystationError) -> None:
+        """Another broker has the queue: that ends the consumer as a crash would. Nothing is given back or written, and
+        the queue is not deleted with its last consumer."""
+        if not self.closed:
+            self.closed = True
+            self._left = 0
+            self._dropped = error
+            self._tell(error)
+
+    def _tell(self, error: WaystationError) -> None:
+        if self.silent:
+            return  # it expects nothing
+        try:
+            self._on_end(error)
+        except Exception:
+            logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
+
+    def _check_open(self) -> None:
+        if self._dropped is not None:
+            raise self._dropped
+        if self.closed:
+            raise Conflict(f"queue {self.queue.name!r} was deleted, or this consumer was closed")
 
 
 class Getter(QueueFeed):
@@ -283,8 +302,7 @@ class Getter(QueueFeed):
     def _begin(self, count: int) -> None:
         if count < 1:
             raise Invalid(f"count: {count} is below 1")
-        if self.closed:
-            raise Conflict(f"queue {self.queue.name!r} was deleted, or this consumer was closed")
+        self._check_open()
         self.queue.open_ledger().attach(self.consumer, aside=self.silent)  # it may have given way
         self.shard.touch(self.queue)
 
@@ -319,8 +337,10 @@ class Getter(QueueFeed):
 
     def _give_way(self) -> None:
         """Where only one consumer is active, one that neither waits nor holds anything is not in the others' way."""
-        ledger = self.queue.open_ledger()
-        if ledger.single_active and not (self.closed or self._waiters or ledger.held_by(self.consumer)):
+        ledger = self.queue.ledger
+        if ledger is None or self.closed:
+            return
+        if ledger.single_active and not (self._waiters or ledger.held_by(self.consumer)):
             ledger.detach(self.consumer)
             self.shard.dispatcher.wake(self.queue)
 

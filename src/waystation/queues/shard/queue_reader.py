@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from waystation.errors import Conflict, Invalid
+from waystation.errors import Conflict, Invalid, WaystationError
 from waystation.message import Delivered, Run
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.runs import apart, common, tidy, without
@@ -161,6 +161,12 @@ class QueueReader(QueueFeed):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Conflict(f"queue {self.queue.name!r} was deleted, or this reader was closed"))
 
+    def drop(self, error: WaystationError) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        self._claimed = []
+        super().drop(error)
+
     def _add(self, runs: Sequence[Run]) -> None:
         self._claimed += runs
         tidy(self._claimed)
@@ -170,10 +176,6 @@ class QueueReader(QueueFeed):
         if known:
             self._claimed = without(self._claimed, known)
             self.shard.give_back(self.queue, known)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise Conflict(f"queue {self.queue.name!r} was deleted, or this reader was closed")
 
 
 def _deliver_nothing(messages: list[Delivered]) -> None:

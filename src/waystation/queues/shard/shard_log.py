@@ -7,11 +7,12 @@ happens, and so a delivery costs no write of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from waystation.errors import CorruptBatch, StorageFailed
+from waystation.errors import CorruptBatch, NotLeader, StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.message import Run
 from waystation.queues.shard import commands
@@ -42,6 +43,12 @@ class Replayed(NamedTuple):
     commands: list[tuple[int, Command]]
 
 
+def not_leader(partition: Partition) -> NotLeader:
+    return NotLeader(
+        f"this broker no longer leads {partition.topic.name}-{partition.index}; refresh metadata and ask who does"
+    )
+
+
 class ShardLog:
     """The only writer of its log."""
 
@@ -53,6 +60,7 @@ class ShardLog:
         self._notes: dict[int, list[Run]] = {}
         self._note_count = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._dropped = False
 
     def write(
         self, wanted: Sequence[Stored], producer: tuple[int, int] | None = None, *, done: bool = False
@@ -62,6 +70,8 @@ class ShardLog:
         `done`: it has happened in memory already. Whoever asked is told that the disk refused, but it is written with
         the next command, so that the log says again what memory says.
         """
+        if self._dropped:
+            self.check_led()
         if producer is None:
             before = self._take_waiting()
             producer_id, epoch, attributes = -1, -1, 0
@@ -128,6 +138,20 @@ class ShardLog:
     def close(self) -> None:
         self.flush()
         self._stop_timer()
+
+    def drop(self) -> None:
+        """Another broker leads the partition: this one writes nothing more, not even when it leads again. What waits is
+        written if the log still takes it; if not, a crash would have taken it as well."""
+        with contextlib.suppress(WaystationError):
+            self.flush()
+        self._stop_timer()
+        self._dropped = True
+        self._refused, self._notes, self._note_count = [], {}, 0
+
+    def check_led(self) -> None:
+        """Raises NotLeader if this was dropped."""
+        if self._dropped:
+            raise not_leader(self.partition)
 
     def replay(self, offset: int) -> Iterator[Replayed]:
         """Everything from `offset` on. A damaged batch is passed over, with a word in the log file."""

@@ -1,4 +1,10 @@
-"""All shards of a broker: recovered at the start, told of the ends of transactions, checkpointed in the background."""
+"""The shards of queues that this broker leads: each is one partition of the internal topic.
+
+`lead` replays a shard's log and begins its work, `drop` ends it and forgets everything of it; to lead it again is to
+begin as after a crash. A broker alone leads all of them, from its start on. What must hold: a shard that was dropped
+writes nothing more, whoever still has hold of it, and what is led has been told to whoever keeps the names of queues
+before it hands out anything. They are told of the ends of transactions, and checkpointed in the background.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,14 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
-from waystation.errors import WaystationError
+from crc32c import crc32c
+
+from waystation.errors import NotLeader, WaystationError
 from waystation.observe.meters import DeathMeter
+from waystation.observe.tracing import Tracing
 from waystation.queues.shard.checkpoint import Checkpointer
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.replay import replay
@@ -21,70 +31,174 @@ from waystation.world import World
 logger = logging.getLogger("waystation.queues")
 
 
-class Shards(Sequence[Shard]):
-    """Constructed by the broker on the logs of its internal topic."""
+class LeadWatcher(Protocol):
+    """Who is told which shards this broker leads."""
+
+    def led(self, shard: Shard) -> None:
+        """What its log says has been replayed; time does not pass in it yet."""
+
+    def began(self, shard: Shard) -> None:
+        """Its work has begun."""
+
+    def dropped(self, shard: Shard) -> None:
+        """It is about to forget everything, and those who wait are told right after."""
+
+
+class _Led(NamedTuple):
+    shard: Shard
+    checkpointer: Checkpointer
+
+
+class Shards:
+    """Constructed by the broker: `count` is how many there are, wherever they are led. Iterating gives those that are
+    led here."""
 
     def __init__(
         self,
-        partitions: Sequence[Partition],
+        count: int,
         world: World,
         *,
         cache_bytes: int,
         on_dead: Callable[[int, Queue], None],
         deaths: DeathMeter | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        self.count = count
+        self.changes = 0
+        """How often one was led or dropped: whoever adds all of them up counts anew."""
         self._world = world
-        self._shards = [
-            Shard(
-                index,
-                ShardLog(partition, world.clock),
-                world,
-                cache_bytes=cache_bytes // len(partitions),
-                on_dead=on_dead,
-            )
-            for index, partition in enumerate(partitions)
-        ]
-        if deaths is not None:
-            for shard in self._shards:
-                shard.deaths = deaths
-        self.checkpointers = [Checkpointer(shard, world) for shard in self._shards]
+        self._cache_bytes = cache_bytes // count
+        self._on_dead = on_dead
+        self._deaths = deaths or DeathMeter()
+        self._tracing = tracing
+        self._max_message_bytes = 1024 * 1024
+        self._measured = False
+        self._led: dict[int, _Led] = {}
+        self._turns = [asyncio.Lock() for _ in range(count)]  # of checkpoints
+        self._watchers: list[LeadWatcher] = []
+        self._started = False
         self._task: asyncio.Task[None] | None = None
         self._under_way: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._shards)
+    # -- finding ------------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, index: int) -> Shard:  # type: ignore[override]  # nobody slices shards
-        return self._shards[index]
+    def __len__(self) -> int:
+        return len(self._led)
 
     def __iter__(self) -> Iterator[Shard]:
-        return iter(self._shards)
+        return iter([led.shard for led in self._led.values()])
 
-    def recover(self) -> None:
-        """Snapshot and log, shard by shard. Blocks: before the doors open."""
-        # Millions of objects come into being and none becomes garbage. Looking for it, again and again, took four
-        # fifths of the time for a hundred thousand queues.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            for shard, checkpointer in zip(self._shards, self.checkpointers, strict=True):
-                replay(shard, checkpointer.load())
-        finally:
-            if collecting:
-                gc.enable()
+    def __getitem__(self, index: int) -> Shard:
+        """Raises NotLeader if another broker leads it."""
+        led = self._led.get(index)
+        if led is None:
+            raise NotLeader(f"this broker does not lead shard {index} of the queues; refresh metadata and ask who does")
+        return led.shard
+
+    def find(self, index: int) -> Shard | None:
+        led = self._led.get(index)
+        return None if led is None else led.shard
+
+    def of(self, queue: str) -> Shard:
+        """The shard that a queue of this name is on. Raises NotLeader if another broker leads it."""
+        led = self._led.get(crc32c(queue.encode(errors="surrogatepass")) % self.count)
+        if led is None:
+            raise NotLeader(
+                f"this broker does not lead the shard of queue {queue[:300]!r}; refresh metadata and ask who does"
+            )
+        return led.shard
+
+    @property
+    def checkpointers(self) -> list[Checkpointer]:
+        return [led.checkpointer for led in self._led.values()]
+
+    # -- who leads ----------------------------------------------------------------------------------------------------
+
+    def watch(self, watcher: LeadWatcher) -> None:
+        """Tells of those that are led already, too."""
+        self._watchers.append(watcher)
+        for shard in self:
+            watcher.led(shard)
+            if self._started:
+                watcher.began(shard)
+
+    def recover(self, partitions: Iterable[Partition]) -> None:
+        """A broker alone leads all of them. Blocks: before protocols listen; `start` begins their work."""
+        for partition in partitions:
+            self.lead(partition)
+
+    def lead(self, partition: Partition) -> None:
+        """From now on this broker does what is asked of the shard's queues: they are what the log says. Blocks.
+
+        The partition takes what is appended. What was in flight when the shard was last led is delivered again.
+        """
+        index = partition.index
+        if index in self._led:
+            return
+        shard = Shard(
+            index,
+            ShardLog(partition, self._world.clock),
+            self._world,
+            cache_bytes=self._cache_bytes,
+            on_dead=self._on_dead,
+        )
+        shard.deaths, shard.tracing = self._deaths, self._tracing
+        shard.max_message_bytes = self._max_message_bytes
+        checkpointer = Checkpointer(shard, self._world, self._turns[index])
+        with _no_collection():
+            replay(shard, checkpointer.load())
+        shard.notes = {} if self._measured else None
+        self._led[index] = _Led(shard, checkpointer)
+        self.changes += 1
+        for watcher in self._watchers:
+            watcher.led(shard)
+        if self._started:
+            self._begin(shard)
+
+    def drop(self, index: int) -> None:
+        """Another broker leads the shard: consumers, and whoever waits, are told NotLeader, and all is forgotten.
+
+        Called before the partition follows, so that deliveries which are only noted so far can still be written.
+        """
+        led = self._led.pop(index, None)
+        if led is None:
+            return
+        self.changes += 1
+        for watcher in self._watchers:
+            watcher.dropped(led.shard)
+        led.shard.drop()
+
+    # -- settings -----------------------------------------------------------------------------------------------------
 
     def limit_messages(self, max_bytes: int) -> None:
         """The largest payload that a queue takes."""
-        for shard in self._shards:
+        self._max_message_bytes = max_bytes
+        for shard in self:
             shard.max_message_bytes = max_bytes
 
+    def measure(self, on: bool) -> None:
+        """Whether they note what changes, for whoever adds it up (`usage.py`)."""
+        self._measured = on
+        for shard in self:
+            shard.notes = {} if on else None
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
     def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        self._shards[partition].on_marker(producer_id, commit)
+        led = self._led.get(partition)
+        if led is not None:  # else it is found in the log by who leads it next
+            led.shard.on_marker(producer_id, commit)
 
     def start(self, interval_s: Callable[[], float]) -> None:
-        for shard in self._shards:
-            shard.start()
+        self._started = True
+        for shard in self:
+            self._begin(shard)
         self._task = asyncio.get_running_loop().create_task(self._beat(interval_s), name="queue-checkpoints")
+
+    def _begin(self, shard: Shard) -> None:
+        shard.start()
+        for watcher in self._watchers:
+            watcher.began(shard)
 
     async def _beat(self, interval_s: Callable[[], float]) -> None:
         while True:
@@ -95,15 +209,20 @@ class Shards(Sequence[Shard]):
 
     async def checkpoint(self, *, force: bool = False) -> None:
         """Writes snapshots of shards that changed much, and frees what they made dead."""
-        for checkpointer in self.checkpointers:
-            try:
-                await checkpointer.run(force=force)
-            except (OSError, WaystationError) as error:
-                logger.warning("queues: no checkpoint now, will be tried again: %s", error)
-            except (
-                Exception
-            ):  # a mistake of ours must not end the checkpoints for ever, nor keep a broker from stopping
-                logger.exception("queues: a checkpoint failed")
+        for index in range(self.count):
+            if index in self._led:
+                await self._checkpoint(self._led[index].checkpointer, force=force)
+
+    @staticmethod
+    async def _checkpoint(checkpointer: Checkpointer, *, force: bool) -> None:
+        try:
+            await checkpointer.run(force=force)
+        except NotLeader:
+            pass  # dropped meanwhile
+        except (OSError, WaystationError) as error:
+            logger.warning("queues: no checkpoint now, will be tried again: %s", error)
+        except Exception:  # a mistake of ours must not end the checkpoints forever, nor keep a broker from stopping
+            logger.exception("queues: a checkpoint failed")
 
     async def close(self) -> None:
         """Before the group commit stops; nothing is put or settled any more."""
@@ -113,8 +232,21 @@ class Shards(Sequence[Shard]):
                 await self._task
         if self._under_way is not None:
             await self._under_way
-        for shard in self._shards:
+        for shard in self:
             shard.log.flush()
         await self.checkpoint(force=True)
-        for shard in self._shards:
+        for shard in self:
             shard.close()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of objects come into being and none becomes garbage. Looking for it, again and again, took four fifths
+    of the time for a hundred thousand queues."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from waystation.errors import Corrupt, StorageFailed
+from waystation.errors import Corrupt, NotLeader, StorageFailed
 from waystation.message import Message, Run
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
@@ -20,7 +20,7 @@ from waystation.queues.shard.commands import Bury, Command, Done, count_of
 from waystation.queues.shard.dispatcher import Dispatcher
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Death, Queue
-from waystation.queues.shard.shard_log import ShardLog
+from waystation.queues.shard.shard_log import ShardLog, not_leader
 from waystation.queues.shard.usage import Notes, usage_of
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm
@@ -102,10 +102,28 @@ class Upkeep:
                 self._on_dead(self.index, queue)
 
     def close(self) -> None:
+        self._stop()
+        self.log.close()
+
+    def drop(self) -> None:
+        """Another broker leads the log: whoever waits is told, nothing happens here any more, and nothing is kept. Who
+        has hold of this shard still finds no queue in it, and can write nothing."""
+        self._stop()
+        self.log.drop()
+        dropped, self.queues = self.queues, {}
+        self.open = OpenTransactions()
+        self.bodies = Bodies(self.log.partition, 0)
+        self.notes = None
+        error = not_leader(self.log.partition)
+        for queue in dropped.values():
+            if self.tracing is not None:
+                self.tracing.gone(queue, "not-leader")
+            queue.drop(error)
+
+    def _stop(self) -> None:
         self.alarm.close()
         self.calendar.close()
         self.dispatcher.close()
-        self.log.close()
 
     def forget_old_ids(self, queue: Queue, most: int) -> None:
         """Those that were used before the queue's window, and before anything that a transaction may yet put."""
@@ -222,7 +240,7 @@ class Upkeep:
         if wanted:
             try:
                 self.log.write(wanted, done=True)
-            except StorageFailed as error:
+            except (StorageFailed, NotLeader) as error:
                 logger.warning("what happened in a queue cannot be written now: %s", error)
 
     def end_quietly(self, queue: Queue, entries: Iterable[int]) -> None:
