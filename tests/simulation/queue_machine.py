@@ -528,10 +528,7 @@ class QueueMachine:
 
 
 def _of_another_leader(error: WaystationError) -> bool:
-    """What clients may be told because a shard moves: a transaction cannot end while nobody leads one of its logs, and
-    to an open one its queue looks as if it was deleted. Whoever uses the queue otherwise is never told that."""
-    if isinstance(error, NotFound):
-        return str(error).endswith("was deleted")
+    """What clients may be told because a shard moves: a transaction cannot end while nobody leads one of its logs."""
     return isinstance(error, NotLeader | ConcurrentTransactions)
 
 

@@ -40,5 +40,6 @@ async def figures(broker: ManagedBroker) -> Figures:
 
 
 def _fill(broker: ManagedBroker, name: str) -> QueueFill:
-    ledger = broker.queues.get(name)[1].ledger if name in broker.queues else None
+    found = broker.queues.known(name)
+    ledger = None if found is None else found[1].ledger
     return QueueFill(name, 0, 0, 0) if ledger is None else QueueFill(name, ledger.ready, ledger.parked, ledger.held)

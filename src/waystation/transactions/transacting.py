@@ -234,5 +234,6 @@ class Tx:
 
     @staticmethod
     def _check_alive(shard: Shard, queue: Queue) -> None:
+        shard.log.check_led()
         if shard.queues.get(queue.id) is not queue:
             raise NotFound(f"queue {queue.name!r} was deleted")

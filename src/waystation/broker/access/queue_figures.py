@@ -53,9 +53,10 @@ class QueueFigureAccess:
 
     def find(self, queue: str) -> QueueFigures | None:
         self._broker.permissions.check(self._principal, "describe", "queue", queue)
-        if queue not in self._broker.queues:
+        place = self._broker.queues.known(queue)
+        if place is None:
             return None
-        found = self._broker.queues.get(queue)[1]
+        found = place[1]
         ledger = found.ledger
         ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.held)
         return QueueFigures(

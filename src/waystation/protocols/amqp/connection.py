@@ -1,8 +1,8 @@
 """The socket around a session: bytes in and out, when to read, when to write, and when the peer is taken for dead.
 
-The buffer that bytes arrive in belongs to the listener and is shared by all its connections, since only one of them is read
-at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all. Large messages
-that are arriving, and what the peer does not read, are counted (`protocols/budget.py`).
+The buffer that bytes arrive in belongs to the listener and is shared by all its connections, since only one of them is
+read at a time; what is left of a frame is kept by the engine. So an idle connection has no buffer at all. Large
+messages that are arriving, and what the peer does not read, are counted (`protocols/budget.py`).
 """
 
 from __future__ import annotations
