@@ -17,7 +17,9 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("crossing")) as server:
+    # Its connections live as long as the run of all tests, and may have nothing to do for most of it.
+    settings = {"connections.max.idle.ms": 7_200_000}
+    with Server(tmp_path_factory.mktemp("crossing"), settings=settings) as server:
         yield server
 
 

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "JavaMissing": "Spark",
     "PipelineFailed": "pipelines",
     "PipelineInvalid": "pipelines",
+    "TomlInvalid": "a file that a command reads",
 }
 """Errors that are not on the page, and why."""
 

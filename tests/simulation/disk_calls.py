@@ -19,7 +19,7 @@ from types import FrameType
 import waystation
 
 SOURCE = Path(waystation.__file__).parent
-OUTER = ("cli", "client", "protocols", "spark", "world")
+OUTER = ("cli", "client", "protocols", "spark", "toml_file.py", "world")
 """What is not the core. Everything else works on the disk that it is handed; only SQLite has its own way to it: see the
 catalog's tests."""
 

@@ -43,7 +43,7 @@ from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
-from waystation.topics.partition import Receipt
+from waystation.topics.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.transactions.errors import ConcurrentTransactions
 from waystation.world import World
@@ -408,9 +408,20 @@ class QueueMachine:
                 await asyncio.sleep(away_s)
         finally:
             partition.lead(partition.epoch)
-            shards.lead(partition)
+            await self._lead(partition)
         if "passing" in names:  # it is not durable, so it went with the broker that led it
             await self.broker.queues.declare("passing", QUEUES["passing"])
+
+    async def _lead(self, partition: Partition) -> None:
+        """Where the disk refuses, nothing has happened, and it is tried again."""
+        while True:
+            try:
+                self.broker.shards.lead(partition)
+                return
+            except (OSError, StorageFailed):
+                if self.trouble is None:
+                    raise
+                await asyncio.sleep(0.02)
 
     async def cancel(self) -> None:
         candidates = [sent for sent in list(self.clients.sent.values())[-60:] if sent.id and sent.pair is None]
