@@ -21,22 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
-from waystation.broker.access.cluster import ClusterAccess
-from waystation.broker.access.exchanges import ExchangeAccess
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.inboxes import InboxAccess
-from waystation.broker.access.namespaces import NamespaceAccess
-from waystation.broker.access.policies import PolicyAccess
-from waystation.broker.access.queue_figures import QueueFigureAccess
 from waystation.broker.access.reading import ReadingAccess
 from waystation.broker.access.shares import ShareAccess
-from waystation.broker.access.staged import StagedAccess
-from waystation.broker.access.stream_queues import StreamQueueAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
-from waystation.broker.access.topic_queues import TopicQueueAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
-from waystation.broker.access.views import ViewAccess
 from waystation.errors import ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
@@ -67,6 +58,15 @@ from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
 
 if TYPE_CHECKING:
+    from waystation.broker.access.cluster import ClusterAccess
+    from waystation.broker.access.exchanges import ExchangeAccess
+    from waystation.broker.access.namespaces import NamespaceAccess
+    from waystation.broker.access.policies import PolicyAccess
+    from waystation.broker.access.queue_figures import QueueFigureAccess
+    from waystation.broker.access.staged import StagedAccess
+    from waystation.broker.access.stream_queues import StreamQueueAccess
+    from waystation.broker.access.topic_queues import TopicQueueAccess
+    from waystation.broker.access.views import ViewAccess
     from waystation.broker.broker import Broker
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
@@ -468,10 +468,13 @@ class Access:
         same."""
         self._broker.durability.soon()
 
-    # Facets. Constructed for who asks: ten thousand idle connections would hold as many of each, 56 bytes a piece.
+    # Families of verbs. Constructed for who asks: ten thousand idle connections would hold as many of each, 56 bytes a
+    # piece. Those that a start does not need are loaded by then, too.
 
     @property
     def exchanges(self) -> ExchangeAccess:
+        from waystation.broker.access.exchanges import ExchangeAccess
+
         return ExchangeAccess(self._broker, self.principal)
 
     @property
@@ -480,22 +483,32 @@ class Access:
 
     @property
     def namespaces(self) -> NamespaceAccess:
+        from waystation.broker.access.namespaces import NamespaceAccess
+
         return NamespaceAccess(self._broker, self.principal)
 
     @property
     def policies(self) -> PolicyAccess:
+        from waystation.broker.access.policies import PolicyAccess
+
         return PolicyAccess(self._broker, self.principal)
 
     @property
     def queue_figures(self) -> QueueFigureAccess:
+        from waystation.broker.access.queue_figures import QueueFigureAccess
+
         return QueueFigureAccess(self._broker, self.principal)
 
     @property
     def stream_queues(self) -> StreamQueueAccess:
+        from waystation.broker.access.stream_queues import StreamQueueAccess
+
         return StreamQueueAccess(self._broker, self.principal)
 
     @property
     def staged(self) -> StagedAccess:
+        from waystation.broker.access.staged import StagedAccess
+
         return StagedAccess(self._broker, self.principal)
 
     @property
@@ -506,6 +519,8 @@ class Access:
 
     @property
     def cluster(self) -> ClusterAccess:
+        from waystation.broker.access.cluster import ClusterAccess
+
         return ClusterAccess(self._broker, self.principal)
 
     @property
@@ -540,10 +555,14 @@ class Access:
 
     @property
     def views(self) -> ViewAccess:
+        from waystation.broker.access.views import ViewAccess
+
         return ViewAccess(self._broker, self.principal)
 
     @property
     def topic_queues(self) -> TopicQueueAccess:
+        from waystation.broker.access.topic_queues import TopicQueueAccess
+
         return TopicQueueAccess(self._broker, self.principal)
 
     def subscribe_alarms(self, callback: Callable[[str, str | None], None]) -> Callable[[], None]:
