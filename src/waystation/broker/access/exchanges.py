@@ -5,33 +5,24 @@ A facet of `Access`; on the loop's thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from waystation.broker.access.family import Family
 from waystation.routing.binding import Binding
 from waystation.routing.exchange import Exchange
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
-class ExchangeAccess:
+class ExchangeAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
+    __slots__ = ()
 
     def names(self) -> list[str]:
         """Of all namespaces, with the default exchange, in no order."""
-        self._broker.permissions.check(self._principal, "describe", "exchange", "*")
+        self._ask("describe", "exchange", "*")
         return self._broker.routing.exchange_names()
 
     def find(self, exchange: str) -> Exchange | None:
         """To be looked at, not changed."""
-        self._broker.permissions.check(self._principal, "describe", "exchange", exchange)
+        self._ask("describe", "exchange", exchange)
         return self._broker.routing.find(exchange)
 
     def bindings_of(self, exchange: str) -> list[Binding]:
@@ -41,5 +32,5 @@ class ExchangeAccess:
 
     def bindings_to(self, target: str) -> list[Binding]:
         """`queue:NAME`, `topic:NAME` or `exchange:NAME`; of all exchanges."""
-        self._broker.permissions.check(self._principal, "describe", "exchange", "*")
+        self._ask("describe", "exchange", "*")
         return self._broker.routing.bindings_to(target)

@@ -7,8 +7,8 @@ others, since all groups have their names in common; what is theirs alone is in 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from waystation.broker.access.family import Family
 from waystation.groups.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
@@ -25,51 +25,39 @@ from waystation.groups.calls import (
     SyncAnswer,
     SyncRequest,
 )
-from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
-class GroupAccess:
+class GroupAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
-
-    def _ask(self, operation: Operation, group_id: str) -> None:
-        self._broker.permissions.check(self._principal, operation, "group", group_id)
+    __slots__ = ()
 
     # -- members ----------------------------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """Returns when the next generation is made; MemberIdRequired tells the client to ask again with an id."""
-        self._ask("read", request.group_id)
+        self._ask("read", "group", request.group_id)
         return await self._broker.groups.join(request)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Returns the member's assignment when the leader has handed it in and it is durable."""
-        self._ask("read", request.group_id)
+        self._ask("read", "group", request.group_id)
         return await self._broker.groups.sync(request)
 
     async def heartbeat(
         self, group_id: str, member_id: str, generation_id: int, instance_id: str | None = None
     ) -> None:
         """Of a member of a classic group. RebalanceInProgress calls it back to join."""
-        self._ask("read", group_id)
+        self._ask("read", "group", group_id)
         await self._broker.groups.heartbeat(group_id, member_id, generation_id, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
-        self._ask("read", group_id)
+        self._ask("read", "group", group_id)
         return await self._broker.groups.leave(group_id, members)
 
     async def consumer_heartbeat(self, beat: ConsumerBeat) -> ConsumerBeatAnswer:
         """Of a member that the broker assigns to (KIP-848): joining, staying and leaving are all heartbeats."""
-        self._ask("read", beat.group_id)
+        self._ask("read", "group", beat.group_id)
         return await self._broker.groups.consumer_heartbeat(beat)
 
     # -- offsets ----------------------------------------------------------------------------------------------------
@@ -85,7 +73,7 @@ class GroupAccess:
         retention_ms: int = -1,
     ) -> list[OffsetResult]:
         """One result for each offset, in the same order; durable when this returns. In a transaction: see there."""
-        self._ask("read", group_id)
+        self._ask("read", "group", group_id)
         return await self._broker.groups.commit_offsets(
             group_id,
             offsets,
@@ -105,13 +93,13 @@ class GroupAccess:
         member_epoch: int = -1,
     ) -> list[FetchedOffset]:
         """`keys` None: all that the group has committed."""
-        self._ask("describe", group_id)
+        self._ask("describe", "group", group_id)
         return self._broker.groups.fetch_offsets(
             group_id, keys, require_stable=require_stable, member_id=member_id, member_epoch=member_epoch
         )
 
     async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
-        self._ask("delete", group_id)
+        self._ask("delete", "group", group_id)
         return await self._broker.groups.delete_offsets(group_id, keys)
 
     # -- administration ---------------------------------------------------------------------------------------------
@@ -127,17 +115,17 @@ class GroupAccess:
 
     def describe(self, group_id: str) -> GroupView:
         """A classic group. One that does not exist is described as dead, with the error."""
-        self._ask("describe", group_id)
+        self._ask("describe", "group", group_id)
         return self._broker.groups.describe_groups([group_id])[0]
 
     def describe_consumer(self, group_id: str) -> ConsumerGroupView:
         """A group whose members the broker assigns to (KIP-848); with the error, if there is none."""
-        self._ask("describe", group_id)
+        self._ask("describe", "group", group_id)
         return self._broker.groups.describe_consumer_groups([group_id])[0]
 
     async def delete(self, group_id: str) -> None:
         """A group of any kind, without members, and its offsets; durably deleted when this returns."""
-        self._ask("delete", group_id)
+        self._ask("delete", "group", group_id)
         if group_id in self._broker.shared:
             result = await self._broker.shared_admin.delete(group_id)
         else:

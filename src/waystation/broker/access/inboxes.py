@@ -6,38 +6,29 @@ inboxes, and to reply is asked for that inbox. A facet of `Access`; on the loop'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from waystation.broker.access.family import Family
 from waystation.message import Message
 from waystation.queues.feed import Deliver
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
-class InboxAccess:
+class InboxAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
+    __slots__ = ()
 
     def open(self, deliver: Deliver) -> str:
         """A new inbox; returns its name, for `reply_to`. `deliver` gets each reply at once."""
-        self._broker.permissions.check(self._principal, "create", "inbox", "*")
+        self._ask("create", "inbox", "*")
         return self._broker.inboxes.open(deliver)
 
     def is_open(self, inbox: str) -> bool:
         """Whether somebody still waits for a reply there."""
-        self._broker.permissions.check(self._principal, "describe", "inbox", inbox)
+        self._ask("describe", "inbox", inbox)
         return inbox in self._broker.inboxes
 
     def reply(self, inbox: str, message: Message) -> bool:
         """Hands the message to the inbox's owner; False if there is no such inbox (any more)."""
-        self._broker.permissions.check(self._principal, "write", "inbox", inbox)
+        self._ask("write", "inbox", inbox)
         return self._broker.inboxes.reply(inbox, message)
 
     def close(self, inbox: str) -> None:

@@ -6,64 +6,53 @@ own. On the loop's thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from waystation.broker.access.family import Family
 from waystation.routing.namespaces import Limits, Namespace
-from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
-class NamespaceAccess:
+class NamespaceAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
-
-    def _ask(self, operation: Operation, name: str) -> None:
-        self._broker.permissions.check(self._principal, operation, "namespace", name)
+    __slots__ = ()
 
     def connect(self, name: str) -> None:
         """Asked before a connection enters it: NotFound, or NotAllowed if it has as many as it may have."""
-        self._ask("read", name)
+        self._ask("read", "namespace", name)
         self._broker.namespaces.check_connections(name, self._broker.connections.count(name))
 
     def exists(self, name: str) -> bool:
-        self._ask("describe", name)
+        self._ask("describe", "namespace", name)
         return name in self._broker.namespaces
 
     def names(self) -> list[str]:
         """In order, `/` first."""
-        self._ask("describe", "*")
+        self._ask("describe", "namespace", "*")
         return self._broker.namespaces.names()
 
     def describe(self, name: str) -> Namespace:
         """NotFound names those that are nearly it."""
-        self._ask("describe", name)
+        self._ask("describe", "namespace", name)
         return self._broker.namespaces.get(name)
 
     def alarms(self) -> dict[str, str]:
         """Namespaces whose publishers have to wait, and why."""
-        self._ask("describe", "*")
+        self._ask("describe", "namespace", "*")
         reasons = ((name, self._broker.resource_alarms.reason(name)) for name in self._broker.namespaces.names())
         return {name: reason for name, reason in reasons if reason is not None}
 
     async def create(self, name: str, **known: Any) -> bool:
         """True if it is new. `known` (fields of `Namespace`) changes what is known of it."""
-        self._ask("create", name)
+        self._ask("create", "namespace", name)
         return await self._broker.namespaces.create(name, **known)
 
     async def delete(self, name: str) -> None:
         """With its queues, exchanges, bindings, policies and streams. Its connections are ended."""
-        self._ask("delete", name)
+        self._ask("delete", "namespace", name)
         await self._broker.namespaces.delete(name)
 
     async def set_limits(self, name: str, limits: Limits) -> None:
         """Replaces them. What is there already stays."""
-        self._ask("alter", name)
+        self._ask("alter", "namespace", name)
         await self._broker.namespaces.set_limits(name, limits)

@@ -6,45 +6,37 @@ A policy concerns all of its namespace, so that is what is asked for. A facet of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from waystation.admin.policy_rules import Policy
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+from waystation.broker.access.family import Family
 
 
-class PolicyAccess:
+class PolicyAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
+    __slots__ = ()
 
     def listing(self, namespace: str | None = None) -> list[Policy]:
         """In the order of namespaces and names; None: of all namespaces."""
-        self._broker.permissions.check(self._principal, "describe", "namespace", namespace or "*")
+        self._ask("describe", "namespace", namespace or "*")
         return self._broker.policies.listing(namespace)
 
     def find(self, namespace: str, name: str) -> Policy | None:
-        self._broker.permissions.check(self._principal, "describe", "namespace", namespace)
+        self._ask("describe", "namespace", namespace)
         return self._broker.policies.find(namespace, name)
 
     async def set(self, policy: Policy) -> bool:
         """Creates or replaces it; True if it is new. Returns when it is in force everywhere."""
-        self._broker.permissions.check(self._principal, "alter", "namespace", policy.namespace)
+        self._ask("alter", "namespace", policy.namespace)
         return await self._broker.policies.set(policy)
 
     async def set_all(self, policies: Sequence[Policy]) -> None:
         """Many of them, and one look through the queues."""
         for policy in policies:
-            self._broker.permissions.check(self._principal, "alter", "namespace", policy.namespace)
+            self._ask("alter", "namespace", policy.namespace)
         await self._broker.policies.set_all(policies)
 
     async def delete(self, namespace: str, name: str) -> None:
         """Returns when everything has again what was declared, or what another policy says."""
-        self._broker.permissions.check(self._principal, "alter", "namespace", namespace)
+        self._ask("alter", "namespace", namespace)
         await self._broker.policies.delete(namespace, name)

@@ -7,16 +7,12 @@ the loop's thread only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.broker.access.family import Family
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
-from waystation.security.principals import Principal
-
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
 
 class QueueFigures(msgspec.Struct, frozen=True, gc=False):
@@ -35,24 +31,20 @@ class QueueFigures(msgspec.Struct, frozen=True, gc=False):
     acked: int
 
 
-class QueueFigureAccess:
+class QueueFigureAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
+    __slots__ = ()
 
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
         """Queues that are not the broker's own, in order, from behind `after` on. To be gone through at once; who
         wants turns of the loop in between takes a page, and asks for those behind its last."""
-        self._broker.permissions.check(self._principal, "describe", "queue", f"{prefix}*")
+        self._ask("describe", "queue", f"{prefix}*")
         names = self._broker.queues.names(prefix, after)
         return (name for name in names if not name.startswith(INTERNAL_PREFIX))
 
     def find(self, queue: str) -> QueueFigures | None:
-        self._broker.permissions.check(self._principal, "describe", "queue", queue)
+        self._ask("describe", "queue", queue)
         place = self._broker.queues.known(queue)
         if place is None:
             return None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.admin import overview
+from waystation.broker.access.family import Family
 from waystation.errors import NotFound, near_matches
 from waystation.message import Delivered, size_of
 from waystation.observe.meters import ProtocolMeter
@@ -34,21 +35,19 @@ class TopicSlice(NamedTuple):
     end_offset: int
 
 
-class ReadingAccess:
+class ReadingAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_meter", "_permissions", "_principal")
+    __slots__ = ("_meter",)
 
     def __init__(self, broker: Broker, principal: Principal, meter: ProtocolMeter) -> None:
-        self._broker = broker
-        self._permissions = broker.permissions
-        self._principal = principal
+        super().__init__(broker, principal)
         self._meter = meter
 
     # -- which there are ----------------------------------------------------------------------------------------------
 
     def find(self, topic: str) -> Topic | None:
-        self._permissions.check(self._principal, "describe", "topic", topic)
+        self._ask("describe", "topic", topic)
         return self._broker.topics.find(topic)
 
     def get(self, topic: str) -> Topic:
@@ -60,12 +59,12 @@ class ReadingAccess:
 
     def describe(self, topic: str) -> TopicInfo:
         """Its partitions, its own settings, its subscribers."""
-        self._permissions.check(self._principal, "describe", "topic", topic)
+        self._ask("describe", "topic", topic)
         return overview.topic_info(self._broker, topic)
 
     def matching(self, pattern: str = "#") -> list[TopicInfo]:
         """The topics whose names match, in the order of names; not the broker's own."""
-        self._permissions.check(self._principal, "describe", "topic", pattern)
+        self._ask("describe", "topic", pattern)
         return overview.topic_list(self._broker, pattern)
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -83,7 +82,7 @@ class ReadingAccess:
     ) -> TopicSlice:
         """Committed messages from an offset on, or from the first that is not older than a time; else from the
         beginning. `wait_ms`: how long to wait for the first."""
-        self._permissions.check(self._principal, "read", "topic", topic)
+        self._ask("read", "topic", topic)
         source = self.get(topic).partition(partition)
         if time_ms is not None:
             found = source.find_time(time_ms)
@@ -113,7 +112,7 @@ class ReadingAccess:
 
     async def history(self, topic: str, count: int) -> list[Delivered]:
         """The last `count` messages of a topic, oldest first."""
-        self._permissions.check(self._principal, "read", "topic", topic)
+        self._ask("read", "topic", topic)
         return await self._broker.messages.history_away(topic, count)
 
     # -- record batches -----------------------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ class ReadingAccess:
 
     def _places(self, positions: Sequence[Position]) -> Sequence[batch_reading.Position]:
         for topic in {topic for topic, _, _ in positions}:
-            self._permissions.check(self._principal, "read", "topic", topic)
+            self._ask("read", "topic", topic)
         topics = self._broker.topics
         return [(topics.get(topic).partition(index), offset) for topic, index, offset in positions]
 

@@ -7,27 +7,18 @@ one of the broker's own. On the loop's thread only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from waystation.broker.access.family import Family
 from waystation.errors import Invalid
 from waystation.protocol import CommitStagedAnswer, StagedTransaction
-from waystation.security.principals import Principal
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.transacting import OWN_PREFIX, check_not_own
 
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
-
-class StagedAccess:
+class StagedAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_permissions", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._permissions = broker.permissions
-        self._principal = principal
+    __slots__ = ()
 
     async def commit(
         self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""
@@ -51,12 +42,12 @@ class StagedAccess:
 
     def position(self, name: str) -> int | None:
         """The number of the last decision under this name; None: there is none."""
-        self._permissions.check(self._principal, "describe", "transactional-id", name)
+        self._ask("describe", "transactional-id", name)
         last = self._broker.transactions.decided(name)
         return None if last is None else last.sequence
 
     def _may_write(self, transactional_id: str) -> None:
-        self._permissions.check(self._principal, "write", "transactional-id", transactional_id)
+        self._ask("write", "transactional-id", transactional_id)
 
     def _checked(self, staged: Sequence[StagedTransaction]) -> list[Staged]:
         for one in staged:

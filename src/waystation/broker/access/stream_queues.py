@@ -7,49 +7,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.family import Family
 from waystation.errors import NotAllowed
 from waystation.queues.feed import Deliver
-from waystation.security.principals import Principal
 from waystation.subscriptions.tailing import OnEnd, Start, TailFeed
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.topics.topics import Topic
 
 
-class StreamQueueAccess:
+class StreamQueueAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
+    __slots__ = ()
 
     def find(self, topic: str) -> Topic | None:
         """A topic, declared as a stream or not; None: there is none, or it is the broker's own."""
-        self._broker.permissions.check(self._principal, "describe", "topic", topic)
+        self._ask("describe", "topic", topic)
         found = self._broker.topics.find(topic)
         return None if found is None or found.internal else found
 
     def names(self) -> list[str]:
         """Topics that were declared as streams, in order."""
-        self._broker.permissions.check(self._principal, "describe", "topic", "*")
+        self._ask("describe", "topic", "*")
         return sorted(topic.name for topic in self._broker.topics if topic.settings.stream)
 
     def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
         """A reader; it delivers when it is given credit."""
-        self._broker.permissions.check(self._principal, "read", "topic", topic)
+        self._ask("read", "topic", topic)
         return self._broker.tailing.open(topic, start, deliver, on_end)
 
     def readers(self, topic: str) -> int:
         """How many read it."""
-        self._broker.permissions.check(self._principal, "describe", "topic", topic)
+        self._ask("describe", "topic", topic)
         return self._broker.tailing.count(topic)
 
     async def delete(self, topic: str) -> None:
         """With all that is in it; NotAllowed where topics are not to be deleted."""
-        self._broker.permissions.check(self._principal, "delete", "topic", topic)
+        self._ask("delete", "topic", topic)
         if not self._broker.settings.flag("delete.topic.enable"):
             raise NotAllowed("delete.topic.enable is false")
         await self._broker.topics.delete(topic)

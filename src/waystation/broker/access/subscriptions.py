@@ -8,29 +8,20 @@ then. On the loop's thread only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from waystation.admin.overview import commit_offsets
+from waystation.broker.access.family import Family
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
-from waystation.security.principals import Principal
 from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.subscriptions import OnEnd
 from waystation.transactions.transacting import Tx
 
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
-
-class SubscriptionAccess:
+class SubscriptionAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_permissions", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._permissions = broker.permissions
-        self._principal = principal
+    __slots__ = ()
 
     async def open(
         self, command: Subscribe, consumer_name: str, deliver: Deliver, on_end: OnEnd
@@ -59,11 +50,11 @@ class SubscriptionAccess:
 
     def counts(self) -> dict[str, int]:
         """The topics that somebody subscribes to, and to how many each goes."""
-        self._permissions.check(self._principal, "describe", "topic", "*")
+        self._ask("describe", "topic", "*")
         return self._broker.subscriptions.counts()
 
     def _may_read(self, group: str | None, topics: Iterable[str]) -> None:
         if group:
-            self._permissions.check(self._principal, "read", "group", group)
+            self._ask("read", "group", group)
         for topic in set(topics):
-            self._permissions.check(self._principal, "read", "topic", topic)
+            self._ask("read", "topic", topic)

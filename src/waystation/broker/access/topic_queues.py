@@ -6,49 +6,36 @@ thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from waystation.broker.access.family import Family
 from waystation.queues.feed import Deliver
-from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.share.topic_queues import Counts, TopicQueue
 
-if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
 
-
-class TopicQueueAccess:
+class TopicQueueAccess(Family):
     """One principal's."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
-
-    def _ask(self, operation: Operation, queue: str) -> None:
-        self._broker.permissions.check(self._principal, operation, "queue", queue)
+    __slots__ = ()
 
     def find(self, queue: str) -> TopicQueue | None:
-        self._ask("describe", queue)
+        self._ask("describe", "queue", queue)
         return self._broker.topic_queues.find(queue)
 
     def names(self, prefix: str = "") -> list[str]:
         """In order."""
-        self._ask("describe", f"{prefix}*")
+        self._ask("describe", "queue", f"{prefix}*")
         return self._broker.topic_queues.names(prefix)
 
     def counts(self, queue: str) -> Counts:
-        self._ask("describe", queue)
+        self._ask("describe", "queue", queue)
         return self._broker.topic_queues.counts(queue)
 
     async def declare(self, queue: str, settings: TopicQueueSettings) -> TopicQueue:
         """Created if it is not there, and its topic with it; one that differs is a Conflict. It is durable when this
         returns."""
-        self._ask("create", queue)
-        self._broker.permissions.check(self._principal, "read", "topic", settings.topic)
+        self._ask("create", "queue", queue)
+        self._ask("read", "topic", settings.topic)
         return await self._broker.topic_queues.declare(queue, settings)
 
     async def consume(
@@ -63,7 +50,7 @@ class TopicQueueAccess:
         exclusive: bool = False,
     ) -> SharedFeed:
         """A consumer; it delivers when it is given credit."""
-        self._ask("read", queue)
+        self._ask("read", "queue", queue)
         return await self._broker.topic_queues.consume(
             queue, consumer, deliver, on_end, hold_ms=hold_ms, auto_ack=auto_ack, exclusive=exclusive
         )
@@ -72,15 +59,15 @@ class TopicQueueAccess:
         self, queue: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
     ) -> SharedFeed:
         """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
-        self._ask("read", queue)
+        self._ask("read", "queue", queue)
         return await self._broker.topic_queues.getter(queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack)
 
     async def purge(self, queue: str) -> int:
         """Everything that the topic has now is done for this queue. Returns how many messages were ready."""
-        self._ask("read", queue)
+        self._ask("read", "queue", queue)
         return await self._broker.topic_queues.purge(queue)
 
     async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """The queue and its position in the topic. Returns how many messages were ready."""
-        self._ask("delete", queue)
+        self._ask("delete", "queue", queue)
         return await self._broker.topic_queues.delete(queue, if_unused=if_unused, if_empty=if_empty)

@@ -10,41 +10,34 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from waystation.broker.access.family import Family
 from waystation.errors import UnknownTopic
-from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
 from waystation.topics.topics import check_name
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
     from waystation.topics.partition import Partition
     from waystation.topics.topics import Topic
 
 
-class TopicAccess:
+class TopicAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_check", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
-        self._check = broker.permissions.check
+    __slots__ = ()
 
     # -- finding ----------------------------------------------------------------------------------------------------
 
     def get(self, topic: str | UUID) -> Topic:
         """By its name or its id; raises UnknownTopic or UnknownTopicId if there is none."""
         if isinstance(topic, str):
-            self._ask("describe", topic)
+            self._ask("describe", "topic", topic)
             return self._broker.topics.get(topic)
         found = self._broker.topics.by_id(topic)
-        self._ask("describe", found.name)
+        self._ask("describe", "topic", found.name)
         return found
 
     def describe(self, name: str) -> Topic:
         """By its name; raises InvalidTopicName if no topic can have it, UnknownTopic if none has."""
-        self._ask("describe", name)
+        self._ask("describe", "topic", name)
         found = self._broker.topics.find(name)
         if found is None:
             check_name(name)
@@ -55,16 +48,16 @@ class TopicAccess:
         """The same, created if it is not there and topics are created on first use; then it is durable."""
         if name in self._broker.topics or not self._broker.settings.flag("auto.create.topics.enable"):
             return self.describe(name)
-        self._ask("create", name)
+        self._ask("create", "topic", name)
         return await self._broker.messages.ensure(name)
 
     def partition_to_read(self, topic: str | UUID, index: int) -> Partition:
         """A partition by the name or id of its topic, for who is about to read records from it."""
         if isinstance(topic, str):
-            self._check(self._principal, "read", "topic", topic)
+            self._ask("read", "topic", topic)
             return self._broker.topics.partition(topic, index)
         partition = self._broker.topics.partition(topic, index)
-        self._check(self._principal, "read", "topic", partition.topic.row.name)
+        self._ask("read", "topic", partition.topic.row.name)
         return partition
 
     def listing(self) -> list[Topic]:
@@ -89,33 +82,30 @@ class TopicAccess:
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
         """Raises what creating this topic would raise now."""
-        self._ask("create", name)
+        self._ask("create", "topic", name)
         self._broker.topics.check_new(name, partitions, settings)
 
     def check_growth(self, name: str, total: int) -> None:
         """Raises what `add_partitions` would raise now."""
-        self._ask("alter", name)
+        self._ask("alter", "topic", name)
         self._broker.topics.check_growth(name, total)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Grows the topic to `total` partitions."""
-        self._ask("alter", name)
+        self._ask("alter", "topic", name)
         return await self._broker.topics.add_partitions(name, total)
 
     async def alter(self, name: str, change: Mapping[str, str] | Callable[[dict[str, str]], Mapping[str, str]]) -> None:
         """Replaces the topic's own settings, by a map or by what `change` makes of the present ones."""
-        self._ask("alter", name)
+        self._ask("alter", "topic", name)
         await self._broker.topics.alter(name, change)
 
     async def delete_records(self, name: str, index: int, before_offset: int) -> int:
         """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
-        self._ask("delete", name)
+        self._ask("delete", "topic", name)
         return await self._broker.topics.partition(name, index).delete_records(before_offset)
 
     # -- may it -----------------------------------------------------------------------------------------------------
-
-    def _ask(self, operation: Operation, name: str) -> None:
-        self._check(self._principal, operation, "topic", name)
 
     def _sees(self, name: str) -> bool:
         return self._broker.permissions.allows(self._principal, "describe", "topic", name)

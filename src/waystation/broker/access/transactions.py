@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.family import Family
 from waystation.groups.calls import OffsetResult, OffsetToCommit
-from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
 from waystation.topics.partition import Receipt
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
@@ -20,24 +19,17 @@ from waystation.transactions.machine import Producer, Transaction
 from waystation.transactions.transacting import check_not_own
 
 if TYPE_CHECKING:
-    from waystation.broker.broker import Broker
+    pass
 
 NamedPartition = tuple[str, int]
 CheckProduce = Callable[[str | None, int, int, str, int], bool]
 """Of transactional id, producer id, producer epoch, topic, partition: may a batch be appended, or join first?"""
 
 
-class TransactionAccess:
+class TransactionAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._principal = principal
-
-    def _ask(self, operation: Operation, transactional_id: str) -> None:
-        self._broker.permissions.check(self._principal, operation, "transactional-id", transactional_id)
+    __slots__ = ()
 
     # -- producers --------------------------------------------------------------------------------------------------
 
@@ -56,7 +48,7 @@ class TransactionAccess:
         `expected` is who the producer says it is when it goes on after an error (KIP-360).
         """
         if transactional_id is not None:
-            self._ask("write", transactional_id)
+            self._ask("write", "transactional-id", transactional_id)
             check_not_own(transactional_id)
         return await self._broker.transactions.init_producer_id(
             transactional_id, timeout_ms, expected, two_phase=two_phase, keep_prepared=keep_prepared
@@ -73,14 +65,14 @@ class TransactionAccess:
         self, transactional_id: str, producer: Producer, partitions: Iterable[NamedPartition]
     ) -> dict[NamedPartition, bool]:
         """Which of the partitions are in the present transaction."""
-        self._ask("write", transactional_id)
+        self._ask("write", "transactional-id", transactional_id)
         return self._broker.transactions.verify_partitions(transactional_id, producer, partitions)
 
     def producing(self, transactional_id: str | None) -> CheckProduce:
         """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
 
         The append has to follow that without an `await` between, else the transaction may have ended before it."""
-        self._ask("write", transactional_id or "")
+        self._ask("write", "transactional-id", transactional_id or "")
         return self._broker.transactions.check_produce
 
     async def add_producing(self, transactional_id: str | None, producer: Producer, topic: str, index: int) -> None:
@@ -125,7 +117,7 @@ class TransactionAccess:
     async def end(self, transactional_id: str, producer: Producer, commit: bool, *, bumps_epoch: bool) -> Producer:
         """Commits or aborts; durable when this returns. Who the producer is from now on: with `bumps_epoch`, at a new
         epoch."""
-        self._ask("write", transactional_id)
+        self._ask("write", "transactional-id", transactional_id)
         return await self._broker.transactions.end(transactional_id, producer, commit, bumps_epoch=bumps_epoch)
 
     # -- operators --------------------------------------------------------------------------------------------------
@@ -134,14 +126,14 @@ class TransactionAccess:
         self, topic: str, index: int, producer: Producer, commit: bool, coordinator_epoch: int
     ) -> None:
         """Ends a transaction that hangs on one partition; durable when this returns."""
-        self._broker.permissions.check(self._principal, "alter", "cluster", "")
+        self._ask("alter", "cluster", "")
         partition = self._broker.topics.partition(topic, index)
         self._broker.transactions.write_marker(topic, index, producer, commit, coordinator_epoch)
         await self._broker.durable(Receipt(partition, partition.end_offset))
 
     def describe(self, transactional_id: str) -> Transaction:
         """What there is to know of a transactional id; TransactionalIdNotFound if no producer uses it."""
-        self._ask("describe", transactional_id)
+        self._ask("describe", "transactional-id", transactional_id)
         return self._broker.transactions.describe(transactional_id)
 
     def listing(self, wanted: TransactionFilter) -> Listing:
@@ -160,10 +152,10 @@ class TransactionAccess:
     # -- may it -----------------------------------------------------------------------------------------------------
 
     def _ask_writing(self, transactional_id: str, topics: Iterable[str]) -> None:
-        self._ask("write", transactional_id)
+        self._ask("write", "transactional-id", transactional_id)
         for topic in topics:
-            self._broker.permissions.check(self._principal, "write", "topic", topic)
+            self._ask("write", "topic", topic)
 
     def _ask_committing(self, transactional_id: str, group_id: str) -> None:
-        self._ask("write", transactional_id)
-        self._broker.permissions.check(self._principal, "read", "group", group_id)
+        self._ask("write", "transactional-id", transactional_id)
+        self._ask("read", "group", group_id)

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.admin import overview
+from waystation.broker.access.family import Family
 from waystation.errors import NotAllowed
 from waystation.security.permissions import Operation
-from waystation.security.principals import Principal
 
 if TYPE_CHECKING:
     from waystation.admin.figures import Figures
     from waystation.admin.view_overview import Overview
     from waystation.admin.view_settings import Given
-    from waystation.broker.broker import Broker
     from waystation.health.health import Health
     from waystation.health.sampling import Point
 
@@ -32,15 +31,10 @@ Query = msgspec.Struct | Mapping[str, Any]
 """As the row's struct, or as what it is read from."""
 
 
-class ViewAccess:
+class ViewAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_broker", "_permissions", "_principal")
-
-    def __init__(self, broker: Broker, principal: Principal) -> None:
-        self._broker = broker
-        self._permissions = broker.permissions
-        self._principal = principal
+    __slots__ = ()
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -57,7 +51,7 @@ class ViewAccess:
 
         row = find(kind, what)
         asked = query if isinstance(query, msgspec.Struct) else read(query, row.query)
-        self._permissions.check(self._principal, row.asks.operation, row.asks.resource, row.asks.name_in(asked))
+        self._ask(row.asks.operation, row.asks.resource, row.asks.name_in(asked))
         answer = row.answer(self._broker, asked)
         return await answer if isinstance(answer, Awaitable) else answer
 
@@ -124,4 +118,4 @@ class ViewAccess:
         return health
 
     def _may(self, operation: Operation) -> None:
-        self._permissions.check(self._principal, operation, "cluster", "*")
+        self._ask(operation, "cluster", "*")

@@ -1,0 +1,25 @@
+"""`Family`: some verbs of `Access` that belong together, bound to its principal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.security.permissions import Operation, Resource
+from waystation.security.principals import Principal
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+
+class Family:
+    """Made by `Access`. Each verb asks before it has any effect."""
+
+    __slots__ = ("_broker", "_principal")
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self._broker = broker
+        self._principal = principal
+
+    def _ask(self, operation: Operation, resource: Resource, name: str) -> None:
+        """Raises NotAllowed if the principal may not."""
+        self._broker.permissions.check(self._principal, operation, resource, name)
