@@ -90,8 +90,7 @@ class SharedJournal:
         return index in self._shards
 
     def check_led(self, group_id: str) -> None:
-        if self.index_of(group_id) not in self._shards:
-            raise NotCoordinator(f"this broker is not the coordinator of share group {group_id!r}; ask which one is")
+        self._shard_of(group_id)
 
     def lead(self, partition: Partition) -> Iterator[tuple[bytes, bytes | None]]:
         """Every record of the partition, oldest first; from now on it is written to."""
@@ -117,7 +116,7 @@ class SharedJournal:
 
     def note(self, key: ShareKey, encode: Encode) -> Receipt:
         """The thing has changed; it is kept when the receipt is."""
-        shard = self._shard_of(key)
+        shard = self._shard_of(key.group_id)
         shard.soon.pop(key, None)
         end = shard.put(key, encode)
         self._write_later()
@@ -127,7 +126,7 @@ class SharedJournal:
 
     def note_soon(self, key: ShareKey, encode: Encode) -> None:
         """The thing has changed, but nobody waits for it."""
-        shard = self._shard_of(key)
+        shard = self._shard_of(key.group_id)
         if key in shard.waiting:
             return
         shard.soon[key] = encode
@@ -146,12 +145,10 @@ class SharedJournal:
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
-    def _shard_of(self, key: ShareKey) -> _Shard:
-        shard = self._shards.get(self.index_of(key.group_id))
+    def _shard_of(self, group_id: str) -> _Shard:
+        shard = self._shards.get(self.index_of(group_id))
         if shard is None:
-            raise NotCoordinator(
-                f"this broker is not the coordinator of share group {key.group_id!r}; ask which one is"
-            )
+            raise NotCoordinator(f"this broker is not the coordinator of share group {group_id!r}; ask which one is")
         return shard
 
     def _write_later(self) -> None:
