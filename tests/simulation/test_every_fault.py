@@ -41,7 +41,6 @@ ELSEWHERE = {
     "log/repair.py": "a command on a stopped broker: tests/log/test_repair.py",
     "broker/lost_restoring.py": "a command on a stopped broker: tests/topics/test_lost_topics.py",
     "broker/open.py": "before there is a broker: tests/broker/test_open.py",
-    "broker/access/cluster.py _disk_room": "a figure for people: shown as unknown",
     "health/health.py disk_room": "a figure for people: shown as unknown",
     "log/overlaps.py _rename": "a segment under a wrong name, which no version writes: tests/log/test_roll.py",
     "log/recovery.py _check_chunk": "batches above a megabyte: the same call a line before",

@@ -468,103 +468,6 @@ class Access:
         same."""
         self._broker.durability.soon()
 
-    # Families of verbs. Constructed for who asks: ten thousand idle connections would hold as many of each, 56 bytes a
-    # piece. Those that a start does not need are loaded by then, too.
-
-    @property
-    def exchanges(self) -> ExchangeAccess:
-        from waystation.broker.access.exchanges import ExchangeAccess
-
-        return ExchangeAccess(self._broker, self.principal)
-
-    @property
-    def inboxes(self) -> InboxAccess:
-        return InboxAccess(self._broker, self.principal)
-
-    @property
-    def namespaces(self) -> NamespaceAccess:
-        from waystation.broker.access.namespaces import NamespaceAccess
-
-        return NamespaceAccess(self._broker, self.principal)
-
-    @property
-    def policies(self) -> PolicyAccess:
-        from waystation.broker.access.policies import PolicyAccess
-
-        return PolicyAccess(self._broker, self.principal)
-
-    @property
-    def queue_figures(self) -> QueueFigureAccess:
-        from waystation.broker.access.queue_figures import QueueFigureAccess
-
-        return QueueFigureAccess(self._broker, self.principal)
-
-    @property
-    def stream_queues(self) -> StreamQueueAccess:
-        from waystation.broker.access.stream_queues import StreamQueueAccess
-
-        return StreamQueueAccess(self._broker, self.principal)
-
-    @property
-    def staged(self) -> StagedAccess:
-        from waystation.broker.access.staged import StagedAccess
-
-        return StagedAccess(self._broker, self.principal)
-
-    @property
-    def subscriptions(self) -> SubscriptionAccess:
-        if self._subscriptions is None:
-            self._subscriptions = SubscriptionAccess(self._broker, self.principal)
-        return self._subscriptions
-
-    @property
-    def cluster(self) -> ClusterAccess:
-        from waystation.broker.access.cluster import ClusterAccess
-
-        return ClusterAccess(self._broker, self.principal)
-
-    @property
-    def groups(self) -> GroupAccess:
-        if self._groups is None:
-            self._groups = GroupAccess(self._broker, self.principal)
-        return self._groups
-
-    @property
-    def reading(self) -> ReadingAccess:
-        if self._reading is None:
-            self._reading = ReadingAccess(self._broker, self.principal, self.meter)
-        return self._reading
-
-    @property
-    def shares(self) -> ShareAccess:
-        if self._shares is None:
-            self._shares = ShareAccess(self._broker, self.principal)
-        return self._shares
-
-    @property
-    def topics(self) -> TopicAccess:
-        if self._topics is None:
-            self._topics = TopicAccess(self._broker, self.principal)
-        return self._topics
-
-    @property
-    def transactions(self) -> TransactionAccess:
-        if self._transactions is None:
-            self._transactions = TransactionAccess(self._broker, self.principal)
-        return self._transactions
-
-    @property
-    def views(self) -> ViewAccess:
-        from waystation.broker.access.views import ViewAccess
-
-        return ViewAccess(self._broker, self.principal)
-
-    @property
-    def topic_queues(self) -> TopicQueueAccess:
-        from waystation.broker.access.topic_queues import TopicQueueAccess
-
-        return TopicQueueAccess(self._broker, self.principal)
-
     def subscribe_alarms(self, callback: Callable[[str, str | None], None]) -> Callable[[], None]:
         """`callback` gets a namespace and why its publishers have to wait (None: they need not any more), whenever that
         changes: for protocols that hold publishers back. Returns how to end it."""
@@ -610,3 +513,102 @@ class Access:
         """The same under a name that a client chose, which is none of the broker's own."""
         check_not_own(transactional_id)
         return await self.begin(transactional_id, timeout_ms)
+
+    # -- families of verbs ------------------------------------------------------------------------------------------
+
+    # Constructed for who asks: ten thousand idle connections would hold as many of each, 56 bytes a
+    # piece. Those that a start does not need are loaded by then, too.
+
+    @property
+    def cluster(self) -> ClusterAccess:
+        from waystation.broker.access.cluster import ClusterAccess
+
+        return ClusterAccess(self._broker, self.principal)
+
+    @property
+    def exchanges(self) -> ExchangeAccess:
+        from waystation.broker.access.exchanges import ExchangeAccess
+
+        return ExchangeAccess(self._broker, self.principal)
+
+    @property
+    def groups(self) -> GroupAccess:
+        if self._groups is None:
+            self._groups = GroupAccess(self._broker, self.principal)
+        return self._groups
+
+    @property
+    def inboxes(self) -> InboxAccess:
+        return InboxAccess(self._broker, self.principal)
+
+    @property
+    def namespaces(self) -> NamespaceAccess:
+        from waystation.broker.access.namespaces import NamespaceAccess
+
+        return NamespaceAccess(self._broker, self.principal)
+
+    @property
+    def policies(self) -> PolicyAccess:
+        from waystation.broker.access.policies import PolicyAccess
+
+        return PolicyAccess(self._broker, self.principal)
+
+    @property
+    def queue_figures(self) -> QueueFigureAccess:
+        from waystation.broker.access.queue_figures import QueueFigureAccess
+
+        return QueueFigureAccess(self._broker, self.principal)
+
+    @property
+    def reading(self) -> ReadingAccess:
+        if self._reading is None:
+            self._reading = ReadingAccess(self._broker, self.principal, self.meter)
+        return self._reading
+
+    @property
+    def shares(self) -> ShareAccess:
+        if self._shares is None:
+            self._shares = ShareAccess(self._broker, self.principal)
+        return self._shares
+
+    @property
+    def staged(self) -> StagedAccess:
+        from waystation.broker.access.staged import StagedAccess
+
+        return StagedAccess(self._broker, self.principal)
+
+    @property
+    def stream_queues(self) -> StreamQueueAccess:
+        from waystation.broker.access.stream_queues import StreamQueueAccess
+
+        return StreamQueueAccess(self._broker, self.principal)
+
+    @property
+    def subscriptions(self) -> SubscriptionAccess:
+        if self._subscriptions is None:
+            self._subscriptions = SubscriptionAccess(self._broker, self.principal)
+        return self._subscriptions
+
+    @property
+    def topic_queues(self) -> TopicQueueAccess:
+        from waystation.broker.access.topic_queues import TopicQueueAccess
+
+        return TopicQueueAccess(self._broker, self.principal)
+
+    @property
+    def topics(self) -> TopicAccess:
+        if self._topics is None:
+            self._topics = TopicAccess(self._broker, self.principal)
+        return self._topics
+
+    @property
+    def transactions(self) -> TransactionAccess:
+        if self._transactions is None:
+            self._transactions = TransactionAccess(self._broker, self.principal)
+        return self._transactions
+
+    @property
+    def views(self) -> ViewAccess:
+        from waystation.broker.access.views import ViewAccess
+
+        return ViewAccess(self._broker, self.principal)

@@ -1,6 +1,6 @@
 """`ExchangeAccess`: exchanges and their bindings, to be looked at. What changes them is `Access`'s own.
 
-A facet of `Access`; on the loop's thread only.
+A family of `Access`; on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -23,3 +23,11 @@ class Family:
     def _ask(self, operation: Operation, resource: Resource, name: str) -> None:
         """Raises NotAllowed if the principal may not."""
         self._broker.permissions.check(self._principal, operation, resource, name)
+
+    def _ask_cluster(self, operation: Operation) -> None:
+        """For what concerns the broker itself, and no one thing in it."""
+        self._ask(operation, "cluster", "*")
+
+    def _sees(self, resource: Resource, name: str) -> bool:
+        """Lists leave out what the principal may not see."""
+        return self._broker.permissions.allows(self._principal, "describe", resource, name)

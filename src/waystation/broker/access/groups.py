@@ -106,12 +106,11 @@ class GroupAccess(Family):
 
     def listing(self, states: Collection[str] = (), kinds: Collection[str] = ()) -> list[GroupListing]:
         """Groups of every kind that the principal may see. Empty filters let everything through."""
-        allows = self._broker.permissions.allows
         listings = [
             *self._broker.groups.list_groups(states, kinds),
             *self._broker.shared_admin.listing(states, kinds),
         ]
-        return [one for one in listings if allows(self._principal, "describe", "group", one.group_id)]
+        return [one for one in listings if self._sees("group", one.group_id)]
 
     def describe(self, group_id: str) -> GroupView:
         """A classic group. One that does not exist is described as dead, with the error."""

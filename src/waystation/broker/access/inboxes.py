@@ -1,7 +1,7 @@
 """`InboxAccess`: inboxes for replies (AMQP calls it direct reply-to), as a principal opens them and replies to them.
 
 An inbox is its owner's, who knows its name; nobody can guess it. So what is asked is whether the principal may use
-inboxes, and to reply is asked for that inbox. A facet of `Access`; on the loop's thread only.
+inboxes, and to reply is asked for that inbox. A family of `Access`; on the loop's thread only.
 """
 
 from __future__ import annotations

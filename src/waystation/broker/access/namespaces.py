@@ -1,6 +1,6 @@
 """`NamespaceAccess`: namespaces, which AMQP calls virtual hosts: created, deleted, limited, entered.
 
-A facet of `Access`. It is about namespaces as such; the one that a session is in, and the names in it, are `Access`'s
+A family of `Access`. It is about namespaces as such; the one that a session is in, and the names in it, are `Access`'s
 own. On the loop's thread only.
 """
 

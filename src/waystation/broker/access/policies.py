@@ -1,6 +1,6 @@
 """`PolicyAccess`: the policies of a namespace, which change settings of the queues and exchanges that they match.
 
-A policy concerns all of its namespace, so that is what is asked for. A facet of `Access`; on the loop's thread only.
+A policy concerns all of its namespace, so that is what is asked for. A family of `Access`; on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`QueueFigureAccess`: queues by name with what is counted of them, made for lists of a million.
 
-`Access.describe_queue` says more of one queue, and may read the log for it; this reads nothing. A facet of `Access`; on
-the loop's thread only.
+`Access.describe_queue` says more of one queue, and may read the log for it; this reads nothing. A family of `Access`;
+on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -108,6 +108,4 @@ class ShareAccess(Family):
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""
-        allows = self._broker.permissions.allows
-        names = self._broker.shared.groups_with_settings()
-        return [name for name in names if allows(self._principal, "describe", "group", name)]
+        return [name for name in self._broker.shared.groups_with_settings() if self._sees("group", name)]

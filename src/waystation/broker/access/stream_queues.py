@@ -1,6 +1,6 @@
 """`StreamQueueAccess`: topics read from a chosen position on, without a group: what AMQP clients know as streams.
 
-To read one asks for the topic. Creating one is `Access.create_topic`. A facet of `Access`; on the loop's thread only.
+To read one asks for the topic. Creating one is `Access.create_topic`. A family of `Access`; on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`TopicQueueAccess`: queues on topics: share groups that clients which know queues alone consume by a queue's name.
 
-What is asked for is the queue, and whoever declares one asks to read its topic too. A facet of `Access`; on the loop's
+What is asked for is the queue, and whoever declares one asks to read its topic too. A family of `Access`; on the loop's
 thread only.
 """
 

@@ -62,21 +62,21 @@ class TopicAccess(Family):
 
     def listing(self) -> list[Topic]:
         """All that the principal may see, the broker's own among them; in the order in which they were created."""
-        return [topic for topic in self._broker.topics if self._sees(topic.name)]
+        return [topic for topic in self._broker.topics if self._sees("topic", topic.name)]
 
     def find(self, name: str) -> Topic | None:
-        return self._broker.topics.find(name) if self._sees(name) else None
+        return self._broker.topics.find(name) if self._sees("topic", name) else None
 
     def partitions_of(self, name: str) -> int | None:
         """How many partitions it has; None: there is no such topic."""
-        return self._broker.topics.partitions_of(name) if self._sees(name) else None
+        return self._broker.topics.partitions_of(name) if self._sees("topic", name) else None
 
     def id_of(self, name: str) -> UUID | None:
-        return self._broker.topics.id_of(name) if self._sees(name) else None
+        return self._broker.topics.id_of(name) if self._sees("topic", name) else None
 
     def name_of(self, topic_id: UUID) -> str | None:
         name = self._broker.topics.name_of(topic_id)
-        return name if name is not None and self._sees(name) else None
+        return name if name is not None and self._sees("topic", name) else None
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -104,8 +104,3 @@ class TopicAccess(Family):
         """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
         self._ask("delete", "topic", name)
         return await self._broker.topics.partition(name, index).delete_records(before_offset)
-
-    # -- may it -----------------------------------------------------------------------------------------------------
-
-    def _sees(self, name: str) -> bool:
-        return self._broker.permissions.allows(self._principal, "describe", "topic", name)

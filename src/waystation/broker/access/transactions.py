@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from waystation.broker.access.family import Family
 from waystation.groups.calls import OffsetResult, OffsetToCommit
@@ -17,9 +16,6 @@ from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
 from waystation.transactions.machine import Producer, Transaction
 from waystation.transactions.transacting import check_not_own
-
-if TYPE_CHECKING:
-    pass
 
 NamedPartition = tuple[str, int]
 CheckProduce = Callable[[str | None, int, int, str, int], bool]
@@ -126,7 +122,7 @@ class TransactionAccess(Family):
         self, topic: str, index: int, producer: Producer, commit: bool, coordinator_epoch: int
     ) -> None:
         """Ends a transaction that hangs on one partition; durable when this returns."""
-        self._ask("alter", "cluster", "")
+        self._ask_cluster("alter")
         partition = self._broker.topics.partition(topic, index)
         self._broker.transactions.write_marker(topic, index, producer, commit, coordinator_epoch)
         await self._broker.durable(Receipt(partition, partition.end_offset))
@@ -138,14 +134,11 @@ class TransactionAccess(Family):
 
     def listing(self, wanted: TransactionFilter) -> Listing:
         """The transactional ids that the filter selects and the principal may see."""
-        allows = self._broker.permissions.allows
         found = self._broker.transactions.listing(wanted)
         return replace(
             found,
             transactions=tuple(
-                txn
-                for txn in found.transactions
-                if allows(self._principal, "describe", "transactional-id", txn.transactional_id)
+                txn for txn in found.transactions if self._sees("transactional-id", txn.transactional_id)
             ),
         )
 

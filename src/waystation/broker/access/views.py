@@ -18,7 +18,6 @@ import msgspec
 from waystation.admin import overview
 from waystation.broker.access.family import Family
 from waystation.errors import NotAllowed
-from waystation.security.permissions import Operation
 
 if TYPE_CHECKING:
     from waystation.admin.figures import Figures
@@ -59,38 +58,38 @@ class ViewAccess(Family):
 
     def overview(self) -> Overview:
         """The view of this name, at once."""
-        self._may("describe")
+        self._ask_cluster("describe")
         from waystation.admin.view_overview import overview_view
 
         return overview_view(self._broker)
 
     def stats(self) -> dict[str, Any]:
         """Counters, and what there is."""
-        self._may("describe")
+        self._ask_cluster("describe")
         return overview.stats(self._broker)
 
     async def figures(self) -> Figures:
         """What is measured, brought up to this moment."""
-        self._may("describe")
+        self._ask_cluster("describe")
         from waystation.admin.figures import figures
 
         return await figures(self._broker)
 
     def watch(self, on_point: Callable[[Point], None]) -> Callable[[], None]:
         """Every new point of the history; returns how to end it."""
-        self._may("describe")
+        self._ask_cluster("describe")
         return self._broker.sampling.subscribe(on_point)
 
     async def alter_settings(self, changes: Mapping[str, Given]) -> None:
         """All of them or none; None takes one back. They survive a restart."""
-        self._may("alter")
+        self._ask_cluster("alter")
         from waystation.admin.view_settings import alter
 
         await alter(self._broker, changes)
 
     def end_connection(self, connection: str, reason: str = "") -> None:
         """Closes a connection, and tells its client why as far as the protocol can."""
-        self._may("alter")
+        self._ask_cluster("alter")
         from waystation.admin.view_connections import end
 
         end(self._broker, connection, reason)
@@ -112,10 +111,7 @@ class ViewAccess(Family):
 
     def _told(self, health: Health) -> Health:
         try:
-            self._may("describe")
+            self._ask_cluster("describe")
         except NotAllowed:
             return msgspec.structs.replace(health, reasons=[])
         return health
-
-    def _may(self, operation: Operation) -> None:
-        self._ask(operation, "cluster", "*")
