@@ -15,6 +15,7 @@ import pytest
 
 from tests.broker.queue_kit import Machine
 from tests.simulation.world import Simulation
+from tests.support.permissions import RefusesEverything
 from waystation.broker.access import Access
 from waystation.broker.access.exchanges import ExchangeAccess
 from waystation.broker.access.inboxes import InboxAccess
@@ -23,11 +24,10 @@ from waystation.broker.access.policies import PolicyAccess
 from waystation.broker.access.queue_figures import QueueFigureAccess
 from waystation.broker.access.stream_queues import StreamQueueAccess
 from waystation.broker.access.topic_queues import TopicQueueAccess
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Policy, Principal, TopicQueueSettings
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Policy, TopicQueueSettings
 from waystation.broker.broker import Broker
 from waystation.errors import NotAllowed
 from waystation.message import Message
-from waystation.security.permissions import Operation, Permissions, Resource
 
 FACETS = (
     ExchangeAccess,
@@ -56,11 +56,6 @@ VERBS_OF_VHOSTS = (
     *("consume", "getter", "declare_exchange", "delete_exchange", "bind", "unbind", "describe_exchange"),
     "resolve",
 )
-
-
-class RefusesEverything(Permissions):
-    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
 
 
 class Watched:

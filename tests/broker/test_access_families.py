@@ -16,6 +16,7 @@ import pytest
 
 from tests.broker import test_access_facets, test_facets_ask_first
 from tests.broker.kit import broker_on, run, send
+from tests.support.permissions import RefusesEverything
 from waystation.broker.access import Access
 from waystation.broker.access.cluster import ClusterAccess
 from waystation.broker.access.groups import GroupAccess
@@ -57,13 +58,6 @@ HIDE: dict[Callable[..., Any], object] = {
 """What these return for a principal that may see nothing."""
 ASK_NOBODY = {ShareAccess.end_session}
 """It gives back what the principal has in flight, also when its connection is gone or it may nothing any more."""
-
-
-class Refusing(Permissions):
-    """Nobody may do anything."""
-
-    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        raise NotAllowed(f"{principal} may not {operation} {resource} {name!r}")
 
 
 class OnlyTopicsRefused(Permissions):
@@ -225,7 +219,7 @@ def test_every_verb_asks_before_anything_happens(tmp_path: Path) -> None:
                 before = stage.seen()
         assert wrong == []
 
-    with_stage(tmp_path, Refusing(), story)
+    with_stage(tmp_path, RefusesEverything(), story)
 
 
 def test_what_is_hidden_is_there_for_who_may_see_it(tmp_path: Path) -> None:
@@ -262,7 +256,7 @@ def test_an_id_without_transactions_is_for_everybody(tmp_path: Path) -> None:
         producer = await stage.access.transactions.init_producer_id(None, 0)
         assert producer.epoch == 0
 
-    with_stage(tmp_path, Refusing(), story)
+    with_stage(tmp_path, RefusesEverything(), story)
 
 
 def test_two_who_use_a_new_topic_at_once_both_get_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run
+from tests.support.permissions import RefusesEverything
 from waystation.broker.access.reading import ReadingAccess
 from waystation.broker.access.staged import StagedAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
@@ -24,28 +25,16 @@ from waystation.broker.access.views import ViewAccess
 from waystation.errors import NotAllowed
 from waystation.observe.meters import ProtocolMeter
 from waystation.protocol import StagedTransaction, Subscribe
-from waystation.security.permissions import Operation, Permissions, Resource
-from waystation.security.principals import ANONYMOUS, Principal
+from waystation.security.principals import ANONYMOUS
 
 Asked = tuple[str, str, str]
-
-
-class RefuseAll(Permissions):
-    """Allows nothing, and remembers what was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-
-    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        self.asked.append((operation, resource, name))
-        raise NotAllowed(f"{principal} may not {operation} {resource} {name!r}")
 
 
 class NothingElse:
     """A broker without parts."""
 
     def __init__(self) -> None:
-        self.permissions = RefuseAll()
+        self.permissions = RefusesEverything()
 
 
 FACETS: dict[type, Callable[[Any], Any]] = {
@@ -158,7 +147,7 @@ def test_whoever_may_not_look_learns_how_the_broker_is_but_not_why(tmp_path: Pat
             told = broker.access(ANONYMOUS, "/", meter).views.health()
             assert told.status == "failing"
             assert "disk" in told.reasons[0].what
-            broker.permissions = RefuseAll()
+            broker.permissions = RefusesEverything()
             stranger = broker.access(ANONYMOUS, "/", meter).views
             assert (stranger.health().status, stranger.health().reasons) == ("failing", [])
             assert (stranger.readiness().status, stranger.readiness().reasons) == ("ok", [])
@@ -173,7 +162,7 @@ def test_a_session_that_is_refused_everything_changes_nothing(tmp_path: Path) ->
         async with broker_on(tmp_path / "data") as broker:
             await broker.topics.create("t", 1)
             before = (sorted(topic.name for topic in broker.topics), len(broker.inboxes), broker.groups.names())
-            broker.permissions = RefuseAll()
+            broker.permissions = RefusesEverything()
             access = broker.access(ANONYMOUS, "/", broker.meters.native)
             held = (access.staged, access.subscriptions, access.reading, access.views)
             for facet in held:

@@ -11,24 +11,11 @@ from tests.broker.kit import broker_on, run, send
 from tests.protocols.kafka import frames
 from tests.protocols.kafka.frames import TOPIC
 from tests.protocols.kafka.test_fetch_steps import Client
-from waystation.broker.access.types import Principal, ShareBeat
+from tests.support.permissions import RefusesEverything
+from waystation.broker.access.types import ShareBeat
 from waystation.broker.broker import NODE_ID
-from waystation.errors import NotAllowed
 from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.server import KafkaListener
-from waystation.security.permissions import Operation, Permissions, Resource
-
-
-class Refusing(Permissions):
-    """Nobody may do anything; `asked` is what somebody wanted."""
-
-    def __init__(self) -> None:
-        self.asked: set[tuple[Operation, Resource, str]] = set()
-
-    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        self.asked.add((operation, resource, name))
-        raise NotAllowed(f"{principal} may not {operation} {resource} {name!r}")
-
 
 ASK_NOTHING = {
     *("api_versions", "describe_cluster", "find_coordinator", "get_telemetry_subscriptions", "push_telemetry"),
@@ -66,7 +53,7 @@ def test_every_request_is_asked_about_and_answered(tmp_path: Path, monkeypatch: 
             meant = {"state_filters": "Empty", "producer_id_filters": producer.producer_id, "resource_type": TOPIC_TYPE}
             for field, value in {**meant, **ASSIGNED}.items():
                 monkeypatch.setitem(frames.SPECIAL, field, value)
-            refusing = broker.permissions = Refusing()
+            refusing = broker.permissions = RefusesEverything()
             door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock))
             wrong = []
             for api in frames.apis():

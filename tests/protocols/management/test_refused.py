@@ -12,13 +12,12 @@ import pytest
 
 from tests.broker.queue_kit import Machine
 from tests.simulation.world import Simulation
+from tests.support.permissions import RefusesEverything
 from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Nothing
 from waystation.protocols.http.engine import Request
 from waystation.protocols.management.api import ROUTES, Management
 from waystation.queues.settings import QueueSettings
-from waystation.security.permissions import Operation, Permissions, Resource
-from waystation.security.principals import Principal
 
 FOR_ANYBODY = {
     *("/api/whoami", "/api/users", "/api/users/{user}", "/api/cluster-name"),  # there is one user, who is known
@@ -43,11 +42,6 @@ BODY = {
     "value": 1,
     "vhosts": [{"name": "shop"}],
 }
-
-
-class RefusesEverything(Permissions):
-    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
 
 
 class Caller:

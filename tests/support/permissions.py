@@ -1,0 +1,18 @@
+"""Permissions for tests of what is refused."""
+
+from __future__ import annotations
+
+from waystation.errors import NotAllowed
+from waystation.security.permissions import Operation, Permissions, Resource
+from waystation.security.principals import Principal
+
+
+class RefusesEverything(Permissions):
+    """Nobody may do anything; `asked` is what somebody wanted."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Operation, Resource, str]] = []
+
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        self.asked.append((operation, resource, name))
+        raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
