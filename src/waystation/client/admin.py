@@ -147,12 +147,19 @@ async def list_queues(core: Core, prefix: str) -> list[QueueInfo]:
 
 
 async def peek(core: Core, queue: str, count: int, after: int, state: State) -> list[Looked]:
-    command = Peek(queue=queue, count=count, after=after, state=state)
+    """`count` of them, or all there are. The broker may give less at once, so only an empty page is the end."""
     nobody = Holder(core.main, 0, soon=core.soon, queue=queue, settles=False)
-    return [
-        Looked(Held(peeked.delivered, nobody), f"queue:{queue}", peeked.state, peeked.ready_at_ms)
-        for peeked in await core.ask(command, list[Peeked], resend=True)
-    ]
+    looked: list[Looked] = []
+    while True:
+        command = Peek(queue=queue, count=count - len(looked), after=after, state=state)
+        page = await core.ask(command, list[Peeked], resend=True)
+        looked += [
+            Looked(Held(peeked.delivered, nobody), f"queue:{queue}", peeked.state, peeked.ready_at_ms)
+            for peeked in page
+        ]
+        if not page or len(looked) == count:
+            return looked
+        after = page[-1].delivered.tag
 
 
 async def find(core: Core, message_id: str, *, queue: str | None = None, topic: str | None = None) -> Looked | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,7 +37,21 @@ from waystation.protocol import (
 )
 from waystation.protocols.budget import FIRST_ANSWER_BYTES
 from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
-from waystation.protocols.native.connection import FULL_BYTES, Out
+from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
+from waystation.protocols.native.presence import NOWHERE, Address
+from waystation.world.long_work import LATELY_S
+
+
+@dataclass
+class Allows:
+    """A wire that says how long an answer may be."""
+
+    answer_bytes: int
+    peer: Address = NOWHERE
+    host: Address = NOWHERE
+
+    def end(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 class Client:
@@ -195,7 +211,7 @@ def test_an_answer_to_who_looks_has_so_many_bytes_or_one_message(tmp_path: Path)
             for most, expected in ((1, 1), (FULL_BYTES // 2, 1), (FULL_BYTES, 2), (8 * FULL_BYTES, 4)):
                 for look in looks:
                     client = Client(broker, "looks", ByHand())
-                    client.talk.session.answer_bytes = most
+                    client.talk.session.wire = Allows(most)
                     client.send(look)
                     assert expected * FULL_BYTES // 2 < len(client.answers) < expected * FULL_BYTES // 2 + 1_000
                     client.talk.close()
@@ -205,6 +221,63 @@ def test_an_answer_to_who_looks_has_so_many_bytes_or_one_message(tmp_path: Path)
     asyncio.run(story())
 
 
+def test_behind_a_long_answer_the_next_look_waits_for_its_turn(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await filled(broker)
+            line = ByHand()
+            client = Client(broker, "looks", line)
+            client.talk.session.wire = Allows(SHORT_ANSWER_BYTES)
+            client.send(*(Peek(id=number, queue="q", count=100) for number in range(1, 4)))
+            assert client.ids == [1]
+            assert client.talk.busy
+            client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def peek_frame(number: int) -> bytes:
+    body = msgspec.msgpack.encode(Peek(id=number, queue="q", count=1_000))
+    return len(body).to_bytes(4, "big") + body
+
+
+def peeked_bytes(reader: socket.socket, number: int) -> int:
+    reader.sendall(peek_frame(number))
+    with reader.makefile("rb") as answers:
+        return len(answers.read(int.from_bytes(answers.read(4), "big")))
+
+
+def test_answers_to_who_looks_are_short_while_another_client_waits(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        address = server.addresses["kafka"]
+        with waystation.connect(address) as client:
+            queue = client.queue("q")
+            for _ in range(40):
+                queue.put(bytes(40_000))
+            place = split_address(address)
+            with socket.create_connection(place, timeout=DEADLINE_S) as reader:
+                reader.sendall(MAGIC)
+                sizes = []
+                for number in range(1, 6):
+                    queue.put(b"small")  # another one has just asked, and got its answer
+                    sizes.append(peeked_bytes(reader, number))
+            assert min(sizes) > 0
+            assert sorted(sizes)[2] <= SHORT_ANSWER_BYTES + 1_000, "unless this machine stood still in between"
+
+
+def test_the_client_asks_on_until_it_has_what_it_wants(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, waystation.connect(server.addresses["kafka"]) as client:
+        queue = client.queue("q")
+        for _ in range(12):
+            queue.put(bytes(400_000))
+        assert len(queue.peek(12)) == 12, "of which one answer has two or so at first"
+        assert len(queue.peek(5, after=3)) == 5
+        assert len(queue.peek(100)) == 12
+
+
 def test_an_answer_to_who_looks_has_a_megabyte_at_first_and_twice_what_was_read_from_then_on(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         address = server.addresses["kafka"]
@@ -212,14 +285,10 @@ def test_an_answer_to_who_looks_has_a_megabyte_at_first_and_twice_what_was_read_
             queue = client.queue("q")
             for _ in range(20):
                 queue.put(bytes(400_000))
-        sizes = []
         with socket.create_connection(split_address(address), timeout=DEADLINE_S) as reader:
             reader.sendall(MAGIC)
-            for number in range(1, 6):
-                body = msgspec.msgpack.encode(Peek(id=number, queue="q", count=100))
-                reader.sendall(len(body).to_bytes(4, "big") + body)
-                with reader.makefile("rb") as answers:
-                    sizes.append(len(answers.read(int.from_bytes(answers.read(4), "big"))))
+            time.sleep(2 * LATELY_S)  # nobody else waits for an answer any more
+            sizes = [peeked_bytes(reader, number) for number in range(1, 6)]
     assert sizes[0] <= FIRST_ANSWER_BYTES
     assert all(later <= 2 * earlier + 1_000 for earlier, later in pairwise(sizes))
     assert sizes[-1] > 4 * FIRST_ANSWER_BYTES, "and 8 MiB in the end"

@@ -38,6 +38,9 @@ LOOKS = frozenset((Peek, ReadEntries, ReadBatches))
 IN_MASSES = frozenset((Put, Publish, Settle, Credit, Ping))
 """Neighbours of these are dealt with as one, or take next to nothing."""
 
+LONG_ANSWER_BYTES = 64 * 1024
+"""Behind a longer one, the next look waits for its turn."""
+
 OTHERS_AT_ONCE = 32
 """Of all others that have come together. One takes some ten microseconds, as opening a consumer does."""
 
@@ -110,7 +113,11 @@ class BinaryTalk:
             self._get_in_line()
             return 0
         self._has_turn = False
-        return self.session.handle_all((command,))
+        before = len(self._out.buffer)
+        handled = self.session.handle_all((command,))
+        if len(self._out.buffer) - before > LONG_ANSWER_BYTES:
+            self._long_work.took()
+        return handled
 
     def _get_in_line(self) -> None:
         self._in_line = True

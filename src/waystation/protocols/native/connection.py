@@ -30,6 +30,9 @@ READ_BYTES = 1024 * 1024
 FULL_BYTES = 1024 * 1024
 """So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
 
+SHORT_ANSWER_BYTES = 128 * 1024
+"""Of messages in an answer to one who only looks while others wait: half a millisecond. It asks on."""
+
 
 class TalkOver(Exception):
     """Nothing more can be made of what this client sends."""
@@ -122,7 +125,6 @@ class NativeConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
         self._talk.session.appear(self)
-        self._talk.session.answer_bytes = min(ANSWER_BYTES, self._unsent.trusted)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -197,6 +199,11 @@ class NativeConnection(asyncio.BufferedProtocol):
     @property
     def host(self) -> tuple[str, int]:
         return self._address("sockname")
+
+    @property
+    def answer_bytes(self) -> int:
+        most = SHORT_ANSWER_BYTES if self._budgets.long_work.others_wait(self) else ANSWER_BYTES
+        return min(most, self._unsent.trusted)
 
     def _address(self, which: str) -> tuple[str, int]:
         found = None if self._transport is None else self._transport.get_extra_info(which)
@@ -273,4 +280,3 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _was_read(self) -> None:
         """What was written last has left: answers may be longer from now on."""
         self._unsent.was_read(self._writing)
-        self._talk.session.answer_bytes = min(ANSWER_BYTES, self._unsent.trusted)

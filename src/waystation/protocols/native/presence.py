@@ -23,6 +23,10 @@ class Wire(Protocol):
     @property
     def host(self) -> Address: ...
 
+    @property
+    def answer_bytes(self) -> int:
+        """Of messages in an answer to one who only looks, at this moment."""
+
     def end(self, reason: str) -> None: ...
 
 

@@ -86,7 +86,6 @@ class NativeSession:
         self.turns = Turns()
         self.closed = False
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
-        self.answer_bytes = ANSWER_BYTES  # messages in an answer to one who only looks
         self.awaited = 0  # positions at which it waits for records
         self._send = send
         self._on_room = on_room
@@ -335,6 +334,11 @@ class NativeSession:
         """It is one of the broker's connections from now on, until it is closed."""
         self.wire = wire
         self.broker.connections.add(self)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of messages in an answer to one who only looks."""
+        return ANSWER_BYTES if self.wire is None else self.wire.answer_bytes
 
     @property
     def door(self) -> str:
