@@ -32,7 +32,7 @@ def batch(*values: bytes, **options: Any) -> bytearray:
 
 def stage(mq: Any, name: str, part: int, *, attempt: str = "0") -> StagedTransaction:
     """Two rows to a topic, one as a batch of the client's own, and one to a queue."""
-    with mq.transaction(f"{name}/{attempt}/{part}") as tx:
+    with mq.transaction(f"{name}/{attempt}.{part}") as tx:
         tx.publish(f"{name}.out", f"{attempt}-{part}-a", partition=0)
         tx.publish_batches(f"{name}.out", [(0, batch(b"%s-%d-b" % (attempt.encode(), part)))])
         tx.put(f"{name}.jobs", f"{attempt}-{part}")

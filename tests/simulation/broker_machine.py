@@ -5,6 +5,8 @@ transaction coordinator), the housekeeping runs by itself at a quick beat, and t
 durable as SQLite is (`catalog.py`). Names and settings change meanwhile (`name_machine.py`). Transactions write to
 several partitions and commit an offset, all or nothing. Jobs stage several transactions and have them committed by one
 decision, as Spark's sink does, and replay a sequence that was cut off.
+In some lives, another broker coordinates some of the transactions for a moment, now and then: who waits is told, what
+was decided stands, and what was not goes on or is ended by its client.
 In a life with `faults`, the disk refuses now and then; then any answer may be an error, and what was asked may have
 happened or not.
 """
@@ -20,19 +22,29 @@ from dataclasses import dataclass, field
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.hanging_up import or_hangs_up
 from tests.simulation.name_machine import NameClients, NameMachine
-from tests.simulation.promises import Broken, KeyedPromises, Promises, committed_batches, expect, insist
+from tests.simulation.promises import (
+    Broken,
+    KeyedPromises,
+    Promises,
+    committed_batches,
+    expect,
+    insist,
+    of_another_leader,
+)
 from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
-from waystation.errors import Conflict, StorageFailed, WaystationError
+from waystation.errors import Conflict, NotLeader, StorageFailed, WaystationError
 from waystation.groups.calls import OffsetToCommit
 from waystation.log import batch as batches
 from waystation.log.batch import TRANSACTIONAL
 from waystation.log.commit import FlushMode
 from waystation.log.log import Appended
 from waystation.topics.partition import Partition, log_of
+from waystation.topics.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.decision_records import Staged
+from waystation.transactions.errors import ConcurrentTransactions
 from waystation.transactions.machine import Producer
 from waystation.world import World
 
@@ -66,12 +78,15 @@ class TransactionalClient:
     done: list[Transaction] = field(default_factory=list)
     producer: Producer = field(default=NOBODY)
     sequences: dict[int, int] = field(default_factory=dict)
+    unsure: bool = False
+    """Its last transaction may be open still: it begins anew before the next."""
 
     @property
     def group(self) -> str:
         return f"group-of-{self.name}"
 
     def becomes(self, producer: Producer) -> None:
+        self.unsure = False
         if producer != self.producer:
             self.producer = producer
             self.sequences = {}
@@ -117,6 +132,8 @@ class BrokerClients:
         self.numbers = itertools.count(1)
         self.acknowledged = 0
         self.refused = 0
+        self.dropped = 0
+        """How often another broker led something of this one."""
 
     def settings(self) -> BrokerSettings:
         return BrokerSettings(
@@ -166,6 +183,7 @@ class BrokerMachine:
         self.rng = clients.rng
         disk.make_folder(ROOT)
         self.broker = Broker(world, ROOT, clients.settings(), catalog)
+        self._leadership_moves = clients.rng.random() < 0.5
         self.names = NameMachine(self.broker, disk, clients.names, faults=faults)
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -275,6 +293,8 @@ class BrokerMachine:
         ]
         until = self.world.clock.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
+            if self._leadership_moves:
+                kinds.append(self.move_leadership)
             for kind in kinds:
                 tasks.create_task(self._repeat(kind, until))
 
@@ -282,8 +302,8 @@ class BrokerMachine:
         while self.world.clock.monotonic() < until:
             try:
                 await kind()
-            except WaystationError:
-                if not self.faults:
+            except WaystationError as error:
+                if not self.faults and not (self._leadership_moves and of_another_leader(error)):
                     raise
                 self.clients.refused += 1
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
@@ -380,6 +400,32 @@ class BrokerMachine:
             self.clients.committed[group, index] = max(told, offset)
             self.clients.acknowledged += 1
 
+    async def move_leadership(self) -> None:
+        """Another broker coordinates some transactions, and this one again: at once, or after a while."""
+        await asyncio.sleep(self.rng.choice((0.005, 0.02, 0.1)))
+        partition = self.rng.choice(self.broker.topics.get(TRANSACTIONS_TOPIC).partitions)
+        self.broker.transactions.drop(partition.index)
+        self.clients.dropped += 1
+        away_s = self.rng.choice((None, 0.0, 0.01, 0.2))
+        try:
+            if away_s is not None:
+                partition.follow(partition.epoch)
+                await asyncio.sleep(away_s)
+        finally:
+            partition.lead(partition.epoch)
+        await self._lead(PartitionStateLog(partition, self.broker.commit, self.world.clock))
+
+    async def _lead(self, state_log: PartitionStateLog) -> None:
+        """Where the disk refuses, nothing has happened, and it is tried again."""
+        while True:
+            try:
+                await self.broker.transactions.lead(state_log)
+                return
+            except (OSError, StorageFailed):
+                if not self.faults:
+                    raise
+                await asyncio.sleep(0.02)
+
     async def delete_records(self) -> None:
         partition, promises = self.partition(TRIMMED, 0), self.clients.streams[TRIMMED, 0]
         log = log_of(partition)
@@ -397,11 +443,24 @@ class BrokerMachine:
 
     async def transact(self, client: TransactionalClient) -> None:
         """A transaction; if it fails, its client begins anew, which ends what was open."""
+        if client.unsure:
+            client.becomes(await self._begin_anew(client.name))
         try:
             await self._transact(client)
         except WaystationError:
-            client.becomes(await self.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
+            client.unsure = True
+            client.becomes(await self._begin_anew(client.name))
             raise
+
+    async def _begin_anew(self, name: str) -> Producer:
+        """However often another broker coordinates the id; where the disk refuses, its client tries later."""
+        while True:
+            try:
+                return await self.broker.transactions.init_producer_id(name, TRANSACTIONS_MS)
+            except (NotLeader, ConcurrentTransactions):
+                if self.faults or not self._leadership_moves:
+                    raise
+            await asyncio.sleep(0.005)
 
     async def _transact(self, client: TransactionalClient) -> None:
         """Some batches and one offset, then commit or abort; old and new (KIP-890) clients in turn."""
@@ -430,6 +489,11 @@ class BrokerMachine:
     async def run_job(self) -> None:
         """Stages parts, then asks for all of them; sometimes gives up, or stages one that nobody asks for."""
         transactions = self.broker.transactions
+        if self._leadership_moves and self.rng.random() < 0.5:
+            for left in self._unanswered()[-1:]:
+                await self._ask(left)
+        for left in self._unanswered():
+            left.given_up = True  # its names are used again
         job = Job(self.clients.sequence)
         self.clients.jobs.append(job)
         for part in range(self.rng.randint(1, 3)):
@@ -472,10 +536,13 @@ class BrokerMachine:
             self.clients.sequence = max(self.clients.sequence, job.sequence + 1)
             self.clients.acknowledged += 1
 
+    def _unanswered(self) -> list[Job]:
+        return [job for job in self.clients.jobs if job.asked and job.told is None and not job.given_up]
+
     async def _go_on_with_job(self) -> None:
         """After a crash: the last request is repeated, or it is left and its sequence comes again. Then what is still
         staged is nobody's."""
-        unanswered = [job for job in self.clients.jobs if job.asked and job.told is None and not job.given_up]
+        unanswered = self._unanswered()
         if unanswered and self.rng.random() < 0.5:
             try:
                 await self._ask(unanswered[-1])

@@ -12,16 +12,22 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 
-from waystation.errors import WaystationError
+from waystation.errors import NotLeader, WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.log.log import Log
+from waystation.transactions.errors import ConcurrentTransactions
 
 Found = list[tuple[bytes, Header]]
 
 
 class Broken(AssertionError):
     """A promise was not kept."""
+
+
+def of_another_leader(error: WaystationError) -> bool:
+    """What clients may be told because leadership moves: no transaction ends while nobody leads one of its logs."""
+    return isinstance(error, NotLeader | ConcurrentTransactions)
 
 
 def expect(condition: bool, what: str) -> None:

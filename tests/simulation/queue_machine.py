@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tests.simulation.copies import Copying
 from tests.simulation.disk import SimDisk
-from tests.simulation.promises import Broken, expect, insist
+from tests.simulation.promises import Broken, expect, insist, of_another_leader
 from tests.simulation.queue_promises import (
     LATE_TOPIC,
     QUEUES,
@@ -45,7 +45,6 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
-from waystation.transactions.errors import ConcurrentTransactions
 from waystation.world import World
 
 ROOT = "/data"
@@ -141,7 +140,7 @@ class QueueMachine:
             try:
                 await kind()
             except WaystationError as error:
-                excused = self._leadership_moves and _of_another_leader(error)
+                excused = self._leadership_moves and of_another_leader(error)
                 if not excused and (self.trouble is None or isinstance(error, Conflict)):
                     raise
                 self.clients.refused += 1
@@ -536,11 +535,6 @@ class QueueMachine:
                 self.clients.transferred(transfer, committed=bool(transfer.asked))
         finally:
             getter.close()
-
-
-def _of_another_leader(error: WaystationError) -> bool:
-    """What clients may be told because a shard moves: a transaction cannot end while nobody leads one of its logs."""
-    return isinstance(error, NotLeader | ConcurrentTransactions)
 
 
 __all__ = ["QueueClients", "QueueMachine", "number_of"]

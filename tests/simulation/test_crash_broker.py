@@ -23,6 +23,9 @@ from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import FlushMode, GroupCommit
 from waystation.log.log import Log
+from waystation.log.state import StateLog
+from waystation.transactions.coordinator import TransactionCoordinator
+from waystation.transactions.entry import Entry
 
 SEEDS = 60
 FLUSH_SEEDS = 30
@@ -189,3 +192,35 @@ def test_a_follower_that_misses_a_change_is_caught(monkeypatch: pytest.MonkeyPat
         if caught > 5:
             break
     assert caught > 5, f"only {caught} of 30 seeds have seen that something is not as the catalog says"
+
+
+def test_some_transactions_are_coordinated_by_another_broker_for_a_while() -> None:
+    """Or the bugs below would go unseen."""
+    assert sum(run_seed(seed).dropped for seed in range(12)) > 0
+
+
+def test_a_coordinator_that_goes_on_when_it_was_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Entry, "_check_led", lambda self: None)  # the deliberate bug
+    assert _broken(200) > 1, "nobody has seen an end that another coordinator had not decided"
+
+
+def test_a_coordinator_that_does_not_read_decisions_when_it_leads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lead(self: TransactionCoordinator, state_log: StateLog) -> None:
+        self._replay(state_log)  # the deliberate bug: the decisions that it finds are nobody's
+        await self._resume([entry for entry in self._table if entry.log is state_log], [])
+
+    monkeypatch.setattr(TransactionCoordinator, "lead", lead)
+    assert _broken(200) > 1, "nobody has seen a decision that was forgotten"
+
+
+def _broken(seeds: int) -> int:
+    """In how many seeds a promise was not kept; two are enough."""
+    caught = 0
+    for seed in range(seeds):
+        try:
+            run_seed(seed)
+        except* (Broken, WaystationError):
+            caught += 1
+        if caught > 1:
+            break
+    return caught

@@ -165,6 +165,7 @@ class Disk:
 class FakeStateLog:
     disk: Disk
     partition: int
+    epoch: int = 0
 
     def append(
         self,
@@ -204,6 +205,8 @@ class FakeStateLog:
 class FakeMarkers:
     disk: Disk
     missing: set[str] = field(default_factory=set)
+    epochs: list[int] = field(default_factory=list)
+    """Of the coordinators who wrote them."""
 
     def write_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
@@ -212,6 +215,7 @@ class FakeMarkers:
             raise NotFound(topic)
         if self.disk.markers_failing or (topic, partition) in self.disk.partitions_failing:
             raise StorageFailed("disk full")
+        self.epochs.append(coordinator_epoch)
         self.disk.data.setdefault((topic, partition), []).append(Marker(producer_id, producer_epoch, commit))
 
 

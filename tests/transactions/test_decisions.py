@@ -427,7 +427,7 @@ def test_nonsense_is_refused_in_words() -> None:
     async def story() -> None:
         broker = await Broker().start()
         commit_all = broker.transactions.commit_all
-        one = Staged("a", 0, 0)
+        one = Staged("job/a", 0, 0)
         for name, sequence, staged, word in (
             ("", 0, [], "name"),
             ("n" * 2000, 0, [], "name"),
@@ -435,10 +435,12 @@ def test_nonsense_is_refused_in_words() -> None:
             ("job", 2**63, [], "sequence"),
             ("job", 0, [one, one], "staged"),
             ("job", 0, [one] * (MAX_STAGED + 1), "staged"),
+            ("job", 0, [one, Staged("a", 0, 0)], "'a' is not one of 'job'"),
+            ("job", 0, [Staged("job/run/a", 0, 0)], "'job/run/a' is not one of 'job'"),
         ):
             with pytest.raises(Invalid, match=word):
                 await commit_all(name, sequence, staged)
-        with pytest.raises(Conflict, match="'a'"):
+        with pytest.raises(Conflict, match="'job/a'"):
             await commit_all("job", 0, [one])
         with pytest.raises(Invalid, match="prefix"):
             await broker.transactions.abort_prefix("")

@@ -29,6 +29,10 @@ class StateLog(Protocol):
     @property
     def partition(self) -> int: ...
 
+    @property
+    def epoch(self) -> int:
+        """The leader epoch: whoever leads the log writes in it, and may tell others so."""
+
     def append(
         self,
         records: Sequence[tuple[bytes, bytes | None]],

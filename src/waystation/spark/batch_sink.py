@@ -59,7 +59,7 @@ class WholeBatch(DataSourceArrowWriter):
     @property
     def _stages(self) -> str:
         """How the names of this job's transactions begin."""
-        return f"{self._name}/{self._job}/"
+        return f"{self._name}/{self._job}."
 
 
 class PlainBatch(DataSourceArrowWriter):

@@ -70,7 +70,7 @@ class ExactlyOnceStream(DataSourceStreamArrowWriter):
             raise Conflict("this task belongs to no streaming query, so its batch has no number; use df.write")
         name = f"spark/{query}"
         run = context.getLocalProperty(RUN_ID) or "0"
-        stage = f"{name}/{run}/{context.partitionId()}.{context.attemptNumber()}"
+        stage = f"{name}/{run}.{context.partitionId()}.{context.attemptNumber()}"
         return stage_rows(self._options, self._layout, name, int(batch), stage, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -29,6 +29,10 @@ class PartitionStateLog:
     def partition(self) -> int:
         return self._partition.index
 
+    @property
+    def epoch(self) -> int:
+        return self._partition.epoch
+
     def append(
         self,
         records: Sequence[tuple[bytes, bytes | None]],

@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
+from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.transactions.decision_records import Decision, Staged
 from waystation.transactions.decisions import Decisions
@@ -32,6 +33,7 @@ from waystation.transactions.ends import Ends
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import (
     ConcurrentTransactions,
+    InvalidProducerMapping,
     InvalidTransactionTimeout,
     KeepPreparedUnsupported,
     ProducerFenced,
@@ -42,7 +44,7 @@ from waystation.transactions.listing import Listing, TransactionFilter, select
 from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
 from waystation.transactions.markers import MarkerWriter
 from waystation.transactions.producer_ids import ProducerIds
-from waystation.transactions.records import partition_for
+from waystation.transactions.records import partition_for, partition_for_name
 from waystation.transactions.settings import (
     EXPIRY_CHECK_MS,
     MAX_ID_BYTES,
@@ -73,50 +75,87 @@ class TransactionCoordinator:
         partition_count: int,
         markers: MarkerWriter,
         offsets_partition_of: Callable[[str], TopicPartition],
-        *,
-        epoch: int = 0,
     ) -> None:
-        self.epoch = epoch
-        """Written into markers as the coordinator's epoch."""
         self._clock = clock
         self._settings = settings
         self._log_for = log_for
         self._partition_count = partition_count
         self._markers = markers
         self._offsets_partition_of = offsets_partition_of
-        self._table = Table()
+        self._table = Table(self._home)
         self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
-        self._ends = Ends(clock, random, self._table, markers, epoch)
-        self._decisions = Decisions(clock, self._table, self._ends, self._log_of)
+        self._ends = Ends(clock, random, self._table, markers)
+        self._decisions = Decisions(clock, self._table, self._ends, self._log_of_name)
         self._alarm: Alarm[str | None] = Alarm(clock, self._ring)  # transactional ids; None: it is time to expire ids
         self._aborting: set[asyncio.Task[None]] = set()
+        self._led: set[int] = set()
         self._open = False
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Reads the state logs from their beginning. Before `start`; touches no data log."""
-        self._ids.restore(self._table.replay(self._log_for(number) for number in range(self._partition_count)))
-        self._decisions.recover()
+        """A broker alone leads all state logs: reads them from their beginning. Before `start`; touches no data log."""
+        # All of them first: a decision of an earlier version may name transactions whose state is in another log.
+        decisions: dict[str, Decision] = {}
+        for number in range(self._partition_count):
+            decisions |= self._replay(self._log_for(number))
+        self._decisions.recover(decisions)
 
     async def start(self) -> None:
-        """Carries out the ends that a crash interrupted, and starts the timers. Data logs and groups are open by now.
+        """Carries out the ends that a crash interrupted, and starts the timers. Data logs and groups are open."""
+        self._open = True
+        await self._resume([*self._table], self._decisions.names)
+        self._alarm.set(None, monotonic_ms(self._clock) + EXPIRY_CHECK_MS)
+
+    async def lead(self, state_log: StateLog) -> None:
+        """This broker coordinates the transactions of a state log from now on: they are what the log says. Returns when
+        what its predecessor had decided is carried out, or goes on in the background. Between `start` and `close`."""
+        decisions = self._replay(state_log)
+        self._decisions.recover(decisions)
+        await self._resume([entry for entry in self._table if entry.log is state_log], decisions)
+
+    def drop(self, partition: int) -> None:
+        """Another broker coordinates the transactions of a state log: whoever waits is told, and they are forgotten.
+
+        Called before the partition follows. What is prepared is carried out by the next one who leads it.
+        """
+        self._led.discard(partition)
+        dropped = self._table.drop(partition)
+        for entry in dropped:
+            self._alarm.set(entry.txn.transactional_id, None)
+        self._ends.drop(dropped)
+        self._decisions.drop(partition)
+
+    def _replay(self, state_log: StateLog) -> dict[str, Decision]:
+        try:
+            found = self._table.replay(state_log)
+        except BaseException:
+            self._table.drop(state_log.partition)  # it can be led another time
+            raise
+        if found.ids_end:
+            self._ids.restore(found.ids_end)
+        self._led.add(state_log.partition)
+        return found.decisions
+
+    async def _resume(self, entries: Sequence[Entry], decisions: Iterable[str]) -> None:
+        """Goes on with what the log says of these.
 
         What is open or prepared is written once more: after a crash of the process alone, the state logs may hold
         records that were never flushed. A marker must not become durable before the Prepare that it belongs to, nor
         data before its transaction.
         """
-        self._open = True
         decided = self._decisions.holds()
-        reopening = [self._reopen(entry) for entry in self._table if entry.txn.state is State.ONGOING]
-        prepared = [entry for entry in self._table if entry.txn.state in PREPARED and entry not in decided]
+        open_ones = [entry for entry in entries if entry.txn.state is State.ONGOING]
+        for entry in open_ones:
+            entry.reopening = True
+        reopening = [self._reopen(entry) for entry in open_ones]
+        prepared = [entry for entry in entries if entry.txn.state in PREPARED and entry not in decided]
         resuming = [self._ends.resume(entry) for entry in prepared]
-        await asyncio.gather(*reopening, *resuming, self._decisions.start())
+        await asyncio.gather(*reopening, *resuming, self._decisions.start(decisions))
         now_ms = self._clock.now_ms()
-        for entry in self._table.ongoing:
+        for entry in self._table.ongoing.intersection(entries):
             # What is left of its time by the wall clock, which may have been set meanwhile: at most all of it.
             self._set_deadline(entry, min(entry.txn.timeout_ms, max(0, entry.txn.deadline_ms - now_ms)))
-        self._alarm.set(None, monotonic_ms(self._clock) + EXPIRY_CHECK_MS)
 
     async def close(self) -> None:
         """Stops the timers and waits for the ends under way. One that cannot be finished is, at the next start."""
@@ -147,6 +186,7 @@ class TransactionCoordinator:
         self._check_init(transactional_id, timeout_ms, two_phase, keep_prepared)
         fresh_id: int | None = None
         for _ in range(MAX_ROUNDS):
+            self._check_led(transactional_id)
             entry = self._table.find(transactional_id)
             if entry is None:
                 if fresh_id is None:
@@ -186,7 +226,7 @@ class TransactionCoordinator:
         something else.
         """
         self._check_open()
-        entry = self._table.writer(transactional_id, producer_id)
+        entry = self._writer(transactional_id, producer_id)
         producer = Producer(producer_id, producer_epoch)
         joining = frozenset((topic, partition) for partition in partitions)
         try:
@@ -212,7 +252,7 @@ class TransactionCoordinator:
         The append has to follow without an `await` between, else the transaction may have ended before it. Raises
         InvalidProducerMapping, ProducerEpochStale or ConcurrentTransactions if the producer may not write at all.
         """
-        entry = self._table.writer(transactional_id, producer_id)
+        entry = self._writer(transactional_id, producer_id)
         txn = entry.txn
         if txn.producer.epoch != producer_epoch:
             raise ProducerEpochStale(
@@ -220,7 +260,11 @@ class TransactionCoordinator:
             )
         if txn.state in PREPARED:
             raise ConcurrentTransactions(f"transactional id {txn.transactional_id!r} is ending its last transaction")
-        return txn.state is State.ONGOING and (topic, partition) in entry.ready
+        if txn.state is State.ONGOING and (topic, partition) in entry.ready:
+            return True
+        if entry.reopening:
+            raise ConcurrentTransactions(f"the open transaction of {txn.transactional_id!r} is being read; ask again")
+        return False
 
     def check_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> bool:
         """As `check_produce`, for a group's offsets (TxnOffsetCommit before 5)."""
@@ -264,6 +308,7 @@ class TransactionCoordinator:
         """
         self._check_open()
         self._check_decision(name, sequence, staged)
+        self._log_of_name(name)
         if await self._decisions.commit(name, sequence, staged):
             if abandon:
                 await self._decisions.abort_prefix(abandon)
@@ -275,6 +320,9 @@ class TransactionCoordinator:
     async def abort_all(self, staged: Iterable[Staged]) -> int:
         """Aborts those that are still open and not decided; returns how many. Their producers are fenced."""
         self._check_open()
+        staged = list(staged)
+        for one in staged:
+            self._check_led(one.transactional_id)
         return await self._decisions.abort(staged)
 
     async def abort_prefix(self, prefix: str) -> int:
@@ -287,6 +335,7 @@ class TransactionCoordinator:
     def decided(self, name: str) -> Decision | None:
         """The last decision of a name, or None."""
         self._check_open()
+        self._log_of_name(name)
         return self._decisions.last(name)
 
     # -- what operators ask for ------------------------------------------------------------------------------------
@@ -296,6 +345,7 @@ class TransactionCoordinator:
         self._check_open()
         if not transactional_id:
             raise Invalid("a transactional id cannot be empty")
+        self._check_led(transactional_id)
         entry = self._table.find(transactional_id)
         if entry is None:
             raise TransactionalIdNotFound(f"no producer uses the transactional id {transactional_id!r}")
@@ -377,7 +427,26 @@ class TransactionCoordinator:
         self._check_open()
         if not transactional_id:
             raise Invalid("a transactional id cannot be empty")
+        self._check_led(transactional_id)
         return self._table.get(transactional_id)
+
+    def _writer(self, transactional_id: str | None, producer_id: int) -> Entry:
+        """Whose transactional batch this is."""
+        try:
+            return self._table.writer(transactional_id, producer_id)
+        except InvalidProducerMapping:
+            if transactional_id is not None:
+                self._check_led(transactional_id)
+            raise
+
+    def _check_led(self, transactional_id: str) -> None:
+        if self._home(transactional_id) not in self._led:
+            raise NotCoordinator(
+                f"this broker is not the coordinator of transactional id {transactional_id!r}; ask which one is"
+            )
+
+    def _home(self, transactional_id: str) -> int:
+        return partition_for(transactional_id, self._partition_count)
 
     def _check_init(self, transactional_id: str, timeout_ms: int, two_phase: bool, keep_prepared: bool) -> None:
         if not 0 < len(transactional_id.encode()) <= MAX_ID_BYTES:
@@ -401,14 +470,24 @@ class TransactionCoordinator:
             raise Invalid(f"staged: {len(staged)} transactions; one decision commits at most {MAX_STAGED}")
         if len({one.transactional_id for one in staged}) != len(staged):
             raise Invalid("staged: one transactional id is there twice; an id has one open transaction")
+        elsewhere = next((one.transactional_id for one in staged if not _is_part(one.transactional_id, name)), None)
+        if elsewhere is not None:
+            raise Invalid(
+                f"staged: transactional id {elsewhere!r} is not one of {name!r}; what is committed under one "
+                "name has one coordinator, so the ids are NAME/PART, where PART has no slash"
+            )
 
-    def _log_of(self, name: str) -> StateLog:
-        return self._log_for(partition_for(name, self._partition_count))
+    def _log_of_name(self, name: str) -> StateLog:
+        """The state log of a name's decisions. Raises NotCoordinator if another broker leads it."""
+        partition = partition_for_name(name, self._partition_count)
+        if partition not in self._led:
+            raise NotCoordinator(f"this broker does not coordinate {name!r}; ask which one does")
+        return self._log_for(partition)
 
     async def _create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Producer:
         if len(self._table) >= MAX_TRANSACTIONAL_IDS:
             raise Full(f"{MAX_TRANSACTIONAL_IDS} transactional ids are in use; let idle ones expire or reuse ids")
-        log = self._log_of(transactional_id)
+        log = self._log_for(self._home(transactional_id))
         created = Transaction(transactional_id, Producer(producer_id, 0), timeout_ms, self._clock.now_ms())
         await self._table.create(created, log).committed()
         return created.producer
@@ -431,7 +510,10 @@ class TransactionCoordinator:
             self._table.apply(entry, entry.txn)
             await self._wait_ready(entry, entry.txn.partitions)
         except WaystationError as error:  # its producer is told to add its partitions again, or to abort
-            _log.warning("open transaction not saved at start: id=%s error=%s", entry.txn.transactional_id, error)
+            if not entry.dropped:
+                _log.warning("open transaction not saved yet: id=%s error=%s", entry.txn.transactional_id, error)
+        finally:
+            entry.reopening = False
 
     async def _wait_ready(self, entry: Entry, partitions: frozenset[TopicPartition]) -> None:
         serial = entry.serial
@@ -441,3 +523,7 @@ class TransactionCoordinator:
 
     def _fought_over(self, transactional_id: str) -> ConcurrentTransactions:
         return ConcurrentTransactions(f"producers fight over transactional id {transactional_id!r}; ask again")
+
+
+def _is_part(transactional_id: str, name: str) -> bool:
+    return transactional_id.rpartition("/")[0] == name

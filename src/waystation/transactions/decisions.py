@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from waystation.errors import Conflict, Full, StorageFailed
+from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.transactions.decision_records import Decision, Staged, encode_decision, encode_decision_key
 from waystation.transactions.ends import Ends
@@ -56,6 +57,8 @@ class Made:
     attempt: asyncio.Task[None] | None = None
     pause: asyncio.TimerHandle | None = None
     retries: int = 0
+    dropped: bool = False
+    """Another broker carries it out."""
 
 
 class Decisions:
@@ -73,11 +76,15 @@ class Decisions:
     def __len__(self) -> int:
         return len(self._made)
 
+    @property
+    def names(self) -> list[str]:
+        return [*self._made]
+
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
+    def recover(self, decisions: Mapping[str, Decision]) -> None:
         """After the table's replay: what was decided and not carried out is prepared again, in memory."""
-        for name, decision in self._table.decisions.items():
+        for name, decision in decisions.items():
             made = self._made[name] = Made(decision, self._log_for(name))
             for staged in decision.staged:
                 entry = self._open(staged)
@@ -89,16 +96,27 @@ class Decisions:
         """The transactions whose end stands in a decision and nowhere else yet."""
         return {entry for made in self._made.values() for entry in made.entries}
 
-    async def start(self) -> None:
-        """Carries out what a crash interrupted. The record is written once more, since after a crash of the process
-        alone it may never have been flushed, and no marker may be durable before it."""
-        resuming = [made for made in self._made.values() if made.entries or not made.decision.staged]
+    async def start(self, names: Iterable[str]) -> None:
+        """Carries out what a crash interrupted, or what another coordinator has left. The record is written once more,
+        since after a crash of the process alone it may never have been flushed, and no marker may be durable before
+        it."""
+        made_now = [self._made[name] for name in names if name in self._made]
+        resuming = [made for made in made_now if made.entries or not made.decision.staged]
         await asyncio.gather(*(self._resume(made) for made in resuming))
 
     async def _resume(self, made: Made) -> None:
         self._again(made)
         if made.attempt is not None:
             await asyncio.gather(made.attempt, return_exceptions=True)
+
+    def drop(self, partition: int) -> None:
+        """Another broker coordinates the transactions of a state log."""
+        for name, made in [*self._made.items()]:
+            if made.log.partition == partition:
+                made.dropped = True
+                if made.pause is not None:
+                    made.pause.cancel()
+                del self._made[name]
 
     async def close(self) -> None:
         """Waits for what is under way. What cannot be finished is, at the next start."""
@@ -131,9 +149,10 @@ class Decisions:
         else:
             if len(self._made) >= MAX_DECISIONS:
                 raise Full(f"{MAX_DECISIONS} names of decisions are in use; use the same name with a higher sequence")
+        log = self._log_for(name)
         entries = [self._complete(one) for one in staged]
         now_ms = self._clock.now_ms()
-        made = Made(Decision(name, sequence, now_ms, tuple(staged)), self._log_for(name), entries)
+        made = Made(Decision(name, sequence, now_ms, tuple(staged)), log, entries)
         made.log.append([encode_decision(made.decision)])
         for entry in entries:
             self._table.assume(entry, entry.txn.decided(now_ms))
@@ -225,7 +244,7 @@ class Decisions:
         def attempted(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             made.attempt = None
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if not task.cancelled() and (error := task.exception()) is not None and not made.dropped:
                 self._refused(made, error)
 
         task.add_done_callback(attempted)
@@ -233,6 +252,8 @@ class Decisions:
 
     async def _carry_out(self, made: Made) -> None:
         await made.log.committed()
+        if made.dropped:
+            raise NotCoordinator(f"this broker does not coordinate {made.decision.name!r} any more; ask which one does")
         # No await from here on, so that readers see all of it at once.
         entries, made.entries = made.entries, []
         for entry in entries:

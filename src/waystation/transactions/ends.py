@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 
 from waystation.errors import StorageFailed
@@ -27,12 +28,11 @@ _log = logging.getLogger(__name__)
 class Ends:
     """The ends that are under way."""
 
-    def __init__(self, clock: Clock, random: Random, table: Table, markers: MarkerWriter, epoch: int) -> None:
+    def __init__(self, clock: Clock, random: Random, table: Table, markers: MarkerWriter) -> None:
         self._clock = clock
         self._random = random
         self._table = table
         self._markers = markers
-        self._epoch = epoch
         self._tasks: set[asyncio.Task[Producer]] = set()
         self._pauses: dict[Entry, asyncio.TimerHandle] = {}
         self._closed = False
@@ -78,6 +78,13 @@ class Ends:
         self._pauses.clear()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def drop(self, entries: Iterable[Entry]) -> None:
+        """Another broker carries out the ends of these. An attempt under way is refused when it goes on."""
+        for entry in entries:
+            pause = self._pauses.pop(entry, None)
+            if pause is not None:
+                pause.cancel()
+
     def _attempt(self, entry: Entry) -> asyncio.Task[Producer]:
         task = asyncio.get_running_loop().create_task(self._finish(entry))
         entry.finishing = task
@@ -91,7 +98,7 @@ class Ends:
 
     def _complete(self, entry: Entry) -> Producer:
         prepared = entry.txn
-        write_markers(self._markers, prepared, self._epoch)
+        write_markers(self._markers, prepared, entry.log.epoch)
         completed = prepared.completed(self._clock.now_ms())
         self._table.apply(entry, completed)
         return completed.producer
@@ -99,7 +106,7 @@ class Ends:
     def _attempted(self, entry: Entry, task: asyncio.Task[Producer]) -> None:
         self._tasks.discard(task)
         entry.finishing = None
-        if task.cancelled() or task.exception() is None:
+        if task.cancelled() or task.exception() is None or entry.dropped:
             entry.retries = 0
             return
         self._failed(entry, task.exception())
@@ -118,7 +125,7 @@ class Ends:
         self._pause(entry)
 
     def _pause(self, entry: Entry) -> None:
-        if self._closed:
+        if self._closed or entry.dropped:
             return
         pause_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(entry.retries, 16))
         entry.retries += 1

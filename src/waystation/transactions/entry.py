@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.transactions.machine import Producer, State, TopicPartition, Transaction
 from waystation.transactions.records import encode_key, encode_value
@@ -31,9 +32,14 @@ class Entry:
     """When an open transaction is aborted, by the monotonic clock. Stored is when it began, by the wall clock."""
     finishing: asyncio.Task[Producer] | None = None
     retries: int = 0
+    reopening: bool = False
+    """It was open when its log was replayed, and is not durably so yet."""
+    dropped: bool = False
+    """Another broker coordinates the id: whoever still holds this one may do nothing more with it."""
 
     def append(self, txn: Transaction) -> None:
-        """Writes and applies a new value, or raises StorageFailed and changes nothing."""
+        """Writes and applies a new value, or raises StorageFailed or NotCoordinator and changes nothing."""
+        self._check_led()
         self.log.append([(encode_key(txn.transactional_id), encode_value(txn))])
         self.assume(txn)
         self.unsaved = False
@@ -46,15 +52,26 @@ class Entry:
         self.txn = txn
 
     def append_tombstone(self) -> None:
+        self._check_led()
         self.log.append([(encode_key(self.txn.transactional_id), None)])
 
     async def committed(self) -> None:
-        """Waits until all that was appended is durable."""
+        """Waits until all that was appended is durable. Raises NotCoordinator if nobody can tell any more: another
+        broker has the id by now."""
         try:
             await self.log.committed()
         except Exception:
             self.unsaved = True
+            self._check_led()
             raise
+        self._check_led()
+
+    def _check_led(self) -> None:
+        if self.dropped:
+            raise NotCoordinator(
+                f"this broker is not the coordinator of transactional id {self.txn.transactional_id!r} any more; "
+                "ask which one is"
+            )
 
     def may_write(self, partition: TopicPartition) -> bool:
         return self.txn.state is State.ONGOING and partition in self.ready

@@ -95,8 +95,14 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
 
 
 def partition_for(transactional_id: str, count: int) -> int:
-    """The partition of `__transaction_state` that holds an id: Kafka's choice, by Java's hash of the string."""
-    data = transactional_id.encode("utf-16-be", "surrogatepass")
+    """The partition of `__transaction_state` that holds an id: that of NAME if it is NAME/PART, so that those which are
+    committed together have one coordinator."""
+    return partition_for_name(transactional_id.rpartition("/")[0] or transactional_id, count)
+
+
+def partition_for_name(name: str, count: int) -> int:
+    """As Kafka chooses, by Java's hash of the string."""
+    data = name.encode("utf-16-be", "surrogatepass")
     code = 0
     for i in range(0, len(data), 2):
         code = (31 * code + (data[i] << 8) + data[i + 1]) & 0xFFFFFFFF

@@ -6,7 +6,8 @@ only a producer id; `writer` finds the transaction they claim to belong to. Used
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from waystation.errors import Corrupt
 from waystation.log.state import StateLog
@@ -23,15 +24,25 @@ from waystation.transactions.records import (
 )
 
 
+@dataclass(slots=True)
+class Replayed:
+    """What a state log says besides transactions."""
+
+    ids_end: int = 0
+    """Producer ids below this may have been handed out."""
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """The last one of every name."""
+
+
 class Table:
     """The coordinator's memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Callable[[str], int]) -> None:
+        """`home` says on which partition the state of a transactional id is."""
+        self._home = home
         self._by_name: dict[str, Entry] = {}
         self._by_producer: dict[int, Entry] = {}
         self.ongoing: set[Entry] = set()
-        self.decisions: dict[str, Decision] = {}
-        """The last one of every name, as `replay` found them."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -89,38 +100,47 @@ class Table:
             entry.txn = entry.txn.without_topics(topics)
             entry.ready = {partition for partition in entry.ready if partition[0] not in topics}
 
-    def replay(self, logs: Iterable[StateLog]) -> int:
-        """Reads state logs; the newest record of an id wins. Returns below which number producer ids are taken."""
-        taken = 0
-        for log in logs:
-            for batch in log.replay():
-                try:
-                    for key, value in batch.records:
-                        taken = max(taken, self._replay_record(log, key, value))
-                except Corrupt as error:
-                    raise Corrupt(
-                        f"__transaction_state-{log.partition} at offset {batch.base_offset}: {error}"
-                    ) from error
-        return taken
+    def drop(self, partition: int) -> list[Entry]:
+        """The ids of a partition are another broker's; returns them."""
+        dropped = [entry for entry in self if entry.log.partition == partition]
+        for entry in dropped:
+            entry.dropped = True
+            self._drop(entry)
+        return dropped
 
-    def _replay_record(self, log: StateLog, key: bytes, value: bytes | None) -> int:
+    def replay(self, log: StateLog) -> Replayed:
+        """Reads a state log; the newest record of an id wins."""
+        found = Replayed()
+        for batch in log.replay():
+            try:
+                for key, value in batch.records:
+                    self._replay_record(found, log, key, value)
+            except Corrupt as error:
+                raise Corrupt(f"__transaction_state-{log.partition} at offset {batch.base_offset}: {error}") from error
+        return found
+
+    def _replay_record(self, found: Replayed, log: StateLog, key: bytes, value: bytes | None) -> None:
         name = decode_decision_key(key)
         if name is not None:
             if value is None:
-                self.decisions.pop(name, None)
+                found.decisions.pop(name, None)
             else:
-                self.decisions[name] = decode_decision(name, value)
-            return 0
+                found.decisions[name] = decode_decision(name, value)
+            return
         kind = decode_key(key)
         if isinstance(kind, ReservationKey) and value is not None:
-            return decode_reservation(value)
+            found.ids_end = max(found.ids_end, decode_reservation(value))
         if isinstance(kind, TransactionKey):
-            known = self._by_name.get(kind.transactional_id)
-            if known is not None:
-                self._drop(known)
-            if value is not None:
-                self._index(Entry(decode_value(kind.transactional_id, value), log))
-        return 0
+            self._replay_transaction(log, kind.transactional_id, value)
+
+    def _replay_transaction(self, log: StateLog, transactional_id: str, value: bytes | None) -> None:
+        known = self._by_name.get(transactional_id)
+        if known is not None:
+            if known.log is not log and known.log.partition == self._home(transactional_id):
+                return  # an id with a slash was elsewhere in earlier versions: what its home says is newer
+            self._drop(known)
+        if value is not None:
+            self._index(Entry(decode_value(transactional_id, value), log))
 
     def _index(self, entry: Entry) -> None:
         txn = entry.txn

@@ -329,6 +329,7 @@ class Client:
         self, name: str, sequence: int, staged: Sequence[StagedTransaction], *, abandon: str = ""
     ) -> bool:
         """Commits transactions that were staged (`Transaction.stage`), all of them by one durable record, or none.
+        Their ids are `name/PART`, where PART has no slash.
 
         `sequence` grows under a `name`: one that is not above the last one committed is fenced, which returns False and
         what was staged for it is aborted. Repeating the same request is fine. Afterwards, whatever else is open with a
