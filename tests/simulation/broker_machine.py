@@ -548,9 +548,9 @@ class BrokerMachine:
                 await self._ask(unanswered[-1])
             except Conflict as error:
                 raise Broken(f"what was staged did not outlive the crash: {error}") from error
-        await self.broker.transactions.abort_prefix("job/")
         for job in unanswered:
-            job.given_up = True
+            job.given_up = True  # the power may go while they are aborted
+        await self.broker.transactions.abort_prefix("job/")
 
     def _write(self, client: TransactionalClient, transaction: Transaction, index: int) -> None:
         sequence = client.sequences.get(index, 0)
