@@ -140,9 +140,10 @@ class DeadLetters:
         if not shares:
             shard.end_quietly(queue, entries)
             return
+        if queue.settings.dead_letter in shares:
+            await _ensure(self._broker, queue.settings.dead_letter)
+        await tx.enter(shard, [target for target in shares if not target.startswith(TOPIC_TARGET)])
         for target, share in shares.items():
-            if target == queue.settings.dead_letter:
-                await _ensure(self._broker, target)
             await send(tx, target, share)
         await tx.take(shard, queue, None, runs_of(entries))
         await tx.end(commit=True)

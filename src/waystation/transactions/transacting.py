@@ -7,7 +7,7 @@ way to end, and one recovery, whatever takes part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from waystation.errors import Conflict, NotFound
@@ -87,6 +87,12 @@ class Tx:
         self._joined: set[tuple[str, int]] = set()
         self._begun = False  # something was asked for
         self._inside = False  # and something is part of the transaction
+
+    async def enter(self, shard: Shard, queues: Iterable[str]) -> None:
+        """Lets a shard and the shards of these queues take part: one wait for the disk, where each of the calls that
+        follow would have one of its own."""
+        shards = {self._place(shard), *(self._place(self._broker.queues.of_users(queue)[0]) for queue in queues)}
+        await self._join(sorted(shards))
 
     async def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None
