@@ -103,7 +103,7 @@ def probe_of(protocol: str, addresses: Mapping[str, str]) -> Probe:
     if protocol == "amqp":
         return _wire_probe(addresses["amqp"], AmqpWire())
     if protocol == "http":
-        return Probe(addresses["http"], b"", _http_request, lambda data: data.endswith(b"}"))
+        return Probe(addresses["http"], b"", _http_request, lambda data: data.rstrip().endswith(b"}"))
     fetch = attackers.kafka_fetch
     return Probe(addresses["kafka"], b"", lambda number: fetch(number, PROBED), _kafka_answered())
 

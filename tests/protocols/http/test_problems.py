@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import waystation.queues.errors
+from tests.protocols.http.kit import Http
 from waystation import errors
 from waystation.errors import WaystationError
 from waystation.protocols.http import problems
@@ -60,3 +61,12 @@ def test_a_precise_error_has_the_title_of_its_kind() -> None:
 
 def test_what_is_no_request_has_a_problem_too() -> None:
     assert problem_of_status(431, "too large").title == "Request Header Fields Too Large"
+
+
+def test_a_json_body_ends_with_a_newline_so_that_a_prompt_is_on_its_own_line(http: Http) -> None:
+    http("PUT", "/v1/queues/newline")
+    http("POST", "/v1/queues/newline/messages", [{"payload": "x" * 300_000} for _ in range(3)])
+    for path in ("/v1/queues/newline", "/v1/queues/newline/peek?count=3", "/v1/openapi.json", "/v1/queues/nowhere"):
+        body = http("GET", path, ok=False).body
+        assert body.endswith(b"}\n"), path
+        assert body.count(b"\n") == 1, path

@@ -35,7 +35,7 @@ from waystation.protocols.http.json_pieces import chars_of, json_pieces
 from waystation.protocols.http.live_view import LiveView
 from waystation.protocols.http.mounted import Mounted, Mounts
 from waystation.protocols.http.problems import problem_of_status
-from waystation.protocols.http.replies import Reply, error_reply, json_reply, problem_reply
+from waystation.protocols.http.replies import END, Reply, error_reply, json_reply, problem_reply
 from waystation.protocols.http.router import Router
 from waystation.protocols.http.routes import ROUTES
 from waystation.protocols.http.takers import Takers
@@ -169,4 +169,5 @@ async def _made_in_turns(outcome: Any, status: int, connection: HttpConnection) 
                 break
         pieces.append(piece)
         made += len(piece)
+    pieces.append(END)
     return Reply(status, b"".join(pieces)) if made <= STEP_BYTES else Reply(status, pieces=pieces)

@@ -18,6 +18,9 @@ BODILESS = (204, 304)
 
 encode_json = msgspec.json.Encoder().encode
 
+END = b"\n"
+"""Of a JSON body: a prompt in a terminal stands on a line of its own."""
+
 _LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status in HTTPStatus}
 
 
@@ -33,11 +36,11 @@ class Reply:
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
-    return Reply(status, encode_json(value))
+    return Reply(status, encode_json(value) + END)
 
 
 def problem_reply(problem: Problem, headers: Mapping[str, str] | None = None) -> Reply:
-    return Reply(problem.status, encode_json(problem), PROBLEM_TYPE, headers or {})
+    return Reply(problem.status, encode_json(problem) + END, PROBLEM_TYPE, headers or {})
 
 
 def error_reply(error: WaystationError) -> Reply:

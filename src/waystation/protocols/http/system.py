@@ -91,10 +91,10 @@ async def end_connection(desk: Desk, call: Call[EndQuery, Nothing]) -> Outcome:
 async def openapi(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     if desk.openapi is None:
         from waystation.protocols.http.openapi import document
-        from waystation.protocols.http.replies import encode_json
+        from waystation.protocols.http.replies import END, encode_json
         from waystation.protocols.http.routes import ROUTES
 
-        desk.openapi = encode_json(document(ROUTES))
+        desk.openapi = encode_json(document(ROUTES)) + END
     return Reply(200, desk.openapi)
 
 
