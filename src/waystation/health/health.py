@@ -8,11 +8,12 @@ table of reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from waystation.health.sampling import SEVERAL
 from waystation.routing.namespace_names import DEFAULT
 
 if TYPE_CHECKING:
@@ -143,19 +144,24 @@ def _connections(broker: ManagedBroker) -> Iterator[Reason]:
 
 
 def _speed(broker: ManagedBroker) -> Iterator[Reason]:
-    sampling = broker.sampling
-    if sampling.loop_delay_ms > SLOW_LOOP_MS:
+    delay_ms, fsync_ms = _always(broker.sampling.loop_delays_ms), _always(broker.sampling.fsyncs_ms)
+    if delay_ms > SLOW_LOOP_MS:
         yield Reason(
             "warning",
-            f"The broker was busy for {sampling.loop_delay_ms:.0f} ms at a time, and everybody waited.",
+            f"The broker was busy for {delay_ms:.0f} ms or longer at a time, again and again, and everybody waited.",
             "Look for very large requests, or give the broker a faster or less busy processor.",
         )
-    if sampling.fsync_ms > SLOW_SYNC_MS:
+    if fsync_ms > SLOW_SYNC_MS:
         yield Reason(
             "warning",
-            f"The disk took {sampling.fsync_ms:.0f} ms to sync, on average; every acknowledgement waits for that.",
+            f"The disk takes {fsync_ms:.0f} ms or longer to sync, on average; every acknowledgement waits for that.",
             "Look at what else writes to this disk; `waystation doctor` measures it.",
         )
+
+
+def _always(samples: Sequence[float]) -> float:
+    """What all of the last samples have reached; 0 until there are several."""
+    return min(samples) if len(samples) == SEVERAL else 0.0
 
 
 def _dead_letters(broker: ManagedBroker) -> Iterator[Reason]:

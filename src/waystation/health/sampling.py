@@ -35,6 +35,9 @@ INTERVAL_S = INTERVAL_MS / 1000
 PROBE_S = 0.5
 """How often the loop is asked how late it is."""
 
+SEVERAL = 3
+"""Points in a row: what is slow in one of them is slow once; in all of them, somebody should look."""
+
 LETTER_POINTS = 61
 """Five minutes of points, in which dead letters are recent."""
 
@@ -56,6 +59,8 @@ class Sampling:
         self.census = Census(broker)
         self.history = History()
         self.fsync_ms = self.loop_delay_ms = self.cpu_share = 0.0
+        self.fsyncs_ms: deque[float] = deque(maxlen=SEVERAL)
+        self.loop_delays_ms: deque[float] = deque(maxlen=SEVERAL)
         self.recent_letters = 0
         """Messages that became dead letters within the last minutes."""
         self.point: Point | None = None
@@ -192,6 +197,8 @@ class Sampling:
         self._cpu_s = cpu_s
         self.fsync_ms = round(1000 * self._fsync.since(self._broker.meters.commit.seconds), 3)
         self.loop_delay_ms = round(1000 * self._worst_s, 3)
+        self.fsyncs_ms.append(self.fsync_ms)
+        self.loop_delays_ms.append(self.loop_delay_ms)
         self._worst_s = 0.0
 
     def _add_point(self) -> None:
