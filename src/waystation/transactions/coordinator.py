@@ -389,7 +389,9 @@ class TransactionCoordinator:
                     await self._ends.carry_out(entry, step)
                 else:
                     fresh_id = await self._ids.allocate()
-        except StorageFailed as error:  # not yet prepared: the timer comes again; prepared: `Ends` goes on with it
+        except WaystationError as error:  # not yet prepared: the timer comes again; prepared: `Ends` goes on with it
+            if entry.dropped:
+                return
             _log.warning("timed out transaction not aborted yet: id=%s error=%s", entry.txn.transactional_id, error)
 
     def _set_deadline(self, entry: Entry, left_ms: int) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from waystation.errors import StorageFailed
+from waystation.errors import NotLeader, StorageFailed
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import ConcurrentTransactions
 from waystation.transactions.machine import PREPARED, Producer, Transaction
@@ -112,7 +112,7 @@ class Ends:
         self._failed(entry, task.exception())
 
     def _failed(self, entry: Entry, error: BaseException | None) -> None:
-        level = logging.WARNING if isinstance(error, StorageFailed) else logging.ERROR
+        level = logging.WARNING if isinstance(error, StorageFailed | NotLeader) else logging.ERROR
         _log.log(
             level,
             "transaction cannot be ended yet, will try again: id=%s state=%s attempt=%d error=%s",
