@@ -13,6 +13,7 @@ from waystation.log import retention
 from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues.feed import Verdict
+from waystation.queues.shard.checkpoint import FIRST_BYTES, KEPT
 from waystation.queues.shard.stragglers import Stragglers
 from waystation.topics.partition import log_of
 
@@ -80,3 +81,56 @@ def test_no_segment_is_freed_before_the_end_of_its_messages_is_durable(monkeypat
     story()
     assert found, "nothing was freed: this shows nothing"
     assert all(durable >= end for end, durable in found)
+
+
+@on_a_machine
+async def test_a_shard_with_nothing_to_do_and_nothing_in_it_takes_no_room(machine: Machine) -> None:
+    broker = await machine.anew(shards="1", segment_bytes="100000000")
+    await broker.queues.declare("jobs")
+    (shard,) = broker.shards
+    log = log_of(shard.log.partition)
+    for _ in range(10):
+        await put(broker, "jobs", bytes(1_000_000))
+    await broker.queues.purge("jobs")
+    await broker.shards.checkpoint()
+    assert log.size_bytes > FIRST_BYTES, "it may be busy again at once"
+    await broker.shards.checkpoint()
+    assert log.size_bytes == 0
+    await put(broker, "jobs", b"later")
+    broker = await machine.again()
+    async with consumer(broker, "jobs") as inbox:
+        assert inbox.payloads == [b"later"]
+
+
+@on_a_machine
+async def test_a_shard_in_which_something_lives_is_left_alone(machine: Machine) -> None:
+    broker = await machine.anew(shards="1", segment_bytes="100000000")
+    await broker.queues.declare("jobs")
+    await broker.queues.declare("kept")
+    (shard,) = broker.shards
+    await put(broker, "kept", b"here")
+    for _ in range(10):
+        await put(broker, "jobs", bytes(1_000_000))
+    await broker.queues.purge("jobs")
+    for _ in range(3):
+        await broker.shards.checkpoint()
+    assert log_of(shard.log.partition).size_bytes > FIRST_BYTES
+    assert [peeked.delivered.message.payload for peeked in broker.queues.peek("kept", 1)] == [b"here"]
+
+
+@on_a_machine
+async def test_after_a_shard_was_cut_back_either_of_its_snapshots_will_do(machine: Machine) -> None:
+    broker = await machine.anew(shards="1", segment_bytes="3000")
+    await broker.queues.declare("jobs")
+    await put(broker, "jobs", bytes(2_000))
+    await broker.queues.purge("jobs")
+    (checkpointer,) = broker.shards.checkpointers
+    await checkpointer.cut_back()
+    assert len(checkpointer._kept) == KEPT
+    newest = checkpointer._kept[-1][1]
+    await broker.stop()
+    machine.disk.replace_file(newest, b"rotten")
+    broker = await machine.start()
+    assert "jobs" in broker.queues
+    await put(broker, "jobs", b"later")
+    assert [peeked.delivered.message.payload for peeked in broker.queues.peek("jobs", 9)] == [b"later"]

@@ -481,7 +481,10 @@ class QueueMachine:
     async def checkpoint(self) -> None:
         for checkpointer in self.broker.shards.checkpointers:
             try:
-                await checkpointer.run(force=True, forward=True)
+                if self.rng.random() < 0.3:
+                    await checkpointer.cut_back()
+                else:
+                    await checkpointer.run(force=True, forward=True)
             except OSError:
                 if self.trouble is None:
                     raise

@@ -295,3 +295,11 @@ def test_a_shard_that_is_led_again_without_its_open_transactions_is_caught(monke
 def test_a_checkpoint_that_goes_on_when_its_shard_was_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardLog, "check_led", lambda self: None)  # the deliberate bug
     assert _caught(40) > ENOUGH
+
+
+def test_a_shard_that_is_cut_back_without_snapshots_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hasty(self: checkpoint.Checkpointer) -> None:
+        await self._free_before(self._partition.end_offset)  # the deliberate bug: a replay needs what is removed
+
+    monkeypatch.setattr(checkpoint.Checkpointer, "_cut_back", hasty)
+    assert _caught(40) > ENOUGH

@@ -51,14 +51,23 @@ async def enforce(log: Log, now_ms: int) -> int:
     below_start = len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
     if log.failure is not None or log.truncation is not None or not (until > log.start_offset or below_start):
         return 0
-    if until > log.active.base_offset and not log.pending_count:
-        try:
-            log.roll(log.end_offset)
-        except OSError:
-            until = log.active.base_offset  # a full disk: what is before it can go all the same
+    if until > log.active.base_offset and not begin_segment(log):
+        until = log.active.base_offset  # what is before it can go all the same
+    return await remove_before(log, until)
+
+
+def begin_segment(log: Log) -> bool:
+    """A new segment at the end, so that the one that was active can be removed. False: not now, as on a full disk."""
+    if log.pending_count or log.failure is not None or log.truncation is not None:
+        return False
+    try:
+        log.roll(log.end_offset)
+    except OSError:
+        return False
+    finally:
         if log.on_write is not None:
             log.on_write(log)
-    return await remove_before(log, until)
+    return True
 
 
 async def remove_before(log: Log, offset: int) -> int:

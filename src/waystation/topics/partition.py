@@ -223,6 +223,12 @@ class Partition:
         """Moves the start, durably, and removes the segments that are wholly below it."""
         await retention.remove_before(self._log, offset)
 
+    async def remove_all_before(self, offset: int) -> None:
+        """As `remove_before`, and what is in the last segment goes too, if all of it is before the offset."""
+        if offset >= self.end_offset and offset > self._log.active.base_offset:
+            retention.begin_segment(self._log)
+        await self.remove_before(offset)
+
     async def delete_records(self, before_offset: int) -> int:
         """Moves the start, durably; -1 means everything. Returns the new start."""
         visible = self.visible_offset

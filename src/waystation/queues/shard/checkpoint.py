@@ -2,7 +2,7 @@
 
 What may go: segments in which no living message is, and which no replay would need, not even one from the snapshot
 before the last. A message that lives on long after its neighbours (parked for a year) would keep its segment
-(`stragglers.py`).
+(`stragglers.py`). When a shard has nothing to do and nothing in it lives, its last segment goes, too.
 
 A snapshot is named only when the log is durable up to everything that it says: it never knows more than the log.
 
@@ -46,6 +46,7 @@ class Checkpointer:
         self._world = world
         self._last_bytes = 0  # of the last snapshot
         self._seen_bytes = -1  # how much had been appended then
+        self._looked_bytes = -1  # how much had been appended when somebody last looked
         self._turn = turn
         self._stragglers = Stragglers(shard)
         self._kept: list[tuple[int, str]] = []  # (where a replay would begin, file), the newest last
@@ -97,9 +98,21 @@ class Checkpointer:
             self._shard.log.check_led()
             await self._run(force=force, forward=not force if forward is None else forward)
 
+    async def cut_back(self) -> None:
+        """Lets go of all that is dead, however little that is."""
+        async with self._turn:
+            self._shard.log.check_led()
+            await self._cut_back()
+
     async def _run(self, *, force: bool, forward: bool) -> None:
         appended = self._partition.appended_bytes
-        if appended == self._seen_bytes or self._partition.failure is not None:
+        idle, self._looked_bytes = appended == self._looked_bytes, appended
+        if self._partition.failure is not None:
+            return
+        if idle and not force and await self._is_empty():
+            await self._cut_back()
+            return
+        if appended == self._seen_bytes:
             return
         if not force and self._new_bytes(appended) < max(FIRST_BYTES, self._last_bytes):
             return
@@ -115,10 +128,19 @@ class Checkpointer:
         return appended - self._seen_bytes if self._seen_bytes >= 0 else appended + self._shard.log.replayed_bytes
 
     async def _save(self) -> None:
+        replay_from, path = await self._write_snapshot()
+        self._kept = [kept for kept in self._kept if kept[1] != path] + [(replay_from, path)]
+        for _, old in self._kept[:-KEPT]:
+            with contextlib.suppress(FileNotFoundError):  # removed by the checkpoint that a drop cut short
+                await self._world.offload(self._world.disk.remove, old)
+        del self._kept[:-KEPT]
+
+    async def _write_snapshot(self, path: str | None = None) -> tuple[int, str]:
+        """Returns where a replay begins, and the file; `path`: in place of that one."""
         shard, partition = self._shard, self._partition
         begin = partition.end_offset
         replay_from = shard.open.first_offset(begin)
-        path = f"{partition.folder}/{begin:020d}{snapshot.SUFFIX}"
+        path = path or self._path(begin)
         beside = f"{path}.new"
         try:
             file = self._world.disk.open(beside, create=True)
@@ -137,11 +159,10 @@ class Checkpointer:
             raise
         self._shard.log.check_led()
         self._last_bytes = size
-        self._kept = [kept for kept in self._kept if kept[1] != path] + [(replay_from, path)]
-        for _, old in self._kept[:-KEPT]:
-            with contextlib.suppress(FileNotFoundError):  # removed by the checkpoint that a drop cut short
-                await self._world.offload(self._world.disk.remove, old)
-        del self._kept[:-KEPT]
+        return replay_from, path
+
+    def _path(self, begin: int) -> str:
+        return f"{self._partition.folder}/{begin:020d}{snapshot.SUFFIX}"
 
     def _name(self, beside: str, path: str) -> None:
         self._world.disk.rename(beside, path)
@@ -179,18 +200,38 @@ class Checkpointer:
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
+    async def _is_empty(self) -> bool:
+        """Whether the log has much in it, and nothing of that lives."""
+        end = self._partition.end_offset
+        return self._partition.size_bytes >= FIRST_BYTES and await self._stragglers.oldest_living(end) == end
+
+    async def _cut_back(self) -> None:
+        """Lets go of all that is dead, also in the last segment, which would else stay until it is full.
+
+        Both snapshots are made anew for that: neither may need what is removed.
+        """
+        end, self._seen_bytes = self._partition.end_offset, self._partition.appended_bytes
+        await self._save()
+        if len(self._kept) < KEPT:
+            self._kept.insert(0, (0, self._path(max(0, end - 1))))
+        self._kept[0] = await self._write_snapshot(self._kept[0][1])
+        await self._free_before(self._shard.open.first_offset(min(begin for begin, _ in self._kept)))
+
     async def _free(self) -> None:
         """Lets go of segments that nobody needs."""
         floor = self._shard.open.first_offset(self._kept[0][0])
         if len(self._kept) < KEPT or floor <= self._partition.start_offset or len(self._partition.segment_bases) < 2:
             return
+        await self._free_before(floor)
+
+    async def _free_before(self, floor: int) -> None:
         floor = await self._stragglers.oldest_living(floor)
         self._shard.log.check_led()  # else nothing seemed to live
         if floor > self._partition.start_offset and self._shard.log.flush():
             # What ended the messages below must be durable, or a power cut makes them alive again, and unreadable.
             await self._partition.until_durable(self._partition.end_offset)
             self._shard.log.check_led()
-            await self._partition.remove_before(floor)
+            await self._partition.remove_all_before(floor)
 
 
 def _write(file: File, parts: list[Part], position: int) -> int:
