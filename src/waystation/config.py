@@ -702,8 +702,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "waystation.queue.segment.bytes",
             "int",
             64 * 1024 * 1024,
-            "Segment size of the queues' logs; disk space is freed by whole segments, and all of it when nothing is left"
-            " in an idle shard. Fixed at the first start.",
+            "Segment size of the queues' logs; disk space is freed by whole segments, and all of it when nothing is"
+            " left in an idle shard. Fixed at the first start.",
             low=1024,
             dynamic=False,
         ),
