@@ -1,0 +1,32 @@
+"""What particular AMQP clients rely on, shown on the wire: none of them has to be installed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands
+
+from tests.protocols.amqp.kit import connected, publish
+from tests.support.names import unique
+from tests.support.server import Server
+from waystation.protocols.amqp.frames import OVERHEAD
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("habits")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("size", [131_065, 131_072, 300_000])
+def test_a_body_that_is_cut_at_frame_max_arrives(server: Server, size: int) -> None:
+    """AMQPStorm cuts bodies at frame_max, as if a frame had no head and no end."""
+    queue, sent = unique("cut"), bytes(range(256)) * (size // 256) + bytes(size % 256)
+    with connected(server, frame_max=131_072) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue, exclusive=True))
+        amqp.ask(commands.Confirm.Select())
+        amqp.send(publish(1, sent, queue, frame_max=131_072 + OVERHEAD))
+        amqp.expect(commands.Basic.Ack)
+        amqp.say(commands.Basic.Get(0, queue, True))
+        assert amqp.content()[2] == sent
