@@ -30,3 +30,23 @@ def test_a_body_that_is_cut_at_frame_max_arrives(server: Server, size: int) -> N
         amqp.expect(commands.Basic.Ack)
         amqp.say(commands.Basic.Get(0, queue, True))
         assert amqp.content()[2] == sent
+
+
+def test_delete_ok_comes_before_the_cancels_that_it_causes_on_its_channel(server: Server) -> None:
+    queue = unique("order")
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue))
+        amqp.ask(commands.Basic.Consume(0, queue, "first"))
+        amqp.ask(commands.Basic.Consume(0, queue, "second"))
+        amqp.say(commands.Queue.Delete(0, queue))
+        amqp.expect(commands.Queue.DeleteOk)
+        assert {amqp.expect(commands.Basic.Cancel).consumer_tag for _ in range(2)} == {"first", "second"}
+
+
+def test_a_delete_that_wants_no_answer_cancels_all_the_same(server: Server) -> None:
+    queue = unique("order")
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue))
+        amqp.ask(commands.Basic.Consume(0, queue, "mine"))
+        amqp.say(commands.Queue.Delete(0, queue, nowait=True))
+        assert amqp.expect(commands.Basic.Cancel).consumer_tag == "mine"

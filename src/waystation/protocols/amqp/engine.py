@@ -61,8 +61,8 @@ from waystation.wire.amqp.errors import (
 from waystation.wire.amqp.properties import Template, template_of
 
 FRAME_MAX = 131_072
-"""What we offer, and the longest frame before the peer has said what it wants. By the specification a frame's payload is
-eight bytes shorter, and ours are; from a peer we take as much in the payload as RabbitMQ does, since some clients
+"""What we offer, and the longest frame before the peer has said what it wants. By the specification a frame's payload
+is eight bytes shorter, and ours are; from a peer we take as much in the payload as RabbitMQ does, since some clients
 (AMQPStorm) cut bodies there."""
 FRAMES_PER_TURN = 2_048
 """Publishes that lie in the buffer as a whole, and acks: so many are read in one go, which takes some 10 ms. With more,
