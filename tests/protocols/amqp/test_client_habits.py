@@ -50,3 +50,13 @@ def test_a_delete_that_wants_no_answer_cancels_all_the_same(server: Server) -> N
         amqp.ask(commands.Basic.Consume(0, queue, "mine"))
         amqp.say(commands.Queue.Delete(0, queue, nowait=True))
         assert amqp.expect(commands.Basic.Cancel).consumer_tag == "mine"
+
+
+def test_a_queue_with_a_delayed_message_is_not_empty(server: Server) -> None:
+    queue = unique("delayed")
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue))
+        later = commands.Basic.Properties(headers={"x-delay": 3_600_000})
+        amqp.send(publish(1, b"later", queue, properties=later))
+        amqp.say(commands.Queue.Delete(0, queue, if_empty=True))
+        assert "not empty" in amqp.expect(commands.Channel.Close).reply_text
