@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pamqp import commands
 
-from tests.protocols.amqp.kit import connected, publish
+from tests.protocols.amqp.kit import Amqp, connected, method, publish
 from tests.support.names import unique
 from tests.support.server import Server
-from waystation.protocols.amqp.frames import OVERHEAD
+from tests.support.waiting import wait_for
+from waystation.protocols.amqp.frames import HEARTBEAT_FRAME, OVERHEAD
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,34 @@ def test_a_queue_with_a_delayed_message_is_not_empty(server: Server) -> None:
         amqp.send(publish(1, b"later", queue, properties=later))
         amqp.say(commands.Queue.Delete(0, queue, if_empty=True))
         assert "not empty" in amqp.expect(commands.Channel.Close).reply_text
+
+
+def test_what_comes_behind_connection_close_is_read_and_discarded(server: Server) -> None:
+    """amqplib sends what waits in its channels behind it. A reset of the connection would cost it the close-ok."""
+    queue = unique("behind")
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue))
+        late = publish(1, bytes(100_000), queue)
+        amqp.send(method(commands.Connection.Close(200, "bye", 0, 0), 0) + late * 10)
+        amqp.expect(commands.Connection.CloseOk)
+        for _ in range(3):
+            assert amqp.socket.recv(1) == b"", "the broker has said its last word, and still reads"
+            amqp.send(late)
+    with connected(server) as amqp:
+        assert amqp.ask(commands.Queue.Declare(0, queue, passive=True)).message_count == 0
+
+
+def test_a_client_that_never_closes_its_end_is_let_go(server: Server) -> None:
+    with connected(server) as amqp:
+        amqp.say(commands.Connection.Close(200, "bye", 0, 0), 0)
+        amqp.expect(commands.Connection.CloseOk)
+        wait_for(lambda: _is_reset(amqp), "the broker closes the socket")
+
+
+def _is_reset(amqp: Amqp) -> bool:
+    """Whether the broker has closed its end for reading too."""
+    try:
+        amqp.send(HEARTBEAT_FRAME)
+    except ConnectionError:
+        return True
+    return False
