@@ -92,3 +92,11 @@ def _is_reset(amqp: Amqp) -> bool:
     except ConnectionError:
         return True
     return False
+
+
+def test_a_channel_may_have_a_number_above_channel_max(server: Server) -> None:
+    with connected(server, channel_max=2) as amqp:
+        assert amqp.channel(40_000) == 40_000
+        amqp.say(commands.Channel.Open(), 2)
+        closed = amqp.expect(commands.Connection.Close)
+        assert (closed.reply_code, "channel_max (2)" in closed.reply_text) == (530, True)

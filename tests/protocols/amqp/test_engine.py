@@ -158,7 +158,6 @@ BODY_OF_TEN = raw(2, 1, b"\x00\x3c\x00\x00" + (10).to_bytes(8, "big") + b"\x00\x
         (raw(2, 0, bytes(14)), (505, 0)),
         (method(commands.Basic.Get(0, "q"), 3), (504, 0)),
         (method(commands.Channel.Open(), 1), (504, 0)),
-        (method(commands.Channel.Open(), 11), (530, 0)),
         (method(commands.Connection.Open("/"), 0), (503, 0)),
         (method(commands.Connection.Close(200, "bye", 0, 0), 1), (503, 0)),
         (method(commands.Queue.Declare(0, "q"), 0), (504, 0)),
@@ -196,6 +195,18 @@ def test_a_channel_that_we_closed_passes_over_everything_until_the_peer_agrees()
     receiving.receive(method(commands.Channel.CloseOk(), 1))
     assert 1 not in receiving.channels
     assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 1))] == [Opened]
+
+
+def test_channel_max_limits_how_many_channels_are_open_whatever_their_numbers() -> None:
+    receiving = engine()
+    receiving.tuned(FRAME_MAX, 3)
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 65_535))] == [Opened]
+    receiving.closed(receiving.channels[1])
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 4))] == [Opened]
+    (event,) = receiving.receive(method(commands.Channel.Open(), 1))
+    assert isinstance(event, Broken)
+    assert (event.error.code, event.channel) == (530, None)
+    assert "number of channels opened (3) has reached the negotiated channel_max (3)" in event.error.reply_text
 
 
 @pytest.mark.parametrize("size", [4096, 9000], ids=["a message of one frame", "a message of several"])

@@ -292,10 +292,11 @@ class Engine:
             return
         if not isinstance(method, commands.Channel.Open):
             raise AmqpError(CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
-        if number > self.channel_max:
+        count = len(self.channels)
+        if count >= self.channel_max:  # how many there are, as with RabbitMQ: a number may be above it
             raise AmqpError(
                 NOT_ALLOWED,
-                f"number of channels opened ({number}) is above the negotiated channel_max ({self.channel_max})",
+                f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})",
             )
         channel = self.channels[number] = ChannelState(number)
         events.append(Opened(channel))
