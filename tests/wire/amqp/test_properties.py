@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from waystation.message import MAX_HORIZON_MS, Message, check_message
+from waystation.message import MAX_HORIZON_MS, AmqpDetails, Message, check_message
 from waystation.routing.namespace_names import Names
 from waystation.wire.amqp.errors import AmqpError
 from waystation.wire.amqp.properties import encode, template_of
@@ -118,9 +118,34 @@ def test_nothing_said_is_a_plain_message() -> None:
     assert encode(Message(b"body"), HERE) == b"\x00\x00"
 
 
-def test_cluster_id_is_dropped() -> None:
-    message = template_of(b"\x00\x04\x03abc").make(b"", "", "k")
-    assert message == Message(b"", exchange="", routing_key="k")
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x08\x00\x00", id="priority 0"),
+        pytest.param(b"\x10\x00\x00", id="delivery mode 0"),
+        pytest.param(b"\x20\x00" + bytes(4), id="no headers"),
+        pytest.param(b"\x00\x80\x00", id="empty message id"),
+        pytest.param(b"\x00\x04\x03abc", id="cluster id"),
+        pytest.param(b"\x00\x04\x00", id="empty cluster id"),
+        pytest.param(b"\xff\xfc\x00\x00" + bytes(4) + b"\x00\x00\x00\x00\x0220\x00" + bytes(12), id="everything"),
+    ],
+)
+def test_what_says_nothing_comes_back_as_it_was_sent(data: bytes) -> None:
+    message = template_of(data).make(b"body", "ex", "key")
+    check_message(message)
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message)
+    assert encode(stored, HERE) == encode(stored, HERE) == data
+
+
+def test_an_empty_message_id_gives_way_to_one_that_a_dead_letter_gets() -> None:
+    message = msgspec.structs.replace(template_of(b"\x00\x80\x00").make(b"", "", ""), id="q#1")
+    assert encode(message, HERE) == b"\x00\x80\x03q#1"
+
+
+def test_what_no_amqp_client_can_have_said_is_left_out() -> None:
+    """Clients of the native protocol may put anything there."""
+    message = Message(b"", amqp=AmqpDetails(0xFFFF, "c" * 256))
+    assert unblob(encode(message, HERE)) == {"headers": {}, "priority": 0, "delivery_mode": 0, "message_id": ""}
 
 
 @given(said)
