@@ -43,6 +43,7 @@ class AmqpDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     present: int = 0  # flags of properties that were there and say nothing: a priority of 0, headers without any
     cluster_id: str | None = None
+    values: tuple[tuple[str, bytes], ...] = ()  # headers whose AMQP type the value does not tell: name, type and bytes
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -141,6 +142,8 @@ def size_of(message: Message) -> int:
     size = len(message.payload) + len(message.key or b"")
     for name, value in message.headers.items():
         size += len(name) + (len(value) if isinstance(value, str | bytes) else len(repr(value)))
+    if message.amqp is not None:
+        size += sum(len(name) + len(sent) for name, sent in message.amqp.values)
     return size
 
 

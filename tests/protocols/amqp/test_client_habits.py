@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pamqp import commands
 
-from tests.protocols.amqp.kit import Amqp, connected, method, publish
+from tests.protocols.amqp.kit import Amqp, connected, method, publish, raw
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -100,3 +102,48 @@ def test_a_channel_may_have_a_number_above_channel_max(server: Server) -> None:
         amqp.say(commands.Channel.Open(), 2)
         closed = amqp.expect(commands.Connection.Close)
         assert (closed.reply_code, "channel_max (2)" in closed.reply_text) == (530, True)
+
+
+TYPES = b"".join(
+    bytes([len(name)]) + name + value
+    for name, value in {
+        b"B": b"B\xff",
+        b"b": b"b\x80",
+        b"s": b"s\x00\x05",
+        b"u": b"u\xff\xff",
+        b"i": b"i\xff\xff\xff\xff",
+        b"l": b"l" + bytes(7) + b"\x05",
+        b"L": b"L" + bytes(7) + b"\x05",
+        b"f": b"f" + struct.pack(">f", 2.32),
+        b"D": b"D\x02" + struct.pack(">i", 314),
+        b"A": b"A" + struct.pack(">I", 4) + b"b\x01b\x02",
+        b"F": b"F" + struct.pack(">I", 4) + b"\x01nB\x07",
+    }.items()
+)
+
+
+def test_header_values_keep_their_types(server: Server) -> None:
+    """Typed clients (Java, Go, .NET) meet the very types that were sent, also behind a dead-lettering."""
+    queue, dead = unique("types"), unique("dead")
+    table = TYPES + b"\x03endV"
+    sent = b"\x20\x00" + struct.pack(">I", len(table)) + table
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, dead, exclusive=True))
+        to_dead: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+        amqp.ask(commands.Queue.Declare(0, queue, exclusive=True, arguments=to_dead))
+        amqp.send(method(commands.Basic.Publish(0, "", queue), 1))
+        amqp.send(raw(2, 1, b"\x00\x3c\x00\x00" + (1).to_bytes(8, "big") + sent) + raw(3, 1, b"x"))
+        for requeue in (True, False):
+            amqp.say(commands.Basic.Get(0, queue))
+            tag, found = _properties(amqp)
+            assert found == sent
+            amqp.say(commands.Basic.Reject(tag, requeue))
+        amqp.ask(commands.Basic.Consume(0, dead, no_ack=True))
+        assert table in _properties(amqp)[1]
+
+
+def _properties(amqp: Amqp) -> tuple[int, bytes]:
+    """Delivery tag and raw properties of the message that comes."""
+    what, head, _ = (amqp.next_raw() for _ in range(3))
+    at = 4 if what[:4] == b"\x00\x3c\x00\x47" else 5 + what[4]  # get-ok, or deliver with its consumer tag
+    return int.from_bytes(what[at : at + 8], "big"), head[12:]

@@ -15,7 +15,7 @@ from typing import Any
 
 from waystation.message import AmqpDetails, Message
 from waystation.wire.amqp.death_headers import LocalNames, death_headers_out
-from waystation.wire.amqp.tables import Long, encode_table
+from waystation.wire.amqp.tables import Long, encode_headers, encode_table
 from waystation.wire.amqp.template import (
     APP_ID,
     CLUSTER_ID,
@@ -54,6 +54,7 @@ _flags = struct.Struct(">H")
 
 def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = None) -> bytes:
     """A content header's payload from the property flags on. `extra`: headers of the delivery; they win over others."""
+    details = message.amqp
     if (
         extra
         or message.headers
@@ -63,6 +64,7 @@ def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = N
         or message.reply_to is not None
         or message.key is not None
         or message.deliver_at_ms is not None
+        or (details is not None and details.values)
     ):
         return _encode(message, names, extra)
     try:
@@ -77,7 +79,7 @@ def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = N
             message.app_id,
             message.delay_ms,
             message.max_deliveries,
-            message.amqp,
+            details,
         )
     except _TooLong:
         return _encode(message, names, None)
@@ -169,7 +171,8 @@ def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -
     if own or extra:
         headers = {**headers, **own, **_longs(extra or {})}
     if headers or present & HEADERS:
-        return b"".join((_flags.pack(flags | HEADERS), *front, encode_table(headers), *back))
+        table = encode_headers(headers, details.values) if details.values else encode_table(headers)
+        return b"".join((_flags.pack(flags | HEADERS), *front, table, *back))
     return b"".join((_flags.pack(flags), *front, *back))
 
 

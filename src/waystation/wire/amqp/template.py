@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from waystation.message import LATEST_MS, MAX_HORIZON_MS, AmqpDetails, Message
-from waystation.wire.amqp.death_headers import death_headers_in
+from waystation.wire.amqp.death_headers import DEATH_HEADERS, death_headers_in
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
-from waystation.wire.amqp.tables import decode_table
+from waystation.wire.amqp.tables import Sent, decode_table
 
 AT_ONCE_MS = 20
 """A time to live of 0 means: to a consumer that waits, or to nobody. This is how long reaching one may take; with a
@@ -130,7 +130,7 @@ class Template:
     def read(self, data: bytes) -> int:
         """Takes the properties from their bytes; where they end. IndexError and the like: they end too early."""
         flags = data[0] << 8 | data[1]
-        present, cluster_id = 0, None
+        present, cluster_id, sent = 0, None, Sent()
         position = 2
         if flags & UNKNOWN:
             raise AmqpError(SYNTAX_ERROR, "the content header has property flags that no basic property has")
@@ -142,7 +142,7 @@ class Template:
         if flags & HEADERS:
             begin = position + 4
             position = begin + _length.unpack_from(data, position)[0]
-            headers = decode_table(data, begin, position)
+            headers = decode_table(data, begin, position, sent)
         if flags & DELIVERY_MODE:
             self._delivery_mode = data[position]
             present |= 0 if self._delivery_mode else DELIVERY_MODE
@@ -178,9 +178,15 @@ class Template:
             self._headers = self._fields_of(headers)
         if headers is not None and not self._headers:
             present |= HEADERS
-        if present or cluster_id is not None:
-            self._amqp = AmqpDetails(present, cluster_id)
+        values = self._as_sent(sent) if sent.values else ()
+        if present or values or cluster_id is not None:
+            self._amqp = AmqpDetails(present, cluster_id, values)
         return position
+
+    def _as_sent(self, sent: Sent) -> tuple[tuple[str, bytes], ...]:
+        """Of the headers that are still headers, and that the broker does not write itself."""
+        headers = self._headers
+        return tuple([one for one in sent.values if one[0] in headers and one[0] not in DEATH_HEADERS])
 
     def _fields_of(self, headers: dict[str, Any]) -> dict[str, Any]:
         """Takes what is a field of the message out of the headers; the rest."""
