@@ -37,6 +37,15 @@ class Priority(IntEnum):
     CRITICAL = 4
 
 
+class AmqpDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What an AMQP sender said that no field of a message says: AMQP receivers get it as it was sent. Nobody else looks
+    at it, and whoever writes it for AMQP trusts nothing in it: a native client may have sent anything."""
+
+    present: int = 0  # flags of properties that were there and say nothing: a priority of 0, headers without any
+    cluster_id: str | None = None
+    values: tuple[tuple[str, bytes], ...] = ()  # headers whose AMQP type the value does not tell: name, type and bytes
+
+
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a sender gives. Headers: text names; values are text, bytes, numbers, booleans, None, or JSON-like."""
 
@@ -60,6 +69,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
     delivery_mode: int = 0  # 1: need not survive a restart; 2: must; 0: not said
     user_id: str | None = None
     app_id: str | None = None
+    amqp: AmqpDetails | None = None
 
     @property
     def plain(self) -> bool:
@@ -132,6 +142,8 @@ def size_of(message: Message) -> int:
     size = len(message.payload) + len(message.key or b"")
     for name, value in message.headers.items():
         size += len(name) + (len(value) if isinstance(value, str | bytes) else len(repr(value)))
+    if message.amqp is not None:
+        size += sum(len(name) + len(sent) for name, sent in message.amqp.values)
     return size
 
 

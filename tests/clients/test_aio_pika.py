@@ -324,6 +324,24 @@ def test_flow_is_answered(amqp: AmqpTarget) -> None:
     run(story())
 
 
+def test_queue_with_only_unacknowledged_messages_counts_as_empty_when_it_is_deleted(amqp: AmqpTarget) -> None:
+    # `Queue.delete` asks for `if_unused` and `if_empty` unless it is told otherwise.
+    async def story() -> None:
+        async with connection_to(amqp) as connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue(unique("q"))
+            await put(channel, queue, numbered(2))
+            await get_one(queue)
+            with pytest.raises(ChannelPreconditionFailed, match="not empty"):
+                await (await (await connection.channel()).get_queue(queue.name)).delete()
+            await get_one(queue)
+            assert (await queue.delete()).message_count == 0
+            with pytest.raises(ChannelNotFoundEntity):
+                await (await connection.channel()).get_queue(queue.name)
+
+    run(story())
+
+
 def test_consumer_iterator_ends_when_its_queue_is_deleted(amqp: AmqpTarget) -> None:
     async def story() -> None:
         async with channel_to(amqp) as channel, channel_to(amqp) as other:

@@ -114,6 +114,16 @@ def test_what_is_not_durable_is_gone_after_a_restart(server: Server, clients: Pi
     assert depth(clients.channel(), lasting) == 0
 
 
+def test_confirmed_transient_messages_survive_in_a_durable_queue(server: Server, clients: Pikas) -> None:
+    """They do not wait for an fsync, but they are written before they are confirmed: only a power cut can lose them."""
+    channel = clients.channel()
+    queue = new_queue(channel, durable=True)
+    put(channel, queue, numbered(50), delivery_mode=1)
+    server.kill()
+    server.restart()
+    assert drain(clients.channel(), queue) == numbered(50)
+
+
 def test_arguments_of_a_queue_survive_and_still_hold(server: Server, clients: Pikas) -> None:
     channel = clients.channel()
     dead = new_queue(channel, durable=True)

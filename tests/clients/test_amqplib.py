@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from tests.support.waiting import DEADLINE_S
 
 VERSIONS = ("0.10.9", "2.3.1")
 """The line that most programs have, and the newest one."""
-SCRIPT = Path(__file__).with_name("amqplib_smoke.js")
+SMOKE = Path(__file__).with_name("amqplib_smoke.js")
+CLOSE = Path(__file__).with_name("amqplib_close.js")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -25,9 +27,10 @@ def modules(request: pytest.FixtureRequest) -> Path:
     return node_modules("amqplib", str(request.param))
 
 
-def test_amqplib_program_runs_from_declaration_to_deletion(amqp: AmqpTarget, modules: Path) -> None:
+def run(script: Path, amqp: AmqpTarget, modules: Path) -> Any:
+    """What the program printed last."""
     done = subprocess.run(
-        ["node", str(SCRIPT), amqp.url(), unique("js")],
+        ["node", str(script), amqp.url(), unique("js")],
         capture_output=True,
         timeout=2 * DEADLINE_S,
         check=False,
@@ -35,8 +38,11 @@ def test_amqplib_program_runs_from_declaration_to_deletion(amqp: AmqpTarget, mod
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr.decode()
-    seen = json.loads(done.stdout.decode().splitlines()[-1])
-    assert seen == {
+    return json.loads(done.stdout.decode().splitlines()[-1])
+
+
+def test_amqplib_program_runs_from_declaration_to_deletion(amqp: AmqpTarget, modules: Path) -> None:
+    assert run(SMOKE, amqp, modules) == {
         "serverNamed": True,
         "bodies": list(range(100)),
         "redelivered": [False, True],
@@ -52,3 +58,7 @@ def test_amqplib_program_runs_from_declaration_to_deletion(amqp: AmqpTarget, mod
         "errors": ["404: NOT_FOUND", "403: ACCESS_REFUSED", "405: RESOURCE_LOCKED", "406: PRECONDITION_FAILED"],
         "wrongPassword": True,
     }
+
+
+def test_closing_while_publishes_are_on_their_way_is_no_error(amqp: AmqpTarget, modules: Path) -> None:
+    assert run(CLOSE, amqp, modules) == {"closed": True, "errors": []}

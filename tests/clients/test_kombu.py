@@ -177,6 +177,15 @@ def test_broadcast_reaches_every_listener(connection: Any) -> None:
     assert got == [[{"hello": 1}]] * 2
 
 
+def test_properties_that_say_nothing_come_back_as_they_were_sent(connection: Any) -> None:
+    # Celery's remote control reads `priority` and `headers` of every message as if they were always there.
+    queue = own_queue()
+    publish(connection, queue, "x", priority=0, headers={})
+    message = queue(connection.default_channel).get(no_ack=True)
+    assert message.headers == {}
+    assert (message.properties["priority"], message.properties["application_headers"]) == (0, {})
+
+
 def test_priorities_of_messages_and_of_consumers(connection: Any) -> None:
     queue = own_queue(max_priority=10)
     for priority in (1, 5, 10, 5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
@@ -37,6 +39,27 @@ def test_mandatory_message_without_a_queue_is_returned(pikas: Pikas) -> None:
     queue = new_queue(channel)
     channel.basic_publish("", queue, b"found", mandatory=True)
     assert drain(channel, queue) == [b"found"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"priority": 0}, {"headers": {}}, {"message_id": ""}, {"cluster_id": "a"}, {"cluster_id": ""}, {}],
+    ids=["priority 0", "no headers", "empty message id", "cluster id", "empty cluster id", "nothing"],
+)
+def test_properties_that_say_nothing_come_back_as_they_were_sent(pikas: Pikas, said: dict[str, Any]) -> None:
+    channel = pikas.channel()
+    dead = new_queue(channel)
+    queue = new_queue(channel, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    sent = pika.BasicProperties(**said)
+    channel.basic_publish("", queue, b"x", sent)
+    for _ in range(2):
+        found = get_one(channel, queue, auto_ack=False)
+        assert found.properties == sent
+        channel.basic_reject(found.tag, requeue=True)
+    channel.basic_reject(get_one(channel, queue, auto_ack=False).tag, requeue=False)
+    letter = get_one(channel, dead).properties
+    letter.headers = said.get("headers")  # the failure history is in them
+    assert letter == sent
 
 
 def test_message_without_a_queue_that_is_not_mandatory_is_confirmed(pikas: Pikas) -> None:

@@ -12,6 +12,7 @@ from amqp.exceptions import (
     AccessRefused,
     AMQPNotImplementedError,
     ChannelNotOpen,
+    ConsumerCancelled,
     MessageNacked,
     NotAllowed,
     NotFound,
@@ -217,6 +218,19 @@ def test_consumer_hears_of_the_end_of_its_queue(connect: Connect) -> None:
     other.queue_delete(queue)
     serve(connection, lambda: told, "the consumer is cancelled")
     assert told == [tag]
+
+
+def test_deleting_a_queue_on_its_consumers_channel_is_answered_before_the_consumer_is_cancelled(
+    connect: Connect,
+) -> None:
+    # Without `on_cancel` this client raises ConsumerCancelled out of whatever it reads at that moment.
+    connection = connect()
+    channel = connection.channel()
+    queue = new_queue(channel)
+    channel.basic_consume(queue, callback=print)
+    assert channel.queue_delete(queue) == 0
+    with pytest.raises(ConsumerCancelled):
+        serve(connection, lambda: False, "the consumer is cancelled")
 
 
 def test_consumer_that_wants_nothing_of_its_own_gets_it_all_the_same(channel: Any) -> None:

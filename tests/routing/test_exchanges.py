@@ -38,7 +38,7 @@ def matched(made: Exchange, key: str = "", payload: bytes = b"", **headers: Any)
 
 
 def test_direct_goes_by_the_whole_key() -> None:
-    made = exchange("direct", ("a", {}), ("a", {"x": 1}), ("b", {}), ("", {}), ("a.*", {}))
+    made = exchange("direct", ("a", {}), ("a", {"x-note": 1}), ("b", {}), ("", {}), ("a.*", {}))
     assert matched(made, "a") == [0, 1]
     assert matched(made, "") == [3]
     assert matched(made, "a.b") == []
@@ -176,7 +176,8 @@ def test_a_delayed_exchange_routes_as_the_kind_that_it_names(kind: str) -> None:
     delayed = make_exchange("x", ExchangeSettings("x-delayed-message", arguments={"x-delayed-type": kind}))
     assert delayed.reads_messages is plain.reads_messages
     keys = {"filter": ["headers.a = 'b'", "true"], "x-consistent-hash": ["1", "2"]}.get(kind, ["a.*", "a.b"])
-    bindings = [bound(number, key, {"a": "b"}) for number, key in enumerate(keys)]
+    arguments = {"a": "b"} if kind == "headers" else {}
+    bindings = [bound(number, key, arguments) for number, key in enumerate(keys)]
     for made in (plain, delayed):
         for binding in bindings:
             made.check(binding.key, binding.arguments)
@@ -187,6 +188,9 @@ def test_a_delayed_exchange_routes_as_the_kind_that_it_names(kind: str) -> None:
     delayed.remove(bindings[0])
     assert list(delayed.bindings.values()) == bindings[1:]
     assert 0 not in matched(delayed, "a.b", a="b")
+    if kind != "headers":
+        with pytest.raises(Invalid, match="of the kind 'x-delayed-message' and does not look at 'a'"):
+            delayed.check(keys[0], {"a": "b"})
 
 
 @pytest.mark.parametrize("inner", [None, 5, "x-delayed-message", "none"])

@@ -32,6 +32,7 @@ from waystation.errors import (
 from waystation.message import Message
 from waystation.protocol import QueueInfo
 from waystation.queues.settings import QueueSettings
+from waystation.routing.binding import canonical_arguments
 from waystation.routing.routing import Routing
 from waystation.topics.partition import Receipt
 from waystation.world import InlineOffload, OsDisk, SystemRandom, World
@@ -664,5 +665,18 @@ def test_routing_works_on_a_real_broker_and_after_its_restart(tmp_path: Path) ->
         async with broker_on(tmp_path) as broker:
             assert broker.catalog.bindings() == []
             assert broker.routing.describe("orders").kind == "topic"
+
+    run(story())
+
+
+def test_a_condition_that_an_older_version_let_pass_stays_bound_and_can_be_unbound(stage: Stage) -> None:
+    async def story() -> None:
+        said = {"filter": "json.total > 100"}
+        with pytest.raises(Invalid, match="is of the kind 'direct' and does not look at 'filter'"):
+            await stage.routing.bind("amq.direct", "queue:jobs", "k", said)
+        stage.catalog.save_binding(BindingRow("amq.direct", "queue:jobs", "k", canonical_arguments(said)))
+        routing = stage.fresh()
+        assert routing.route("amq.direct", HELLO, "k") == ["queue:jobs"]
+        assert await routing.unbind("amq.direct", "queue:jobs", "k", said)
 
     run(story())

@@ -237,7 +237,8 @@ def test_the_page_has_the_table_that_the_code_goes_by() -> None:
 
 
 def test_every_field_has_its_row() -> None:
-    assert [row.field for row in CROSSINGS] == list(Message.__struct_fields__)
+    of_amqp_alone = ["amqp"]  # what it has for its own receivers crosses to nobody
+    assert [row.field for row in CROSSINGS] + of_amqp_alone == list(Message.__struct_fields__)
 
 
 SAMPLES: dict[str, Any] = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 2_000
 _BINARY = ("payload", "key")
 _NUMBERS = ("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "timestamp_ms", "delivery_mode")
-_OWN = tuple(name for name in Message.__struct_fields__ if name != "headers")
+_OWN = tuple(name for name in Message.__struct_fields__ if name not in ("headers", "amqp"))
 
 
 def load_pyarrow() -> Any:

@@ -18,6 +18,9 @@ TOPIC = "topic"
 EXCHANGE = "exchange"
 _KINDS = (QUEUE, TOPIC, EXCHANGE)
 
+MATCH = "x-match"
+"""The argument that says how many of the headers have to agree."""
+
 MAX_KEY_BYTES = 255
 """Of a routing key and of a binding's key. AMQP has no room for more."""
 
@@ -69,6 +72,12 @@ def check_key(key: str) -> None:
         raise Invalid(f"routing_key: it cannot be written as UTF-8 ({error.reason})") from error
     if size > MAX_KEY_BYTES:
         raise Invalid(f"routing_key: it has {size} bytes, the limit is {MAX_KEY_BYTES}")
+
+
+def is_condition(argument: str) -> bool:
+    """Whether an argument of a binding says which messages pass: a header's name, `x-match`, `filter`. What else begins
+    with `x-` is a note to somebody, as in RabbitMQ."""
+    return argument == MATCH or not argument.startswith("x-")
 
 
 def canonical_arguments(arguments: dict[str, Any]) -> bytes:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from waystation.routing.binding import Binding, Identity
+from waystation.errors import Invalid
+from waystation.routing.binding import Binding, Identity, is_condition
 from waystation.routing.subject import Subject
 
 
@@ -42,6 +43,8 @@ class Exchange(ABC):
     """Whether the answer depends on which queues and topics there are."""
     reads_one_key: bool = False
     """Of a message with several routing keys, whether the first alone counts."""
+    reads_conditions: ClassVar[tuple[str, ...]] = ()
+    """The arguments of its bindings that it looks at (a headers exchange: at all of them)."""
 
     def __init__(self, name: str, settings: ExchangeSettings) -> None:
         self.name = name
@@ -52,8 +55,16 @@ class Exchange(ABC):
         self.alternate = settings.alternate
         """Gets what matches no binding: the one that was declared, else the policy's."""
 
-    def check(self, key: str, arguments: dict[str, Any]) -> None:  # noqa: B027 - most kinds take any
-        """Raises Invalid if such a binding makes no sense here."""
+    def check(self, key: str, arguments: dict[str, Any]) -> None:
+        """Raises Invalid if such a binding makes no sense here. A condition that nobody looks at makes none: everything
+        would pass that it was to keep out."""
+        ignored = [name for name in arguments if is_condition(name) and name not in self.reads_conditions]
+        if ignored:
+            raise Invalid(
+                f"arguments: exchange {self.name!r} is of the kind {self.settings.kind!r} and does not look at"
+                f" {ignored[0][:60]!r}: everything would pass; bind to a headers exchange for headers, to a filter"
+                " exchange for a filter"
+            )
 
     def add(self, binding: Binding) -> None:
         self._admit(binding)

@@ -19,12 +19,14 @@ ARGUMENT = "filter"
 
 class FilterExchange(Exchange):
     reads_messages = True
+    reads_conditions = (ARGUMENT,)
 
     def __init__(self, name: str, settings: ExchangeSettings) -> None:
         super().__init__(name, settings)
         self._filters: dict[str, tuple[Filter, dict[Binding, None]]] = {}
 
     def check(self, key: str, arguments: dict[str, Any]) -> None:
+        super().check(key, arguments)
         compile_filter(_expression(key, arguments))
 
     def _admit(self, binding: Binding) -> None:

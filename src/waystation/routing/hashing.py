@@ -58,6 +58,7 @@ class HashExchange(Exchange):
         self._went = False
 
     def check(self, key: str, arguments: dict[str, Any]) -> None:
+        super().check(key, arguments)
         _weight(key)
 
     def _admit(self, binding: Binding) -> None:

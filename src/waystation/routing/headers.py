@@ -14,12 +14,11 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from waystation.errors import Invalid
-from waystation.routing.binding import Binding
+from waystation.routing.binding import MATCH, Binding
 from waystation.routing.comparing import is_number, same
 from waystation.routing.exchange import Exchange, ExchangeSettings
 from waystation.routing.subject import Subject, plain
 
-MATCH = "x-match"
 _WAYS = ("all", "any", "all-with-x", "any-with-x")
 
 _Slot = tuple[Hashable, ...]

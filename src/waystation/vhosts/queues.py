@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.broker.access.types import QUEUE, TOPIC, QueueSettings, declared
-from waystation.errors import Conflict, Full, NotFound, WaystationError
+from waystation.errors import Full, NotFound, WaystationError
 from waystation.protocol import QueueInfo
 from waystation.vhosts.arguments import (
     CLASSIC,
@@ -153,7 +153,8 @@ class VhostQueues:
             raise vhost.refused(error) from error
 
     async def delete(self, given: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Returns how many messages it had; 0 if there is no such queue."""
+        """Returns how many messages it had; 0 if there is no such queue. As with RabbitMQ, what is in flight counts
+        neither there nor for `if_empty`."""
         name = self._named(given)
         vhost = self._vhost
         source = vhost.sources.find(name)
@@ -165,15 +166,16 @@ class VhostQueues:
         info = vhost.access.describe_queue(full)
         if if_unused and info.consumers:
             raise AmqpError(PRECONDITION_FAILED, f"{vhost.where(name)} in use")
+        waiting = info.ready + info.parked  # delayed ones too: nobody has got them yet
+        if if_empty and waiting:
+            raise AmqpError(PRECONDITION_FAILED, f"{vhost.where(name)} not empty")
         try:
-            await vhost.access.delete_queue(full, if_empty=if_empty)
+            await vhost.access.delete_queue(full)  # at once, in this turn: nothing comes between
         except NotFound:
             return 0
-        except Conflict as error:
-            raise AmqpError(PRECONDITION_FAILED, f"{vhost.where(name)} not empty") from error
         except WaystationError as error:
             raise vhost.refused(error) from error
-        return info.ready + info.parked
+        return waiting
 
     def _named(self, given: str) -> str:
         name = plain(given)

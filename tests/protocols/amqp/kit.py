@@ -108,14 +108,21 @@ class Amqp:
     def next(self) -> Any:
         """The next frame that is no heartbeat: a method, a content header or a body."""
         while True:
+            _, _, value = frames.unmarshal(self._frame())
+            if not isinstance(value, heartbeat.Heartbeat):
+                return value
+
+    def next_raw(self) -> bytes:
+        """The payload of the next frame, whatever it is."""
+        return self._frame()[7:-1]
+
+    def _frame(self) -> bytes:
+        while True:
             if len(self._buffer) >= 7:
                 size = 8 + int.from_bytes(self._buffer[3:7], "big")
                 if len(self._buffer) >= size:
                     data, self._buffer = self._buffer[:size], self._buffer[size:]
-                    _, _, value = frames.unmarshal(data)
-                    if isinstance(value, heartbeat.Heartbeat):
-                        continue
-                    return value
+                    return data
             more = self.socket.recv(65536)
             if not more:
                 raise Gone("the broker closed the connection")

@@ -31,7 +31,7 @@ from waystation.protocols.amqp.events import (
     PublishEvent,
     WrongHeader,
 )
-from waystation.protocols.amqp.frames import ack_frame
+from waystation.protocols.amqp.frames import OVERHEAD, ack_frame
 
 LIMIT = 1_000_000
 LOGIN = b"".join(
@@ -158,7 +158,6 @@ BODY_OF_TEN = raw(2, 1, b"\x00\x3c\x00\x00" + (10).to_bytes(8, "big") + b"\x00\x
         (raw(2, 0, bytes(14)), (505, 0)),
         (method(commands.Basic.Get(0, "q"), 3), (504, 0)),
         (method(commands.Channel.Open(), 1), (504, 0)),
-        (method(commands.Channel.Open(), 11), (530, 0)),
         (method(commands.Connection.Open("/"), 0), (503, 0)),
         (method(commands.Connection.Close(200, "bye", 0, 0), 1), (503, 0)),
         (method(commands.Queue.Declare(0, "q"), 0), (504, 0)),
@@ -198,11 +197,28 @@ def test_a_channel_that_we_closed_passes_over_everything_until_the_peer_agrees()
     assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 1))] == [Opened]
 
 
-def test_a_frame_may_be_as_long_as_was_agreed_and_no_longer() -> None:
+def test_channel_max_limits_how_many_channels_are_open_whatever_their_numbers() -> None:
+    receiving = engine()
+    receiving.tuned(FRAME_MAX, 3)
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 65_535))] == [Opened]
+    receiving.closed(receiving.channels[1])
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 4))] == [Opened]
+    (event,) = receiving.receive(method(commands.Channel.Open(), 1))
+    assert isinstance(event, Broken)
+    assert (event.error.code, event.channel) == (530, None)
+    assert "number of channels opened (3) has reached the negotiated channel_max (3)" in event.error.reply_text
+
+
+@pytest.mark.parametrize("size", [4096, 9000], ids=["a message of one frame", "a message of several"])
+def test_a_payload_may_be_as_long_as_frame_max_and_no_longer(size: int) -> None:
+    """RabbitMQ takes eight bytes more than the specification allows, and clients cut there."""
     receiving = engine()
     receiving.tuned(4096, 10)
-    assert [type(event) for event in receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4096))] == [PublishEvent]
-    (event,) = receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4097))
+    message = b"x" * size
+    for cut in (4096, 4096 + OVERHEAD):
+        events = receiving.receive(publish(1, message, "a", frame_max=cut))
+        assert [seen(event) for event in events] == [("publish", 1, "", "a", False, message)]
+    (event,) = receiving.receive(publish(1, b"x" * 9000, "a", frame_max=4096 + OVERHEAD + 1))
     assert isinstance(event, Broken)
     assert event.error.code == 501
 

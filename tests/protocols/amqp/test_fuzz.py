@@ -227,7 +227,7 @@ PUBLISH = method(C.Basic.Publish(0, "", "q"), 1)
         (raw(1, 1, b"\x00\x77\x00\x77"), 540),
         (method(C.Basic.ConsumeOk("c"), 1), 540),
         (method(C.Connection.TuneOk(0, 0, 0), 0), 503),
-        (method(C.Channel.Open(), 9999), 530),
+        (b"".join(method(C.Channel.Open(), number) for number in range(10_000, 12_048)), 530),
         (raw(1, 1, b"\x00\x3c\x00\x50" + (77).to_bytes(8, "big") + b"\x00"), 406),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_message_goes_where_bindings_lead(api: Api) -> None:
 def test_bindings_are_made_found_and_removed(api: Api) -> None:
     queue, source, target = api.queue(), api.exchange(), api.exchange()
     between = f"/bindings/%2F/e/{source}/q/{queue}"
-    for said in ({}, {"routing_key": "a.*", "arguments": {}}, {"routing_key": "b b", "arguments": {"x": 1}}):
+    for said in ({}, {"routing_key": "a.*", "arguments": {}}, {"routing_key": "b b", "arguments": {"x-note": 1}}):
         answer = api("POST", between, said)
         assert answer.status == 201
         assert answer.headers["location"]
@@ -66,7 +66,7 @@ def test_bindings_are_made_found_and_removed(api: Api) -> None:
     found = {one["properties_key"]: one for one in api.get(between)}
     with_arguments = next(key for key in found if key.startswith("b+b~"))
     assert set(found) == {"~", "a.%2A", with_arguments}
-    assert found[with_arguments]["arguments"] == {"x": 1}
+    assert found[with_arguments]["arguments"] == {"x-note": 1}
     assert api.get(f"{between}/{name('a.*')}") == found["a.%2A"]
     listed = api.get(f"/exchanges/%2F/{source}/bindings/source")
     assert {(one["destination"], one["destination_type"], one["routing_key"]) for one in listed} == {
@@ -95,7 +95,7 @@ def test_a_properties_key_may_be_quoted_once_more(api: Api) -> None:
     queue, exchange = api.queue(), api.exchange()
     between = f"/bindings/%2F/e/{exchange}/q/{queue}"
     for key in ("a.*", "b b", "100%", "a~b"):
-        api("POST", between, {"routing_key": key, "arguments": {"x": 1}})
+        api("POST", between, {"routing_key": key, "arguments": {"x-note": 1}})
         (found,) = api.get(between)
         assert api.get(f"{between}/{name(found['properties_key'])}") == found
         api("DELETE", f"{between}/{name(found['properties_key'])}")

@@ -98,7 +98,7 @@ def test_what_was_exported_can_be_imported(api: Api) -> None:
     api("PUT", f"/vhosts/{vhost}")
     queue = api.queue(vhost, arguments={"x-max-length": 5, "x-dead-letter-exchange": "dlx"})
     source, target = api.exchange("topic", vhost), api.exchange("fanout", vhost, arguments={"alternate-exchange": "x"})
-    api("POST", f"/bindings/{vhost}/e/{source}/q/{queue}", {"routing_key": "k.#", "arguments": {"x": 1}})
+    api("POST", f"/bindings/{vhost}/e/{source}/q/{queue}", {"routing_key": "k.#", "arguments": {"x-note": 1}})
     api("POST", f"/bindings/{vhost}/e/{source}/e/{target}", {"routing_key": "onward"})
     policy = {"pattern": "^q", "definition": {"max-length": 3}, "priority": 2, "apply-to": "queues"}
     api("PUT", f"/policies/{vhost}/p", policy)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from waystation.message import MAX_HORIZON_MS, Message, check_message
+from waystation.message import MAX_HORIZON_MS, AmqpDetails, Message, check_message, size_of
 from waystation.routing.namespace_names import Names
 from waystation.wire.amqp.errors import AmqpError
 from waystation.wire.amqp.properties import encode, template_of
@@ -118,9 +118,34 @@ def test_nothing_said_is_a_plain_message() -> None:
     assert encode(Message(b"body"), HERE) == b"\x00\x00"
 
 
-def test_cluster_id_is_dropped() -> None:
-    message = template_of(b"\x00\x04\x03abc").make(b"", "", "k")
-    assert message == Message(b"", exchange="", routing_key="k")
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x08\x00\x00", id="priority 0"),
+        pytest.param(b"\x10\x00\x00", id="delivery mode 0"),
+        pytest.param(b"\x20\x00" + bytes(4), id="no headers"),
+        pytest.param(b"\x00\x80\x00", id="empty message id"),
+        pytest.param(b"\x00\x04\x03abc", id="cluster id"),
+        pytest.param(b"\x00\x04\x00", id="empty cluster id"),
+        pytest.param(b"\xff\xfc\x00\x00" + bytes(4) + b"\x00\x00\x00\x00\x0220\x00" + bytes(12), id="everything"),
+    ],
+)
+def test_what_says_nothing_comes_back_as_it_was_sent(data: bytes) -> None:
+    message = template_of(data).make(b"body", "ex", "key")
+    check_message(message)
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message)
+    assert encode(stored, HERE) == encode(stored, HERE) == data
+
+
+def test_an_empty_message_id_gives_way_to_one_that_a_dead_letter_gets() -> None:
+    message = msgspec.structs.replace(template_of(b"\x00\x80\x00").make(b"", "", ""), id="q#1")
+    assert encode(message, HERE) == b"\x00\x80\x03q#1"
+
+
+def test_what_no_amqp_client_can_have_said_is_left_out() -> None:
+    """Clients of the native protocol may put anything there."""
+    message = Message(b"", amqp=AmqpDetails(0xFFFF, "c" * 256))
+    assert unblob(encode(message, HERE)) == {"headers": {}, "priority": 0, "delivery_mode": 0, "message_id": ""}
 
 
 @given(said)
@@ -146,6 +171,78 @@ def test_the_same_short_bytes_are_read_once() -> None:
     assert template_of(data) is template_of(bytes(bytearray(data)))
     long = blob(headers={"h": "x" * MAX_CACHED_BYTES})
     assert template_of(long) is not template_of(long)
+
+
+# -- header values as they were sent -----------------------------------------------------------------------------------
+
+
+def typed(letter: str, size: int) -> st.SearchStrategy[bytes]:
+    """Values of one type, any bits."""
+    return st.binary(min_size=size, max_size=size).map(lambda value: letter.encode() + value)
+
+
+def sized(letter: str, content: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    return content.map(lambda value: letter.encode() + struct.pack(">I", len(value)) + value)
+
+
+def named(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """The entries of a table."""
+    names = st.text(min_size=1, max_size=8).filter(lambda name: name not in ("CC", "BCC")).map(str.encode)
+    return st.dictionaries(names, values, min_size=1, max_size=4).map(
+        lambda table: b"".join(bytes([len(name)]) + name + value for name, value in table.items())
+    )
+
+
+not_nan = st.floats(allow_nan=False)
+values = st.recursive(
+    st.one_of(
+        *(typed(letter, size) for letter, size in zip("bBsuIilLtTD", (1, 1, 2, 2, 4, 4, 8, 8, 1, 8, 5), strict=True)),
+        st.floats(allow_nan=False, width=32).map(lambda number: b"f" + struct.pack(">f", number)),
+        not_nan.map(lambda number: b"d" + struct.pack(">d", number)),
+        sized("S", st.binary(max_size=8)),
+        sized("x", st.binary(max_size=8)),
+        st.just(b"V"),
+    ),
+    lambda inner: sized("A", st.lists(inner, max_size=3).map(b"".join)) | sized("F", named(inner)),
+    max_leaves=8,
+)
+
+
+@given(named(values))
+def test_header_values_come_back_byte_by_byte(table: bytes) -> None:
+    data = b"\x20\x00" + struct.pack(">I", len(table)) + table
+    message = template_of(data).make(b"body", "ex", "key")
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message)
+    assert encode(stored, HERE) == data
+    one_more = encode(stored, HERE, {"x-delivery-count": 1})
+    assert one_more.startswith(table, 6)
+    assert one_more[6 + len(table) :] == b"\x10x-delivery-countl" + struct.pack(">q", 1)
+
+
+ODD = b"\x01ab\x05" + b"\x01bI\x00\x00\x00\x06" + b"\x01cf" + struct.pack(">f", 2.32)
+
+
+def test_values_that_others_write_alike_take_no_room() -> None:
+    message = template_of(b"\x20\x00" + struct.pack(">I", len(ODD)) + ODD).make(b"", "", "")
+    assert message.amqp == AmqpDetails(values=(("a", b"b\x05"), ("c", b"f" + struct.pack(">f", 2.32))))
+    assert size_of(message) > size_of(msgspec.structs.replace(message, amqp=None))
+    assert made(headers={"text": "x", "big": 2**40, "none": None, "when": NOON}).amqp is None
+
+
+def test_a_header_that_was_changed_has_its_new_value() -> None:
+    message = template_of(b"\x20\x00" + struct.pack(">I", len(ODD)) + ODD).make(b"", "", "")
+    changed = msgspec.structs.replace(message, headers={"c": message.headers["c"], "a": 6, "d": True})
+    table = b"\x01cf" + struct.pack(">f", 2.32) + b"\x01aI\x00\x00\x00\x06" + b"\x01dt\x01"
+    assert encode(changed, HERE) == b"\x20\x00" + struct.pack(">I", len(table)) + table
+
+
+@given(st.binary(max_size=20) | values)
+def test_what_was_never_sent_is_not_written(claimed: bytes) -> None:
+    """Clients of the native protocol may claim anything."""
+    message = Message(b"", headers={"a": 5}, amqp=AmqpDetails(values=(("a", claimed), ("b", claimed))))
+    table = unblob(encode(message, HERE))["headers"]
+    assert table == {"a": 5}
+    assert encode(Message(b"", amqp=AmqpDetails(values=(("a", claimed),))), HERE) == b"\x00\x00"
 
 
 def test_an_empty_message_id_is_none() -> None:

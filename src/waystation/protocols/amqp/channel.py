@@ -1,7 +1,8 @@
 """A channel: its consumers, what they were sent and have not settled, what was published on it and is not confirmed.
 
 Delivery tags ascend and are the channel's; behind each stands who holds the message and by which tag the heart knows
-it. Confirms go out in the order of the publishes, as one `ack` for all that are kept.
+it. Confirms go out in the order of the publishes, as one `ack` for all that are durable; those of transient messages
+may go before.
 
 Invariants: what is in `unacked` is held for this channel in the heart, but for what a deleted queue took along;
 `outstanding`, the sum of its consumers' `unacked`, cancelled ones' too, is what counts against the channel's prefetch.
@@ -190,6 +191,17 @@ class Channel:
     def confirmed(self) -> int:
         """About how far confirms have gone out."""
         return self.written if not self.turns else max(0, self.turns[0].last - 1)
+
+    def confirm_at_once(self, first: int, last: int, refused: set[int]) -> None:
+        """Transient messages do not wait for the disk, nor for those before them that do."""
+        session = self.session
+        if not self.turns:
+            session.send(ack_frame(self.number, last, True))
+        else:
+            for sequence in range(first, last + 1):
+                if sequence not in refused:
+                    session.send(ack_frame(self.number, sequence, False))
+        session.publish_times.add(0.0, self.fresh)
 
     def kept(self, turn: Turn, error: WaystationError | None) -> None:
         """What was written in a turn is durable, or never will be."""

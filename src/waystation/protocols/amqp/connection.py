@@ -26,16 +26,16 @@ MOST_UNREAD = 16 * 1024 * 1024
 busy writing may read later."""
 HANDSHAKE_S = 10.0
 FAREWELL_S = 3.0
-"""How long the peer may take to agree that a connection is closed."""
+"""How long the peer may take to agree that a connection is closed, and then to close its end of the socket."""
 
 
 class AmqpConnection(asyncio.BufferedProtocol):
     """One client's."""
 
     __slots__ = (
-        "_assembling", "_filled", "_flushing", "_getting", "_going_on", "_listener", "_paused", "_requests", "_since",
-        "_transport", "_unsent", "_working", "_writable", "closing_since", "host", "last_received", "last_sent", "peer",
-        "received_bytes", "sent_bytes", "session",
+        "_assembling", "_filled", "_flushing", "_getting", "_going_on", "_listener", "_over", "_paused", "_requests",
+        "_since", "_transport", "_unsent", "_working", "_writable", "closing_since", "host", "last_received",
+        "last_sent", "peer", "received_bytes", "sent_bytes", "session",
     )  # fmt: skip
 
     def __init__(self, listener: AmqpListener) -> None:
@@ -50,6 +50,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._working = False
         self._going_on = False  # in line for a turn of the loop
         self._getting = False  # the same, for a get
+        self._over = False  # the last word is said: what comes is read and discarded
         self._filled = False  # the last read has filled the buffer: there is more, for the next turn
         self._since = self.last_received = self.last_sent = listener.now_s()
         self.closing_since: float | None = None
@@ -212,7 +213,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if session is None:
             return
         data = b"".join(session.out)
-        if transport is not None and not transport.is_closing():
+        if transport is not None and not self._over and not transport.is_closing():
             self.sent_bytes += len(data)
             self.last_sent = self._listener.now_s()
             transport.write(data)
@@ -261,7 +262,21 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.to_work()
 
     def over(self) -> None:
-        """What was said is the last word."""
+        """What was said is the last word. The peer may not have stopped yet: it is read, and what it sends discarded,
+        until it closes its end, for `FAREWELL_S` at most. To close a socket that has unread bytes would reset the
+        connection, and the last word would be lost."""
+        self._flush()
+        transport = self._transport
+        if transport is None or self._over or transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        self._over = True
+        transport.write_eof()
+
+    def close(self) -> None:
+        """What was said is sent, and the peer not waited for: the broker stops."""
         self._flush()
         if self._transport is not None:
             self._transport.close()

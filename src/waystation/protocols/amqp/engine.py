@@ -43,7 +43,6 @@ from waystation.protocols.amqp.frames import (
     HEADER,
     HEARTBEAT,
     METHOD,
-    OVERHEAD,
     PROTOCOL_HEADER,
     PUBLISH,
     frame_head,
@@ -62,7 +61,9 @@ from waystation.wire.amqp.errors import (
 from waystation.wire.amqp.properties import Template, template_of
 
 FRAME_MAX = 131_072
-"""What we offer, and the longest frame before the peer has said what it wants."""
+"""What we offer, and the longest frame before the peer has said what it wants. By the specification a frame's payload
+is eight bytes shorter, and ours are; from a peer we take as much in the payload as RabbitMQ does, since some clients
+(AMQPStorm) cut bodies there."""
 FRAMES_PER_TURN = 2_048
 """Publishes that lie in the buffer as a whole, and acks: so many are read in one go, which takes some 10 ms. With more,
 a publish costs no less."""
@@ -158,7 +159,7 @@ class Engine:
     def _frames(self, data: bytes, position: int, events: list[Event], short: bool) -> int:
         """Reads whole frames; returns how far it came."""
         end = len(data)
-        longest = self.frame_max - OVERHEAD
+        longest = self.frame_max  # of a payload: see FRAME_MAX
         channels, targets = self.channels, self._targets
         # By these names, since a member of an enum takes ten times as long to look up as a name.
         unpack, expects_method, closed = frame_head.unpack_from, ChannelPhase.METHOD, Phase.CLOSED
@@ -168,9 +169,7 @@ class Engine:
                 return position
             kind, number, size = unpack(data, position)
             if size > longest:
-                raise AmqpError(
-                    FRAME_ERROR, f"type {kind}, {size} octets: the frame is longer than {longest + OVERHEAD}"
-                )
+                raise AmqpError(FRAME_ERROR, f"type {kind}, {size} octets: its payload is longer than {longest}")
             start = position + HEAD_BYTES
             stop = start + size
             if stop >= end:
@@ -192,7 +191,7 @@ class Engine:
                         continue
             position = stop + 1
             self._frame(kind, number, data[start:stop], events)
-            longest = self.frame_max - OVERHEAD
+            longest = self.frame_max
             if self.phase is closed:
                 return position
             others -= 1
@@ -210,9 +209,9 @@ class Engine:
             kind, same, size = frame_head.unpack_from(data, position)
             stop = position + 7 + size
             # `stop + 1` is where the body's frame begins, and that needs eight bytes at least.
-            if kind == HEADER and same == number and 14 <= size <= self.frame_max - OVERHEAD and stop + 8 < end:
+            if kind == HEADER and same == number and 14 <= size <= self.frame_max and stop + 8 < end:
                 class_id, _, left = _content_head.unpack_from(data, position + 7)
-                if class_id == BASIC and data[stop] == END and 0 < left <= self.frame_max - OVERHEAD:
+                if class_id == BASIC and data[stop] == END and 0 < left <= self.frame_max:
                     body = stop + 8
                     kind, same, size = frame_head.unpack_from(data, stop + 1)
                     last: int = body + size
@@ -293,10 +292,11 @@ class Engine:
             return
         if not isinstance(method, commands.Channel.Open):
             raise AmqpError(CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
-        if number > self.channel_max:
+        count = len(self.channels)
+        if count >= self.channel_max:  # how many there are, as with RabbitMQ: a number may be above it
             raise AmqpError(
                 NOT_ALLOWED,
-                f"number of channels opened ({number}) is above the negotiated channel_max ({self.channel_max})",
+                f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})",
             )
         channel = self.channels[number] = ChannelState(number)
         events.append(Opened(channel))

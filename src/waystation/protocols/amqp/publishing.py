@@ -2,8 +2,9 @@
 
 Messages of one turn of the loop are collected by queue and written at its end (or before anything else happens on the
 connection that could tell the difference): a thousand messages are a few writes. A confirm is sent when what was
-written is kept; so is the room that a publish takes on its connection given back, with or without confirms,
-which is how a publisher is slowed that is faster than the disk.
+written is durable, or at once where all of a turn is transient and in queues. The room that a publish takes on its
+connection is given back when it is durable, with or without confirms, transient or not, which is how a publisher is
+slowed that is faster than the disk.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ NO_ROUTE = 312
 NACKED = "NACK"
 TURN_BYTES = 4 * 1024 * 1024
 """So much is written in one turn of the loop, about 30 ms; a fan-out of large messages to many queues takes more."""
+TRANSIENT = 1
+"""The delivery mode of a message that need not survive a crash. One that says none is taken for persistent."""
 OVERHEAD_BYTES = 200
 """Of a message on its way to the disk, beside its body."""
 
@@ -161,6 +164,7 @@ def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
     failures: list[WaystationError] = []
     refused: set[int] = set()
     pending, channel.pending = channel.pending, {}
+    at_once = channel.confirming and not channel.pending_topics and _all_transient(pending)
     if len(pending) > 1:
         for names in alike({name: batch.messages for name, batch in pending.items()}):
             for taken, receipt in session.access.put_same(names, pending[names[0]].messages):
@@ -188,12 +192,21 @@ def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
     if failures and not channel.confirming:
         session.publish_failed(channel, failures[0])
         return
-    last = 0
+    last, before = 0, channel.written
     if channel.confirming and not channel.closed:
         last = _nack(session, channel, refused)
-    if receipts or last:
+    if at_once and last:
+        session.took_off(size)
+        session.access.when_durable(receipts, lambda error: session.landed(size))
+        channel.confirm_at_once(before + 1, last, refused)
+    elif receipts or last:
         session.took_off(size)
         session.access.when_durable(receipts, channel.begin_turn(last, size))
+
+
+def _all_transient(pending: dict[str, Batch]) -> bool:
+    """Of a turn with persistent messages, mostly the first one is looked at, and no other."""
+    return all(message.delivery_mode == TRANSIENT for batch in pending.values() for message in batch.messages)
 
 
 def _nack(session: AmqpSession, channel: Channel, refused: set[int]) -> int:

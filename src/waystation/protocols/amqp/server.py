@@ -60,7 +60,7 @@ class AmqpListener:
         for connection in list(self._connections):
             if connection.session is not None:
                 connection.session.end("broker forced connection closure with reason 'shutdown'")
-            connection.over()
+            connection.close()
         for _ in range(FAREWELL_TURNS):
             await asyncio.sleep(0)
             if not self._connections:

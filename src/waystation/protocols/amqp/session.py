@@ -115,10 +115,10 @@ class AmqpSession:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_blocked", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck", "_task", "_writing",
-        "access", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "meter", "name",
-        "names", "node", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing", "since_ms",
-        "sources", "tx_ids", "user",
+        "_answering", "_blocked", "_cancels", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck",
+        "_task", "_writing", "access", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry",
+        "meter", "name", "names", "node", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing",
+        "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     access: Access
@@ -149,6 +149,8 @@ class AmqpSession:
         self.since_ms = node.world.clock.now_ms()
         self._events: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._answering: Channel | None = None  # what the task answers came on it
+        self._cancels: list[Frame] = []  # for that channel, behind the answer
         self._writing = False  # the task writes what was published
         self._in_flight = 0
         self._pressed: str | None = None  # why the namespace cannot take more
@@ -440,6 +442,7 @@ class AmqpSession:
             if answer is not None:
                 self._reply(channel, method, answer)
         else:
+            self._answering = channel
             self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer, began))
 
     def _took(self, method: Frame, began: float) -> None:
@@ -461,7 +464,9 @@ class AmqpSession:
         except Exception:
             self._broke()
         finally:
-            self._task = None
+            self._task = self._answering = None
+            if self._cancels:
+                self._send_cancels(channel)
             self.outside.to_work()
 
     def _reply(self, channel: Channel, method: Frame, answer: Frame) -> None:
@@ -522,10 +527,22 @@ class AmqpSession:
         return of_error(error)
 
     def consumer_ended(self, consumer: AmqpConsumer) -> None:
-        """Its queue is gone: the client is told, if it can be."""
-        consumer.channel.consumers.pop(consumer.tag, None)
+        """Its queue is gone: the client is told, if it can be. Who deletes a queue on the channel that consumes it
+        is answered first, as with RabbitMQ: some clients take a cancel for the failure of what they wait for."""
+        channel = consumer.channel
+        channel.consumers.pop(consumer.tag, None)
         if self._knows("consumer_cancel_notify") and not self.closed:
-            self.answer(consumer.channel.number, commands.Basic.Cancel(consumer.tag, True))
+            cancel = commands.Basic.Cancel(consumer.tag, True)
+            if channel is self._answering:
+                self._cancels.append(cancel)
+            else:
+                self.answer(channel.number, cancel)
+
+    def _send_cancels(self, channel: Channel) -> None:
+        cancels, self._cancels = self._cancels, []
+        if not channel.closed:
+            for cancel in cancels:
+                self.answer(channel.number, cancel)
 
     def _fail(self, channel: Channel, error: AmqpError, class_id: int, method_id: int) -> None:
         """An error on a channel: it ends the channel, or all of them."""

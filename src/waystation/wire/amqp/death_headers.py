@@ -20,7 +20,7 @@ RABBIT_REASONS = {ours: theirs for theirs, ours in OUR_REASONS.items()}
 
 _REASONS = ("x-first-death-reason", "x-last-death-reason")
 _NAMES = ("x-first-death-queue", "x-first-death-exchange", "x-last-death-queue", "x-last-death-exchange")
-_ANY = frozenset((X_DEATH, *_REASONS, *_NAMES))
+DEATH_HEADERS = frozenset((X_DEATH, *_REASONS, *_NAMES))
 
 
 class LocalNames(Protocol):
@@ -31,7 +31,7 @@ class LocalNames(Protocol):
 
 def death_headers_in(headers: dict[str, Any]) -> dict[str, Any]:
     """A sender's headers with the history in the broker's words."""
-    if _ANY.isdisjoint(headers):
+    if DEATH_HEADERS.isdisjoint(headers):
         return headers
     found = dict(headers)
     history = found.get(X_DEATH)
@@ -54,7 +54,7 @@ def _death_in(death: dict[str, Any]) -> dict[str, Any]:
 
 def death_headers_out(headers: dict[str, Any], names: LocalNames) -> dict[str, Any]:
     """A message's headers with the history in RabbitMQ's words."""
-    if not headers or _ANY.isdisjoint(headers):
+    if not headers or DEATH_HEADERS.isdisjoint(headers):
         return headers
     found = dict(headers)
     history = _listed(found.get(X_DEATH))

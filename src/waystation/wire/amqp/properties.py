@@ -13,11 +13,12 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-from waystation.message import Message
+from waystation.message import AmqpDetails, Message
 from waystation.wire.amqp.death_headers import LocalNames, death_headers_out
-from waystation.wire.amqp.tables import Long, encode_table
+from waystation.wire.amqp.tables import Long, encode_headers, encode_table
 from waystation.wire.amqp.template import (
     APP_ID,
+    CLUSTER_ID,
     CONTENT_ENCODING,
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -53,6 +54,7 @@ _flags = struct.Struct(">H")
 
 def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = None) -> bytes:
     """A content header's payload from the property flags on. `extra`: headers of the delivery; they win over others."""
+    details = message.amqp
     if (
         extra
         or message.headers
@@ -62,6 +64,7 @@ def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = N
         or message.reply_to is not None
         or message.key is not None
         or message.deliver_at_ms is not None
+        or (details is not None and details.values)
     ):
         return _encode(message, names, extra)
     try:
@@ -76,6 +79,7 @@ def encode(message: Message, names: LocalNames, extra: dict[str, Any] | None = N
             message.app_id,
             message.delay_ms,
             message.max_deliveries,
+            details,
         )
     except _TooLong:
         return _encode(message, names, None)
@@ -104,6 +108,7 @@ def _plain(
     app_id: str | None,
     delay_ms: int,
     max_deliveries: int,
+    amqp: AmqpDetails | None,
 ) -> bytes:
     """Properties of which nothing is one message's own."""
     message = Message(
@@ -118,9 +123,10 @@ def _plain(
         app_id=app_id,
         delay_ms=delay_ms,
         max_deliveries=max_deliveries,
+        amqp=amqp,
     )
     encoded = _encode(message, _AsTheyAre(), None)
-    if len(encoded) > MAX_KEPT_BYTES:
+    if len(encoded) > MAX_KEPT_BYTES or (amqp is not None and len(amqp.cluster_id or "") > MAX_SHORT_BYTES):
         raise _TooLong
     return encoded
 
@@ -129,15 +135,17 @@ def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -
     front: list[bytes] = []  # before the headers
     back: list[bytes] = []
     own = _own_headers(message)
+    details = message.amqp or _NO_DETAILS
+    present = details.present
     flags = 0
     if message.content_type is not None:
         flags |= _put(front, own, CONTENT_TYPE, message.content_type)
     if message.content_encoding is not None:
         flags |= _put(front, own, CONTENT_ENCODING, message.content_encoding)
-    if message.delivery_mode:
+    if message.delivery_mode or present & DELIVERY_MODE:
         flags |= DELIVERY_MODE
         back.append(_OCTETS[message.delivery_mode & 255])
-    if message.priority:
+    if message.priority or present & PRIORITY:
         flags |= PRIORITY
         back.append(_OCTETS[message.priority & 255])
     if message.correlation_id is not None:
@@ -146,8 +154,8 @@ def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -
         flags |= _put(back, own, REPLY_TO, message.reply_to)
     if message.ttl_ms is not None:
         flags |= _put(back, own, EXPIRATION, str(message.ttl_ms))
-    if message.id is not None:
-        flags |= _put(back, own, MESSAGE_ID, message.id)
+    if message.id is not None or present & MESSAGE_ID:
+        flags |= _put(back, own, MESSAGE_ID, message.id or "")
     if message.timestamp_ms is not None and message.timestamp_ms >= 0:
         flags |= TIMESTAMP
         back.append(_moment.pack(message.timestamp_ms // 1000))
@@ -157,14 +165,18 @@ def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -
         flags |= _put(back, own, USER_ID, message.user_id)
     if message.app_id is not None:
         flags |= _put(back, own, APP_ID, message.app_id)
+    if details.cluster_id is not None and len(details.cluster_id.encode()) <= MAX_SHORT_BYTES:
+        flags |= _put(back, own, CLUSTER_ID, details.cluster_id)
     headers = death_headers_out(message.headers, names)
     if own or extra:
         headers = {**headers, **own, **_longs(extra or {})}
-    if headers:
-        return b"".join((_flags.pack(flags | HEADERS), *front, encode_table(headers), *back))
+    if headers or present & HEADERS:
+        table = encode_headers(headers, details.values) if details.values else encode_table(headers)
+        return b"".join((_flags.pack(flags | HEADERS), *front, table, *back))
     return b"".join((_flags.pack(flags), *front, *back))
 
 
+_NO_DETAILS = AmqpDetails()
 _OCTETS = tuple(bytes((number,)) for number in range(256))
 
 

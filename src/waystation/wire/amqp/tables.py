@@ -5,7 +5,9 @@ to nest; and every dict that any protocol can put into a message's headers can b
 for a header. The type letters are those that RabbitMQ and its clients go by, which are not the specification's.
 
 Pure. Values are what a message's headers can hold everywhere: text, bytes, numbers, booleans, None, lists, dicts, and
-datetimes in UTC for AMQP's timestamps. A decimal is read as text, the exact form of it that every protocol has.
+datetimes in UTC for AMQP's timestamps. A decimal is read as text, the exact form of it that every protocol has. Of a
+value that would be written with another type than it was read with (a number of 8 bits, a decimal), `Sent` has the
+bytes, and `encode_headers` writes them again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ MAX_DEPTH = 64
 """Tables within tables: nobody nests deeper by intention, and each level costs the stack a frame."""
 MAX_NAME_BYTES = 255
 _SHORT_NAME = 64
+_SHORT_VALUE = 16
 
 _length = struct.Struct(">I")
 _int = struct.Struct(">i")
@@ -51,17 +54,31 @@ _NUMBERS = {
 # -- bytes → table -----------------------------------------------------------------------------------------------------
 
 
-def decode_table(data: bytes, start: int, end: int) -> dict[str, Any]:
+class Sent:
+    """The values of a table that `encode_table` would write otherwise than they were sent, type and bytes."""
+
+    __slots__ = ("met", "values")
+
+    def __init__(self) -> None:
+        self.values: list[tuple[str, bytes]] = []
+        self.met = False  # one, within the value that is being read
+
+    def note(self, name: str, value: bytes) -> None:
+        self.values.append((name, value))
+        self.met = False
+
+
+def decode_table(data: bytes, start: int, end: int, sent: Sent | None = None) -> dict[str, Any]:
     """The table whose entries are `data[start:end]` (what is behind its length). AmqpError 502 unless it is one."""
     if end > len(data) or start > end:
         raise AmqpError(SYNTAX_ERROR, "a field table is longer than what it is in")
     try:
-        return _table(data, start, end, 0)
+        return _table(data, start, end, 0, Sent() if sent is None else sent)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise AmqpError(SYNTAX_ERROR, f"a field table cannot be read: {error}") from None
 
 
-def _table(data: bytes, position: int, end: int, depth: int) -> dict[str, Any]:
+def _table(data: bytes, position: int, end: int, depth: int, sent: Sent) -> dict[str, Any]:
     """The kinds that headers mostly are have no calls: 0.25 µs each instead of 0.4 µs."""
     found: dict[str, Any] = {}
     while position < end:
@@ -77,6 +94,9 @@ def _table(data: bytes, position: int, end: int, depth: int) -> dict[str, Any]:
                 found[name] = data[begin:position].decode()
             except UnicodeDecodeError:
                 found[name] = data[begin:position]
+                sent.met = True
+                if not depth:
+                    sent.note(name, data[after:position])
         elif letter == 86:  # V, void
             found[name] = None
             position = after + 1
@@ -84,36 +104,47 @@ def _table(data: bytes, position: int, end: int, depth: int) -> dict[str, Any]:
             found[name] = _read_int(data, after + 1)[0]
             position = after + 5
         else:
-            found[name], position = _value(data, after, end, depth)
+            found[name], position = _value(data, after, end, depth, sent)
+            if sent.met and not depth:
+                sent.note(name, data[after:position])
     if position != end:
         raise AmqpError(SYNTAX_ERROR, "a field table ends in the middle of a field")
     return found
 
 
-def _array(data: bytes, position: int, end: int, depth: int) -> list[Any]:
+def _array(data: bytes, position: int, end: int, depth: int, sent: Sent) -> list[Any]:
     found: list[Any] = []
     while position < end:
-        value, position = _value(data, position, end, depth)
+        value, position = _value(data, position, end, depth, sent)
         found.append(value)
     if position != end:
         raise AmqpError(SYNTAX_ERROR, "a field array ends in the middle of a value")
     return found
 
 
-def _value(data: bytes, position: int, end: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, position: int, end: int, depth: int, sent: Sent) -> tuple[Any, int]:
     """A value, from its type on, and where it ends. That may be beyond `end`: whoever asks looks."""
     letter = data[position]
     position += 1
     number = _NUMBERS.get(letter)
     if number is not None:
-        return number.unpack_from(data, position)[0], position + number.size
+        value = number.unpack_from(data, position)[0]
+        if letter != _INT and letter != _DOUBLE and (letter != _LONG or -(2**31) <= value < 2**31):
+            sent.met = True
+        return value, position + number.size
     if letter == _BOOLEAN:
+        if data[position] > 1:
+            sent.met = True
         return data[position] != 0, position + 1
     if letter == _VOID:
         return None, position
     if letter == _MOMENT:
-        return _moment(int.from_bytes(data[position : position + 8], "big")), position + 8
+        at = _moment(int.from_bytes(data[position : position + 8], "big"))
+        if type(at) is int:
+            sent.met = True
+        return at, position + 8
     if letter == _DECIMAL:
+        sent.met = True
         return str(Decimal(_read_int(data, position + 1)[0]).scaleb(-data[position])), position + 5
     if letter not in b"SxFA":
         raise AmqpError(SYNTAX_ERROR, f"a field table has a value of the unknown type {chr(letter)!r}")
@@ -121,20 +152,21 @@ def _value(data: bytes, position: int, end: int, depth: int) -> tuple[Any, int]:
     after = begin + _read_length(data, position)[0]
     if after > end:
         raise AmqpError(SYNTAX_ERROR, "a field table has a value that is longer than the table")
-    return _long_value(letter, data, begin, after, depth), after
+    return _long_value(letter, data, begin, after, depth, sent), after
 
 
-def _long_value(letter: int, data: bytes, begin: int, end: int, depth: int) -> Any:
+def _long_value(letter: int, data: bytes, begin: int, end: int, depth: int, sent: Sent) -> Any:
     if letter == _TEXT:
         try:
             return data[begin:end].decode()
         except UnicodeDecodeError:
+            sent.met = True
             return data[begin:end]
     if letter == _BYTES:
         return data[begin:end]
     if depth >= MAX_DEPTH:
         raise AmqpError(SYNTAX_ERROR, f"a field table nests deeper than {MAX_DEPTH} levels")
-    return (_table if letter == _TABLE else _array)(data, begin, end, depth + 1)
+    return (_table if letter == _TABLE else _array)(data, begin, end, depth + 1, sent)
 
 
 def _moment(seconds: int) -> datetime | int:
@@ -156,6 +188,38 @@ def encode_table(table: dict[str, Any]) -> bytes:
     """The table's bytes, its length in front. Whole numbers have 32 bits, or 64 where they must, as clients expect."""
     body = _entries(table, 0)
     return _length.pack(len(body)) + body
+
+
+def encode_headers(table: dict[str, Any], sent: tuple[tuple[str, bytes], ...]) -> bytes:
+    """As `encode_table`, with the values as they were `sent` that are still what they were. What is given as sent need
+    not be true, nor a value at all."""
+    as_sent = dict(sent)
+    parts: list[bytes] = []
+    for name, value in table.items():
+        parts.append(_name(name) if type(name) is str and len(name) <= _SHORT_NAME else _long_name(name))
+        raw = as_sent.get(name)
+        parts.append(raw if raw is not None and _says(raw, value) else _encoded(value, 0))
+    body = b"".join(parts)
+    return _length.pack(len(body)) + body
+
+
+def _says(raw: bytes, value: Any) -> bool:
+    """Whether these bytes are this value, with some type."""
+    found = _read_short(raw) if len(raw) <= _SHORT_VALUE else _read(raw)
+    return bool(found == value or (found != found and value != value))  # the last: both are NaN
+
+
+def _read(raw: bytes) -> Any:
+    """The value that these bytes are, type in front; `_read` itself, which equals nothing, if they are none."""
+    try:
+        found, end = _value(raw, 0, len(raw), 0, Sent())
+    except (IndexError, struct.error, UnicodeDecodeError, AmqpError):
+        return _read
+    return found if end == len(raw) else _read
+
+
+_read_short = lru_cache(4096)(_read)
+"""Numbers, mostly, of which there are few different ones."""
 
 
 def _entries(table: dict[Any, Any], depth: int) -> bytes:

@@ -15,10 +15,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from waystation.message import LATEST_MS, MAX_HORIZON_MS, Message
-from waystation.wire.amqp.death_headers import death_headers_in
+from waystation.message import LATEST_MS, MAX_HORIZON_MS, AmqpDetails, Message
+from waystation.wire.amqp.death_headers import DEATH_HEADERS, death_headers_in
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
-from waystation.wire.amqp.tables import decode_table
+from waystation.wire.amqp.tables import Sent, decode_table
 
 AT_ONCE_MS = 20
 """A time to live of 0 means: to a consumer that waits, or to nobody. This is how long reaching one may take; with a
@@ -57,6 +57,7 @@ class Template:
     """
 
     __slots__ = (
+        "_amqp",
         "_app_id",
         "_content_encoding",
         "_content_type",
@@ -96,6 +97,7 @@ class Template:
         self._content_encoding: str | None = None
         self._delivery_mode = 0
         self._app_id: str | None = None
+        self._amqp: AmqpDetails | None = None
 
     def make(self, body: bytes, exchange: str, routing_key: str) -> Message:
         """The message. Every one has headers of its own. Fields by place: 0.2 µs; by name it is three times that."""
@@ -120,6 +122,7 @@ class Template:
             self._delivery_mode,
             self.user_id,
             self._app_id,
+            self._amqp,
         )
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -127,6 +130,7 @@ class Template:
     def read(self, data: bytes) -> int:
         """Takes the properties from their bytes; where they end. IndexError and the like: they end too early."""
         flags = data[0] << 8 | data[1]
+        present, cluster_id, sent = 0, None, Sent()
         position = 2
         if flags & UNKNOWN:
             raise AmqpError(SYNTAX_ERROR, "the content header has property flags that no basic property has")
@@ -138,12 +142,14 @@ class Template:
         if flags & HEADERS:
             begin = position + 4
             position = begin + _length.unpack_from(data, position)[0]
-            headers = decode_table(data, begin, position)
+            headers = decode_table(data, begin, position, sent)
         if flags & DELIVERY_MODE:
             self._delivery_mode = data[position]
+            present |= 0 if self._delivery_mode else DELIVERY_MODE
             position += 1
         if flags & PRIORITY:
             self._priority = data[position]
+            present |= 0 if self._priority else PRIORITY
             position += 1
         if flags & CORRELATION_ID:
             self._correlation_id, position = _short(data, position)
@@ -155,6 +161,7 @@ class Template:
         if flags & MESSAGE_ID:
             text, position = _short(data, position)
             self._id = text or None
+            present |= 0 if text else MESSAGE_ID
         if flags & TIMESTAMP:
             at_ms = _moment.unpack_from(data, position)[0] * 1000
             self._timestamp_ms = at_ms if at_ms <= LATEST_MS else None
@@ -166,10 +173,20 @@ class Template:
         if flags & APP_ID:
             self._app_id, position = _short(data, position)
         if flags & CLUSTER_ID:
-            _, position = _short(data, position)
+            cluster_id, position = _short(data, position)
         if headers:
             self._headers = self._fields_of(headers)
+        if headers is not None and not self._headers:
+            present |= HEADERS
+        values = self._as_sent(sent) if sent.values else ()
+        if present or values or cluster_id is not None:
+            self._amqp = AmqpDetails(present, cluster_id, values)
         return position
+
+    def _as_sent(self, sent: Sent) -> tuple[tuple[str, bytes], ...]:
+        """Of the headers that are still headers, and that the broker does not write itself."""
+        headers = self._headers
+        return tuple([one for one in sent.values if one[0] in headers and one[0] not in DEATH_HEADERS])
 
     def _fields_of(self, headers: dict[str, Any]) -> dict[str, Any]:
         """Takes what is a field of the message out of the headers; the rest."""
