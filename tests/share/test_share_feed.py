@@ -23,6 +23,7 @@ from waystation.queues.feed import Verdict
 from waystation.share.calls import ShareBeat
 from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
+from waystation.share.group import earliest
 from waystation.share.marks import DONE
 from waystation.topics.partition import log_of
 
@@ -320,11 +321,14 @@ def test_auto_ack_is_done_when_it_is_sent(tmp_path: Path) -> None:
     run(story())
 
 
-def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path, isolation: str) -> None:
+    """Whatever the group's setting is, which is for Kafka's members."""
+
     async def story() -> None:
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 1)
-            broker.shared.change_settings("g", {"share.isolation.level": "read_committed"})
+            broker.shared.change_settings("g", {"share.isolation.level": isolation})
             desk = await Desk().open(broker, "t")
             for n, commit in enumerate((False, True, False)):
                 tx = await broker.transacting.begin("tx")
@@ -338,6 +342,58 @@ def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path) -> Non
             desk.settle(Verdict.ACK, *desk.got)
             end = log_of(broker.topics.get("t").partition(0)).end_offset
             assert broker.shared_admin.offsets("g")[0].start == end
+
+    run(story())
+
+
+def test_a_new_group_gets_what_is_committed_after_it_began(tmp_path: Path) -> None:
+    """A transaction that is open when the group begins at the end is not old: nobody could see it yet."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"old")
+            tx = await broker.transacting.begin("tx")
+            await tx.publish("t", [Message(b"new")])
+            desk = await Desk().open(broker, "t", start="latest")
+            await tx.end(commit=True)
+            await desk.until(1)
+            assert desk.values == [b"new"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_kafkas_members_see_what_the_isolation_level_says_until_ours_come(tmp_path: Path, by_setting: bool) -> None:
+    """Or until the level is changed. What they did not settle is redelivered, counted; what is open or aborted is
+    not."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            group = broker.shared.make("g")
+            one = group.partition(broker.topics.get("t").partition(0), earliest)
+            send(broker, "t", b"plain")
+            for name, commit in (("aborted", False), ("open", True)):
+                tx = await broker.transacting.begin("tx")
+                await tx.publish("t", [Message(name.encode())])
+                [*_, last] = one.acquire("kafka", 10, 30_000)
+                assert last.deliveries == 1
+                if not commit:
+                    await tx.end(commit=False)
+            if by_setting:
+                broker.shared.change_settings("g", {"share.isolation.level": "read_committed"})
+                assert [(got.first, got.deliveries) for got in one.acquire("other", 10, 30_000)] == [(0, 2)]
+                one.release_all("other")
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            await quiet()
+            assert desk.values == [b"plain"]
+            assert desk.got[0].deliveries == (3 if by_setting else 2)
+            assert one.settle("kafka", Verdict.ACK, [(0, 4)]).unknown == [(0, 4)]
+            await tx.end(commit=True)
+            await desk.until(2)
+            assert desk.values == [b"plain", b"open"]
 
     run(story())
 

@@ -89,7 +89,9 @@ class SharedGroup:
 
     @property
     def committed_only(self) -> bool:
-        return self.machine.settings.isolation == "read_committed"
+        """Records of open transactions wait, those of aborted ones are left out. Always so while our own protocols have
+        members in the group; without any, the group's isolation level says it, as Kafka has it."""
+        return bool(self.feeds) or self.machine.settings.isolation == "read_committed"
 
     def now_ms(self) -> int:
         """For durations."""
@@ -117,7 +119,9 @@ class SharedGroup:
 
     def use(self, settings: ShareSettings) -> None:
         """The group's or the broker's settings have changed."""
+        committed_only = self.committed_only
         self.machine.settings = settings
+        self._hide_uncommitted(committed_only)
         for one in self.partitions.values():
             one.core.ledger.max_deliveries = settings.max_deliveries
             one.core.keeps_dead = settings.dead_letter is not None
@@ -185,6 +189,19 @@ class SharedGroup:
             self._to_wake.pop(gone, None)
 
     # -- members -----------------------------------------------------------------------------------------------------
+
+    def enter(self, feed: SharedFeed) -> None:
+        """A member of our own protocols."""
+        committed_only = self.committed_only
+        self.feeds[feed.name] = feed
+        self.ours = True
+        self._hide_uncommitted(committed_only)
+
+    def _hide_uncommitted(self, were_hidden: bool) -> None:
+        """The group may read what is committed alone from now on: its windows have no more than that."""
+        if self.committed_only and not were_hidden:
+            for one in self.partitions.values():
+                one.hide_uncommitted()
 
     def release(self, member: str) -> None:
         """What the member holds goes to others."""
@@ -286,6 +303,11 @@ def latest(partition: Partition) -> int:
     return partition.end_offset
 
 
-def at_time(partition: Partition, when_ms: int) -> int:
+def latest_committed(partition: Partition) -> int:
+    """What a transaction holds back that is open now can be seen later, so it is not old."""
+    return partition.stable_offset
+
+
+def at_time(partition: Partition, when_ms: int, otherwise: Start = latest) -> int:
     found = partition.find_time(max(0, when_ms))
-    return partition.end_offset if found is None else found[0]
+    return otherwise(partition) if found is None else found[0]

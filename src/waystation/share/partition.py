@@ -324,6 +324,19 @@ class SharedPartition:
         partition = self.partition
         return partition.stable_offset if self.group.committed_only else partition.visible_offset
 
+    def hide_uncommitted(self) -> None:
+        """Until now the group saw records of open and aborted transactions, and from now on it must not. Where there
+        are some in the window, it is filled anew from what is remembered of it, as after a crash: nobody holds anything
+        then, and what is not settled is redelivered, counted."""
+        core, partition = self.core, self.partition
+        if core.end <= partition.stable_offset and not partition.aborted.overlapping(core.start, core.end):
+            return
+        limit = core.ledger.max_deliveries
+        self.core = SharePartition(core.saved(), max_deliveries=limit, keeps_dead=core.keeps_dead)
+        self.members.clear()
+        self.window.clear()
+        self._rearm()
+
     def reset(self, start: int) -> Receipt | None:
         """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""
         self.core.reset(start, self.core.epoch + 1)

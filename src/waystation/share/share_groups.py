@@ -46,7 +46,7 @@ from waystation.share.checks import (
 from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
 from waystation.share.delivery import Saved
 from waystation.share.feed import OnEnd, SharedFeed
-from waystation.share.group import SharedGroup, Start, at_time, earliest, latest
+from waystation.share.group import SharedGroup, Start, at_time, earliest, latest_committed
 from waystation.share.journal import SharedJournal
 from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
 from waystation.share.partition import SharedPartition
@@ -315,7 +315,8 @@ class SharedGroups:
         auto_ack: bool = False,
         client_host: str = "",
     ) -> SharedFeed:
-        """A member of the group, made if it is not there; its position is durable when this returns.
+        """A member of the group, made if it is not there; its position is durable when this returns. It reads what is
+        committed, and so does the whole group meanwhile.
 
         `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` and
         `dead_letter`, if given, become the group's settings. What does not pass `filter` is done for the group.
@@ -348,8 +349,7 @@ class SharedGroups:
         shared.machine.topics_changed(self.topics, self.now_ms())
         self._counted = None
         self._note(shared, f"{name} joined")
-        shared.feeds[name] = feed
-        shared.ours = True
+        shared.enter(feed)
         shared.subscribe(sorted(subscription.matching(self.topics)), _start(start, start_ms))
         feed.look(self.topics)
         try:
@@ -512,5 +512,5 @@ def _unique(name: str, group: SharedGroup) -> str:
 def _start(start: str, start_ms: int | None) -> Start:
     if start_ms is not None:
         when_ms = start_ms
-        return lambda partition: at_time(partition, when_ms)
-    return earliest if start == "earliest" else latest
+        return lambda partition: at_time(partition, when_ms, latest_committed)
+    return earliest if start == "earliest" else latest_committed
