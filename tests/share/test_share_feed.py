@@ -13,7 +13,7 @@ import pytest
 
 from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
-from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, WaystationError
+from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, StorageFailed, WaystationError
 from waystation.groups.errors import InconsistentProtocol
 from waystation.log import batch as batches
 from waystation.message import Delivered, Message
@@ -25,6 +25,8 @@ from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
 from waystation.share.group import earliest
 from waystation.share.marks import DONE
+from waystation.share.partition import UNREADABLE_MS
+from waystation.share.window import SharedWindow
 from waystation.topics.partition import log_of
 
 MEMORY = Path("/dev/shm")
@@ -396,6 +398,58 @@ def test_kafkas_members_see_what_the_isolation_level_says_until_ours_come(tmp_pa
             assert desk.values == [b"plain", b"open"]
 
     run(story())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_left_of_a_batch_whose_beginning_was_deleted_is_delivered(tmp_path: Path, before: bool) -> None:
+    """`before`: the group had begun with the batch when the records were deleted."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            partition = broker.topics.get("t").partition(0)
+            send(broker, "t", *numbered(10))
+            desk = await Desk().open(broker, "t", credit=int(before))
+            await desk.until(int(before))
+            await partition.delete_records(5)
+            desk.got.clear()
+            desk.feed.credit(100)
+            await desk.until(5)
+            assert [(one.message.payload, one.deliveries) for one in desk.got] == [(b"%d" % n, 1) for n in range(5, 10)]
+            desk.settle(Verdict.ACK, *desk.got)
+            assert broker.shared_admin.offsets("g")[0].start == 10
+
+    run(story())
+
+
+def test_a_record_that_could_not_be_read_has_not_been_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that was tried: a disk may come to its senses."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            assert isinstance(broker.world.clock, HandClock)
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", credit=0, max_deliveries=2)
+            [one] = broker.shared.get("g").partitions.values()
+            with monkeypatch.context() as patch:
+                patch.setattr(SharedWindow, "opened", _cannot_be_read)
+                for _ in range(5):
+                    desk.feed.credit(1)
+                    await quiet()
+                    assert "unreadable" in one.trouble
+                    broker.world.clock.ms += UNREADABLE_MS
+                    one.ring()
+            await desk.until(1)
+            assert desk.got[0].deliveries == 1
+
+    run(story())
+
+
+def _cannot_be_read(*_: object) -> None:
+    raise StorageFailed("unreadable")
 
 
 def test_compaction_leaves_gaps_that_nobody_waits_for(tmp_path: Path) -> None:

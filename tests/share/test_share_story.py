@@ -1,10 +1,11 @@
 """Random stories of a shared subscription on a real broker: batches and transactions of all sizes, small windows,
-members that come and go, share consumers of Kafka that take their place for a while, verdicts of all kinds, crashes,
-and leadership that moves away and back.
+members that come and go, share consumers of Kafka that take their place for a while, verdicts of all kinds, records
+that are deleted in the middle of batches, crashes, and leadership that moves away and back.
 
-What must hold: every record that should be seen is handed out until it is acknowledged or dead; nothing is seen of a
-transaction that is open or aborted, whatever the group's isolation level lets Kafka's consumers see; nothing comes
-again after its acknowledgement was kept; counts never go back but for a crash; the dead have their letters.
+What must hold: every record that should be seen, and is there, is handed out until it is acknowledged or dead; nothing
+is seen of a transaction that is open or aborted, whatever the group's isolation level lets Kafka's consumers see;
+nothing comes again after its acknowledgement was kept; counts never go back but for a crash; the dead have their
+letters.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from waystation.queues.feed import Verdict
 from waystation.share import partition as share_partition
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition
+from waystation.share.window import SharedWindow
 from waystation.topics.partition import log_of
 from waystation.topics.topics import SHARE_TOPIC
 
+HIDDEN = "its transaction is open, or was aborted"
 LIMIT = 4
 STEPS = 40
 
@@ -64,7 +67,9 @@ class Story:
                 await self._stage(broker)
                 for _ in range(self.dice.randint(3, left + 3)):
                     steps = [self.publish, self.publish, self.hear, self.settle, self.settle, self.join]
-                    await self.dice.choice([*steps, *steps, self.move_leadership, self.visit])(broker)
+                    await self.dice.choice([*steps, *steps, self.move_leadership, self.visit, self.delete_records])(
+                        broker
+                    )
                     left -= 1
                 if left > 0:
                     self.folder = snapshot(self.folder, f"copy{next(self.copies)}")  # as kill -9 leaves it
@@ -105,6 +110,8 @@ class Story:
         for desk in self.desks:
             desk.feed.credit(self.dice.choice([0, 1, 5, 50]))
         await quiet()
+        for partition in broker.shared.get("g").partitions.values():
+            assert not partition.trouble, partition.trouble
         for desk in self.desks:
             for one in desk.got[len(desk.heard) :]:
                 self._heard(desk, one)
@@ -112,7 +119,7 @@ class Story:
     def _heard(self, desk: Teller, one: Delivered) -> None:
         value = one.message.payload
         assert value not in self.over, "it was acknowledged, or dead"
-        assert value not in self.hidden, "its transaction is open, or was aborted"
+        assert value not in self.hidden, HIDDEN
         assert one.deliveries <= LIMIT
         self.seen[value] = one.deliveries
         desk.heard.append(one)
@@ -144,6 +151,20 @@ class Story:
         teller = Teller()
         await teller.open(broker, "t", name="m", credit=0)
         self.desks.append(teller)
+
+    async def delete_records(self, broker: Broker) -> None:
+        """Up to somewhere, often in the middle of a batch. Who holds some of them has nothing to settle any more."""
+        records = read(broker, "t")
+        if not records:
+            return
+        offset = self.dice.choice(records[: len(records) // 3 + 1]).offset
+        await broker.topics.get("t").partition(0).delete_records(offset)
+        gone = {record.value for record in records if record.offset < offset}
+        self.due -= gone
+        self.killed -= gone  # unless its letter was written before
+        await self.hear(broker)  # what had been sent before, too
+        for desk in self.desks:
+            desk.holds = [one for one in desk.holds if one.offset >= offset]
 
     async def visit(self, broker: Broker) -> None:
         """Kafka's consumers have the group for themselves, and see what its isolation level lets them see. What they
@@ -239,15 +260,23 @@ def _follow_the_setting(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedGroup, "committed_only", committed)
 
 
+def _ask_for_what_is_gone(patch: pytest.MonkeyPatch) -> None:
+    """A batch is asked for by its first record, which may have been deleted."""
+    patch.setattr(SharedWindow, "_there", lambda _, offset: offset)
+
+
 def _leave_the_window(patch: pytest.MonkeyPatch) -> None:
     """What Kafka's consumers have seen of open transactions stays in the window when our own members come."""
     patch.setattr(SharedPartition, "hide_uncommitted", lambda _: None)
 
 
-@pytest.mark.parametrize("bug", [_follow_the_setting, _leave_the_window])
-def test_the_stories_find_a_bug_in_what_is_hidden(
-    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("bug", "found"),
+    [(_follow_the_setting, HIDDEN), (_leave_the_window, HIDDEN), (_ask_for_what_is_gone, "is outside")],
+)
+def test_the_stories_find_a_bug(
+    bug: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    with pytest.raises(AssertionError, match="its transaction is open, or was aborted"):
+    with pytest.raises(AssertionError, match=found):
         play_all()

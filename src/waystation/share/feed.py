@@ -31,9 +31,6 @@ logger = logging.getLogger("waystation.shared")
 
 OnEnd = Callable[[WaystationError], None]
 
-UNREADABLE_MS = 5_000
-"""How long records wait that could not be read: a disk may come to its senses."""
-
 TAKE_BYTES = 1024 * 1024
 """Read at most to find what a `take` asks for: it is one step on the loop."""
 
@@ -292,8 +289,7 @@ class SharedFeed:
         try:
             messages = self._open(one, grants)
         except WaystationError as error:  # the log cannot be read here now: others, or later, may do better
-            one.settle(self.name, Verdict.RELEASE, runs_of(grants), delay_ms=UNREADABLE_MS)
-            one.tell(error)
+            one.not_readable(self.name, grants, error)
             return 0
         if messages:
             self._credit -= len(messages)
@@ -413,10 +409,6 @@ def _by_partition(pieces: Iterable[Piece]) -> Iterable[tuple[SharedPartition, li
     for piece in pieces:
         found.setdefault(piece.partition, []).append(piece)
     return found.items()
-
-
-def runs_of(grants: Iterable[Grant]) -> list[Run]:
-    return [(grant.first, grant.count) for grant in grants]
 
 
 def _merged(runs: Iterable[Run]) -> list[Run]:

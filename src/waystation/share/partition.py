@@ -35,6 +35,9 @@ READ_BYTES = 256 * 1024
 FILL_BYTES = 8 * 1024 * 1024
 """At most so much is read for one fetch: the loop has others to serve."""
 
+UNREADABLE_MS = 5_000
+"""How long records wait that could not be read: a disk may come to its senses."""
+
 NEVER = 1 << 62
 
 RETRY = RetryRule()
@@ -63,7 +66,8 @@ class SharedPartition:
         self.waiters: dict[Waiter, None] = {}
         self.closed = False
         """Its topic, or its group's position in it, was deleted: nothing is written any more."""
-        self._told = ""
+        self.trouble = ""
+        """Why it could not be read, the last time that this was so."""
         self._due_ms = NEVER
         """Before this moment of the wall clock, nothing that waits is due."""
         self._watching = False
@@ -161,8 +165,8 @@ class SharedPartition:
 
     def tell(self, error: WaystationError) -> None:
         """It cannot be read: one line in the log for each reason."""
-        if self._told != str(error):
-            self._told = str(error)
+        if self.trouble != str(error):
+            self.trouble = str(error)
             logger.warning("shared.unreadable group=%s topic=%s error=%r", self.group.id, self.topic, str(error))
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -239,6 +243,11 @@ class SharedPartition:
         """These records say that they are not to be delivered yet: as if they had not been taken."""
         self.core.postpone(member, runs, self.group.wall_ms() + wait_ms)
         self._taken()
+
+    def not_readable(self, member: str, grants: Sequence[Grant], error: WaystationError) -> None:
+        """These records were taken and could not be sent: they have not been delivered, and others come first."""
+        self.postpone(member, [(grant.first, grant.count) for grant in grants], UNREADABLE_MS)
+        self.tell(error)
 
     def buried(self, death: Death) -> None:
         """The letters of these dead records are written, or will never be."""
