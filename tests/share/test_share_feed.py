@@ -24,6 +24,7 @@ from waystation.share.calls import ShareBeat
 from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
 from waystation.share.group import earliest
+from waystation.share.journal import SOON_S
 from waystation.share.marks import DONE
 from waystation.share.partition import UNREADABLE_MS
 from waystation.share.window import SharedWindow
@@ -228,6 +229,129 @@ def test_the_dead_go_to_a_queue_with_their_story(tmp_path: Path) -> None:
             assert deaths[0]["queue"] == "topic:t"
             (offset,) = broker.shared_admin.offsets("g")
             assert (offset.start, offset.lag) == (2, 0)
+
+    run(story())
+
+
+def letters_in(broker: Broker, queue: str) -> list[bytes]:
+    if queue not in broker.queues:
+        return []
+    return [one.delivered.message.payload for one in broker.queues.peek(queue, 1000)]
+
+
+def test_what_is_dead_goes_to_a_queue_of_its_topic_and_group_if_nobody_says_otherwise(tmp_path: Path) -> None:
+    """Also what died with the last member, or is found to be dead after a restart."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", *numbered(4))
+            desk = await Desk().open(broker, "t", max_deliveries=1)
+            await desk.until(4)
+            desk.settle(Verdict.REJECT, desk.got[0], error="bad")
+            desk.settle(Verdict.KILL, desk.got[1])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 2, "two letters")
+            [death] = story_of(broker.queues.peek("t.g.dead", 1)[0].delivered.message)
+            assert (death["queue"], death["group"], death["error"]) == ("topic:t", "g", "bad")
+            desk.settle(Verdict.RELEASE, desk.got[2])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 3, "the third")
+            await asyncio.sleep(SOON_S * 1.5)  # its delivery is on disk
+            copy = snapshot(tmp_path / "a", "b")
+        async with small_broker(copy) as broker:
+            assert broker.shared.get("g").ours
+            broker.shared.get("g").partition(broker.topics.get("t").partition(0)).fill(10, 1 << 20)
+            await until(lambda: sorted(letters_in(broker, "t.g.dead")) == numbered(4), "all four")
+            assert broker.shared_admin.offsets("g")[0].start == 4
+
+    run(story())
+
+
+def test_who_says_that_there_are_no_dead_letters_gets_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", dead_letter="")
+            await desk.until(1)
+            desk.settle(Verdict.KILL, desk.got[0])
+            assert broker.shared_admin.offsets("g")[0].start == 1
+            await quiet()
+            assert "t.g.dead" not in broker.queues
+
+    run(story())
+
+
+def test_kafkas_share_groups_archive_what_is_dead(tmp_path: Path) -> None:
+    """As in Kafka, unless they have a dead-letter topic."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            one = broker.shared.make("g").partition(broker.topics.get("t").partition(0), earliest)
+            one.acquire("kafka", 1, 30_000)
+            one.settle("kafka", Verdict.KILL, [(0, 1)])
+            assert one.core.start == 1
+            await quiet()
+            assert "t.g.dead" not in broker.queues
+
+    run(story())
+
+
+def test_what_has_expired_does_not_go_to_the_default_queue(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            assert isinstance(broker.world.clock, HandClock)
+            await broker.topics.create("t", 1)
+            broker.messages.publish("t", [Message(b"old", ttl_ms=10), Message(b"new")])
+            broker.world.clock.ms += 20
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            desk.settle(Verdict.KILL, *desk.got)
+            await until(lambda: letters_in(broker, "t.g.dead") == [b"new"], "what failed")
+
+    run(story())
+
+
+def test_zero_deliveries_are_no_limit(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", max_deliveries=0)
+            for n in range(40):
+                await desk.until(n + 1)
+                assert desk.got[n].deliveries == n + 1
+                desk.settle(Verdict.RELEASE, desk.got[n])
+
+    run(story())
+
+
+def test_a_limit_of_a_messages_own_goes_before_the_groups(tmp_path: Path) -> None:
+    """After a restart too."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            made = [Message(b"1", max_deliveries=1), Message(b"4", max_deliveries=4), Message(b"2")]
+            broker.messages.publish("t", made)
+            desk = await Desk().open(broker, "t", max_deliveries=2)
+            await desk.until(3)
+            desk.settle(Verdict.RELEASE, *desk.got[1:])
+            await desk.until(5)
+            await until(lambda: broker.shared.get("g").partitions, "a window")
+            await asyncio.sleep(SOON_S * 1.5)
+            copy = snapshot(tmp_path / "a", "b")
+        async with small_broker(copy) as broker:
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            assert [(one.message.payload, one.deliveries) for one in desk.got] == [(b"4", 3)]
+            await until(lambda: sorted(letters_in(broker, "t.g.dead")) == [b"1", b"2"], "those that were spent")
+            desk.settle(Verdict.RELEASE, desk.got[0])
+            await desk.until(2)
+            desk.settle(Verdict.RELEASE, desk.got[1])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 3, "the last")
+            assert len(desk.got) == 2
 
     run(story())
 
@@ -560,7 +684,7 @@ def test_names_of_other_groups_are_taken(tmp_path: Path) -> None:
         ({"prefetch": -1}, Invalid, "prefetch"),
         ({"hold_ms": 0}, Invalid, "hold_ms"),
         ({"max_deliveries": -2}, Invalid, "max_deliveries"),
-        ({"max_deliveries": 10**6}, Invalid, r"share\.delivery\.count\.limit"),
+        ({"max_deliveries": 10**6}, Invalid, "max_deliveries"),
         ({"dead_letter": "topic:not a name"}, Invalid, r"waystation\.dead\.letter"),
         ({"dead_letter": "topic:__queues"}, Invalid, "broker's own"),
         ({"start": "middle"}, Invalid, "start"),

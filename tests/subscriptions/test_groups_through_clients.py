@@ -1,14 +1,16 @@
 """What groups of subscribers are promised, seen through the clients that users have: Python, JSON lines, HTTP.
 
-A group reads what is committed, whoever publishes.
+A group reads what is committed, whoever publishes. What a group fails to handle is retried, and goes to a dead-letter
+queue in the end, also if nobody has named one.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Producer
@@ -20,6 +22,7 @@ from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
+from waystation import errors
 
 Received = Callable[[], list[str]]
 """All that a consumer has received until now."""
@@ -141,3 +144,85 @@ def test_a_group_sees_nothing_that_a_kafka_producer_aborted(
     mq.publish(topic, "after")
     wait_for(lambda: "after" in received(), "what came last")
     assert received() == ["committed", "after"]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_handler_fails_to_handle_is_in_a_dead_letter_queue_in_the_end(mq: ws.Client) -> None:
+    """Nobody has to name the queue, nor to create it."""
+    topic, group = unique("orders"), unique("billing")
+    tries: list[tuple[int, float]] = []
+
+    def fail(message: ws.Message) -> None:
+        tries.append((message.deliveries, time.monotonic()))
+        raise ValueError("no such customer")
+
+    mq.create_topic(topic, partitions=1)
+    mq.on(topic, group=group, max_deliveries=2)(fail)
+    mq.publish(topic, "order 7")
+    wait_for(lambda: f"{topic}.{group}.dead" in [info.queue for info in mq.queues()], "a dead-letter queue")
+    mq.off(fail)
+    with mq.queue(f"{topic}.{group}.dead").get(timeout=DEADLINE_S) as letter:
+        assert letter.text() == "order 7"
+        failure = letter.deaths[0]
+    assert (failure["queue"], failure["group"], failure["reason"]) == (f"topic:{topic}", group, "delivery-limit")
+    assert "no such customer" in failure["error"]
+    assert [count for count, _ in tries] == [1, 2]
+    assert tries[1][1] - tries[0][1] >= 0.9  # seconds: it backs off as a queue does
+
+
+def test_what_a_group_gave_up_is_among_the_dead_letters(server: Server, mq: ws.Client) -> None:
+    topic, group, named = unique("orders"), unique("billing"), unique("named")
+    mq.create_topic(topic, partitions=1)
+    for name, target in ((group, None), (named, unique("morgue"))):
+        subscription = mq.subscribe(topic, start="earliest", group=name, dead_letter=target)
+        mq.publish(topic, "x")
+        message = subscription.get_message(timeout=DEADLINE_S)
+        assert message is not None
+        message.kill("broken")
+        subscription.close()
+    http = Http(server.addresses["http"])
+
+    def sources() -> dict[str, list[str]]:
+        rows = http("GET", "/v1/dead-letters", limit=1000).json["dead_letters"]
+        return {row["target"]: row["sources"] for row in rows}
+
+    wait_for(lambda: sources().get(f"{topic}.{group}.dead") == [f"group:{group}"], "the default queue in the list")
+    assert [f"group:{named}"] in sources().values()
+
+
+def test_json_lines_dead_letters_what_is_rejected_too_often(server: Server, mq: ws.Client) -> None:
+    topic, name = unique("orders"), unique("billing")
+    mq.create_topic(topic, partitions=1)
+    mq.publish(topic, "x", id="x-1", max_deliveries=1)
+    consumer = MessageConsumer(name, *split_address(server.bootstrap))
+    assert consumer.subscribe(topic)
+    [message] = wait_for(consumer.consume, "the message")
+    assert consumer.reject_message(message["id"])
+    with mq.queue(f"{topic}.{name}.dead").get(timeout=DEADLINE_S) as letter:
+        assert (letter.id, letter.deaths[0]["reason"]) == ("x-1", "delivery-limit")
+    consumer.disconnect()
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+def test_a_messages_own_limit_holds_in_a_topic(mq: ws.Client, mode: Literal["shared", "stream"]) -> None:
+    topic, group = unique("orders"), unique("billing")
+    mq.create_topic(topic, partitions=1)
+    mq.publish(topic, "once", max_deliveries=1)
+    with mq.subscribe(topic, group=group, mode=mode, start="earliest", max_deliveries=0) as subscription:
+        message = subscription.get_message(timeout=DEADLINE_S)
+        assert message is not None
+        message.reject("no")
+        with mq.queue(f"{topic}.{group}.dead").get(timeout=DEADLINE_S) as letter:
+            assert (letter.text(), letter.deaths[0]["deliveries"]) == ("once", 1)
+
+
+@pytest.mark.parametrize("option", [{"max_deliveries": 3}, {"dead_letter": "morgue"}])
+def test_a_live_subscription_has_nothing_that_fails(server: Server, mq: ws.Client, option: dict[str, Any]) -> None:
+    [name] = option
+    with pytest.raises(errors.Invalid, match=name):
+        mq.subscribe(unique("news"), **option).get_message(timeout=1)
+    http = Http(server.addresses["http"])
+    answer = http("POST", "/v1/subscriptions/stream", topic="news", **option, ok=False)
+    assert (answer.status, answer.json["field"]) == (400, name)

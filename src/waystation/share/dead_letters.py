@@ -84,20 +84,25 @@ class SharedLetters:
 
     def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
         """Takes care of records that have just died. Does not wait."""
-        target = one.group.settings.dead_letter
+        kept = [death for death in deaths if self._keeps(one, death)]
         for death in deaths:
-            self.deaths.add(death.reason, death.count, kept=one.core.keeps_dead)
+            target = one.group.dead_letter_of(one.topic) if self._keeps(one, death) else None
+            self.deaths.add(death.reason, death.count, kept=self._keeps(one, death))
             logger.info(
                 "shared.dead group=%s topic=%s partition=%d offset=%d count=%d reason=%s target=%s",
                 *(one.group.id, one.topic, one.partition.index, death.first, death.count, death.reason, target),
             )
-        if not one.core.keeps_dead:
+        if not kept:
             return
         waiting = self._waiting.setdefault(one.group, deque())
-        waiting += [(one, death, error) for death in deaths]
+        waiting += [(one, death, error) for death in kept]
         if one.group not in self._tasks:
             name = f"dead letters of {one.group.id}"
             self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
+
+    @staticmethod
+    def _keeps(one: SharedPartition, death: Death) -> bool:
+        return one.core.keeps_expired if death.reason == EXPIRED else one.core.keeps_dead
 
     def drop(self, group: SharedGroup) -> None:
         """Another broker coordinates the group, and sends what has not been sent: dying records are found again."""
@@ -128,7 +133,7 @@ class SharedLetters:
     async def _bury(self, one: SharedPartition, death: Death, error: str | None) -> None:
         wait_s = RETRY_FIRST_S
         while not one.group.closed:
-            target = one.group.settings.dead_letter
+            target = one.group.dead_letter_of(one.topic)
             try:
                 if target is not None:
                     await self._send(one, death, target, error)

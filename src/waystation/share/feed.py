@@ -19,6 +19,7 @@ from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.routing.filters import Filter
+from waystation.share.delivery import EXPIRED, LIMIT
 from waystation.share.members import Subscription
 from waystation.share.partition import SharedPartition
 from waystation.topics.expiry import early_ms, expired, is_timed
@@ -366,6 +367,8 @@ class SharedFeed:
                     done.append((message.offset, 1))
         if any(map(is_timed, passed)):
             passed = self._timely(one, passed)
+        if any(message.message.max_deliveries for message in passed):
+            passed = self._within_limits(one, passed)
         if self._auto_ack:
             done += [(message.offset, 1) for message in passed]
         if done:
@@ -386,10 +389,27 @@ class SharedFeed:
             else:
                 timely.append(message)
         if late:
-            one.expire(self.name, _merged(late))
+            one.give_up(self.name, _merged(late), EXPIRED)
         for wait_ms, runs in early.items():
             one.postpone(self.name, _merged(runs), wait_ms)
         return timely
+
+    def _within_limits(self, one: SharedPartition, messages: Sequence[Delivered]) -> list[Delivered]:
+        """Limits that messages have of their own, which go before the group's, are known from now on. Those that were
+        delivered that often, before a restart, are dead."""
+        within: list[Delivered] = []
+        spent: list[Run] = []
+        for message in messages:
+            limit = message.message.max_deliveries
+            if limit:
+                one.core.ledger.limit(message.offset, limit)
+            if limit and message.deliveries > limit:
+                spent.append((message.offset, 1))
+            else:
+                within.append(message)
+        if spent:
+            one.give_up(self.name, _merged(spent), LIMIT)
+        return within
 
     def _tagged(self, one: SharedPartition, message: Delivered) -> Delivered:
         tag = 0 if self._auto_ack else self._tags.add(one, message.offset, 1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.errors import WaystationError
+from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.share.delivery import Death, Saved, SharePartition, saved_at
 from waystation.share.members import ShareGroup
 from waystation.share.partition import SharedPartition
@@ -81,7 +82,7 @@ class SharedGroup:
         self._pumping: asyncio.Handle | None = None
         self._turn = 0
         self.closed = False
-        self.ours = False  # our own doors have had members in it since the broker was started
+        self.ours = False  # our own protocols have had members in it
 
     @property
     def settings(self) -> ShareSettings:
@@ -108,7 +109,7 @@ class SharedGroup:
         return ShareKey(GROUP, self.id)
 
     def encode(self) -> bytes:
-        return write_value(GroupBody(self.machine.epoch))
+        return write_value(GroupBody(self.machine.epoch, self.ours))
 
     def encode_settings(self) -> bytes | None:
         return write_value(SettingsBody(self.own)) if self.own else None
@@ -124,8 +125,32 @@ class SharedGroup:
         self._hide_uncommitted(committed_only)
         for one in self.partitions.values():
             one.core.ledger.max_deliveries = settings.max_deliveries
-            one.core.keeps_dead = settings.dead_letter is not None
             self.wake_soon(one)
+        self._use_dead_letters()
+
+    # -- dead letters ------------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Dead records have a letter written. Without a target that somebody chose, those of Kafka's share groups are
+        archived, as in Kafka; what our own members give up is never dropped unless somebody says so."""
+        return self.settings.dead_letter is not None or (self.ours and not self.settings.dead_letter_said)
+
+    @property
+    def keeps_expired(self) -> bool:
+        """So have those whose time to live was over: to where somebody chose, but not to the default queue, which is
+        for what failed."""
+        return self.settings.dead_letter is not None
+
+    def dead_letter_of(self, topic: str) -> str | None:
+        """Where the dead of a topic go: a queue's name, `topic:NAME`, or `exchange:NAME`."""
+        if self.settings.dead_letter is not None or not self.keeps_dead:
+            return self.settings.dead_letter
+        return default_dead_letter(topic, self.id)
+
+    def _use_dead_letters(self) -> None:
+        for one in self.partitions.values():
+            one.core.keeps_dead, one.core.keeps_expired = self.keeps_dead, self.keeps_expired
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -141,7 +166,8 @@ class SharedGroup:
             core = SharePartition(
                 _fitted(saved, partition.end_offset),
                 max_deliveries=self.settings.max_deliveries,
-                keeps_dead=self.settings.dead_letter is not None,
+                keeps_dead=self.keeps_dead,
+                keeps_expired=self.keeps_expired,
             )
             found = self.partitions[key] = SharedPartition(self, partition, core)
             if new:
@@ -194,7 +220,9 @@ class SharedGroup:
         """A member of our own protocols."""
         committed_only = self.committed_only
         self.feeds[feed.name] = feed
-        self.ours = True
+        if not self.ours:
+            self.ours = True
+            self._use_dead_letters()
         self._hide_uncommitted(committed_only)
 
     def _hide_uncommitted(self, were_hidden: bool) -> None:

@@ -24,6 +24,7 @@ from waystation.queues.ledger.runs import tidy, without
 from waystation.share.delivery import Death, Settled, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
+from waystation.topics.crossing import message_of
 from waystation.topics.partition import Partition, Receipt
 
 if TYPE_CHECKING:
@@ -233,9 +234,9 @@ class SharedPartition:
         self._rearm()
         self.group.wake_soon(self)
 
-    def expire(self, member: str, runs: Sequence[Run]) -> None:
-        """The time to live of these records was over before they were delivered: they are dead."""
-        settled = self.core.expire(member, runs)
+    def give_up(self, member: str, runs: Sequence[Run], reason: str) -> None:
+        """These records were taken, and are dead: EXPIRED before they were delivered, or delivered often enough."""
+        settled = self.core.give_up(member, runs, reason)
         if settled.changed:
             self._note(settled.deaths, None)
 
@@ -312,11 +313,22 @@ class SharedPartition:
         if header.control or header.record_count == 0 or self._aborted(header):
             core.skip(end)
             return bool(core.dead_again)
+        own_limits = self._own_limits(core.spent(end))
         self.window.add(header)
         changed = False
         while core.end < end and (room := self._room()) > 0:  # what is done already takes no room
-            changed |= core.admit(min(end, core.end + room))
+            changed |= core.admit(min(end, core.end + room), own_limits)
         return changed
+
+    def _own_limits(self, spent: Sequence[Run]) -> dict[int, int]:
+        """What these records say of how often they may be delivered. After a restart alone, and seldom then."""
+        found: dict[int, int] = {}
+        for first, count in spent if self.group.ours else ():
+            for record in self.window.records(first, count):
+                message = message_of(record.key, record.value, record.headers, record.timestamp)
+                if message.max_deliveries:
+                    found[record.offset] = message.max_deliveries
+        return found
 
     def _aborted(self, header: Header) -> bool:
         if not header.transactional or not self.group.committed_only:
@@ -341,7 +353,9 @@ class SharedPartition:
         if core.end <= partition.stable_offset and not partition.aborted.overlapping(core.start, core.end):
             return
         limit = core.ledger.max_deliveries
-        self.core = SharePartition(core.saved(), max_deliveries=limit, keeps_dead=core.keeps_dead)
+        self.core = SharePartition(
+            core.saved(), max_deliveries=limit, keeps_dead=core.keeps_dead, keeps_expired=core.keeps_expired
+        )
         self.members.clear()
         self.window.clear()
         self._rearm()

@@ -310,7 +310,7 @@ class SharedGroups:
         start_ms: int | None = None,
         prefetch: int = 0,
         hold_ms: int | None = None,
-        max_deliveries: int = 0,
+        max_deliveries: int | None = None,
         dead_letter: str | None = None,
         auto_ack: bool = False,
         client_host: str = "",
@@ -318,8 +318,9 @@ class SharedGroups:
         """A member of the group, made if it is not there; its position is durable when this returns. It reads what is
         committed, and so does the whole group meanwhile.
 
-        `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` and
-        `dead_letter`, if given, become the group's settings. What does not pass `filter` is done for the group.
+        `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` (0: no limit) and
+        `dead_letter` (empty: the dead are dropped), if given, become the group's settings. What does not pass `filter`
+        is done for the group.
         """
         check_open(patterns, start, prefetch, hold_ms, max_deliveries)
         subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
@@ -419,7 +420,8 @@ class SharedGroups:
             if value is None:
                 self._groups.pop(key.group_id, None)
             else:
-                self._remembered(key.group_id).machine.epoch = read_value(value, GroupBody).epoch
+                group, body = self._remembered(key.group_id), read_value(value, GroupBody)
+                group.machine.epoch, group.ours = body.epoch, body.ours
         elif key.topic_id is not None:
             place = (key.topic_id, key.index)
             if value is not None:

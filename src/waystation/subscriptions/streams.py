@@ -138,11 +138,12 @@ class Streams:
     def when_durable(self, receipt: Receipt, told: Told) -> None:
         self._durability.when_durable([receipt], told)
 
-    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
-        """Keeps a dead letter with the story of its death; done when it is durable."""
+    def bury(self, group: str, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
+        """Keeps a dead letter with its failure history; done when it is durable."""
         now_ms = self._world.clock.now_ms()
         message = dead.message
         story = with_death(message, f"{TOPIC_TARGET}{dead.source}", reason, now_ms, dead.deliveries, error)
+        story[0] |= {"group": group, "partition": dead.partition, "offset": dead.offset}
         letter = msgspec.structs.replace(
             message,
             id=message.id if message.id is not None else f"{dead.source}-{dead.partition}@{dead.offset}",
