@@ -1,11 +1,12 @@
 """Random stories of a shared subscription on a real broker: batches and transactions of all sizes, small windows,
 members that come and go, share consumers of Kafka that take their place for a while, verdicts of all kinds, records
-that are deleted in the middle of batches, crashes, and leadership that moves away and back.
+that are deleted in the middle of batches, dead letters that are redriven, crashes, and leadership that moves away and
+back. Another group reads the same topic and acknowledges everything.
 
 What must hold: every record that should be seen, and is there, is handed out until it is acknowledged or dead; nothing
 is seen of a transaction that is open or aborted, whatever the group's isolation level lets Kafka's consumers see;
-nothing comes again after its acknowledgement was kept; counts never go back but for a crash; the dead have their
-letters.
+nothing comes again after its acknowledgement was kept, to the other group neither when a dead letter is redriven;
+counts never go back but for a crash; the dead have their letters.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from tests.broker.kit import HandClock, read, run, send, snapshot
 from tests.share.test_share_feed import MEMORY, Desk, quiet, small_broker
 from waystation.broker.broker import Broker
 from waystation.message import Delivered, Message
+from waystation.queues import redriving
 from waystation.queues.backoff import RetryRule
+from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.share import partition as share_partition
+from waystation.share.calls import ShareOffset
 from waystation.share.feed import SharedFeed
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition
@@ -35,6 +39,7 @@ from waystation.topics.partition import log_of
 from waystation.topics.topics import SHARE_TOPIC
 
 TOO_OFTEN = "it was delivered more often than it may be"
+TWICE = "a group got again what it had acknowledged"
 NO_LETTER = "a dead record has no letter"
 HIDDEN = "its transaction is open, or was aborted"
 LIMIT = 4
@@ -55,6 +60,7 @@ class Story:
         }
         if self.dice.random() < 0.5:  # or to the queue that is named after topic and group
             self.settings["waystation.dead.letter"] = "topic:dead"
+        self.redriven: set[bytes | None] = set()
         self.limits: dict[bytes, int] = {}  # of messages that have their own
         self.numbers = itertools.count()
         self.due: set[bytes] = set()
@@ -64,6 +70,8 @@ class Story:
         self.seen: dict[bytes, int] = {}
         self.desks: list[Teller] = []
         self.copies = itertools.count()
+        self.bystander: Desk
+        self.elsewhere: set[bytes] = set()  # what it has acknowledged
 
     async def play(self) -> None:
         left = STEPS
@@ -72,9 +80,8 @@ class Story:
                 await self._stage(broker)
                 for _ in range(self.dice.randint(3, left + 3)):
                     steps = [self.publish, self.publish, self.hear, self.settle, self.settle, self.join]
-                    await self.dice.choice([*steps, *steps, self.move_leadership, self.visit, self.delete_records])(
-                        broker
-                    )
+                    seldom = [self.move_leadership, self.visit, self.delete_records, self.redrive]
+                    await self.dice.choice([*steps, *steps, *seldom])(broker)
                     left -= 1
                 if left > 0:
                     self.folder = snapshot(self.folder, f"copy{next(self.copies)}")  # as kill -9 leaves it
@@ -88,6 +95,7 @@ class Story:
                 await broker.topics.create(name, 1)
         await broker.durable(broker.shared.change_settings("g", self.settings))
         await self.join(broker)
+        self.bystander = await Teller().open(broker, "t", group="h", name="b")
 
     async def publish(self, broker: Broker) -> None:
         values = [b"%d" % next(self.numbers) for _ in range(self.dice.choice([1, 2, 9, 40]))]
@@ -119,17 +127,29 @@ class Story:
         for desk in self.desks:
             desk.feed.credit(self.dice.choice([0, 1, 5, 50]))
         await quiet()
+        await self._look_at_the_bystander(broker)
         for partition in broker.shared.get("g").partitions.values():
             assert not partition.trouble, partition.trouble
         for desk in self.desks:
             for one in desk.got[len(desk.heard) :]:
                 self._heard(desk, one)
 
+    async def _look_at_the_bystander(self, broker: Broker) -> None:
+        """What it got is acknowledged, durably, and must not come again."""
+        got, self.bystander.got[:] = list(self.bystander.got), []
+        if got:
+            values = [one.message.payload for one in got]
+            assert self.elsewhere.isdisjoint(values), TWICE
+            self.elsewhere.update(values)
+            self.bystander.feed.credit(len(got))
+            await broker.durable(self.bystander.settle(Verdict.ACK, *got).receipt)
+
     def _heard(self, desk: Teller, one: Delivered) -> None:
         value = one.message.payload
         assert value not in self.hidden, HIDDEN
         assert one.deliveries <= self.limits.get(value, LIMIT), TOO_OFTEN
         assert value not in self.over, "it was acknowledged, or dead"
+        assert one.source == "t"
         self.seen[value] = one.deliveries
         desk.heard.append(one)
         desk.holds.append(one)
@@ -161,6 +181,19 @@ class Story:
         await teller.open(broker, "t", name="m", credit=0)
         self.desks.append(teller)
 
+    async def redrive(self, broker: Broker) -> None:
+        """What is dead is the group's again, as if it had never been delivered; the other group does not notice."""
+        if "t.g.dead" not in broker.queues:
+            return
+        dead = [one.delivered.message.payload for one in broker.queues.peek("t.g.dead", 3)]
+        assert (await broker.queues.redrive("t.g.dead", limit=len(dead) or 1)).moved == len(dead)
+        self.over.difference_update(dead)
+        self.killed.difference_update(dead)
+        self.hidden.difference_update(dead)  # what Kafka's consumers gave up of a transaction that was aborted
+        self.due.update(dead)
+        self.redriven.update(dead)
+        await self.hear(broker)
+
     async def delete_records(self, broker: Broker) -> None:
         """Up to somewhere, often in the middle of a batch. Who holds some of them has nothing to settle any more."""
         records = read(broker, "t")
@@ -169,11 +202,12 @@ class Story:
         offset = self.dice.choice(records[: len(records) // 3 + 1]).offset
         await broker.topics.get("t").partition(0).delete_records(offset)
         gone = {record.value for record in records if record.offset < offset}
+        gone -= self.redriven  # which are elsewhere
         self.due -= gone
         self.killed -= gone  # unless its letter was written before
         await self.hear(broker)  # what had been sent before, too
         for desk in self.desks:
-            desk.holds = [one for one in desk.holds if one.offset >= offset]
+            desk.holds = [one for one in desk.holds if one.message.payload not in gone]
 
     async def visit(self, broker: Broker) -> None:
         """Kafka's consumers have the group for themselves, and see what its isolation level lets them see. What they
@@ -207,10 +241,13 @@ class Story:
 
     async def finish(self, broker: Broker) -> None:
         """Everything that is left is acknowledged; then all that was due was seen."""
-        log = log_of(broker.topics.get("t").partition(0))
 
         def done() -> bool:
-            return broker.shared_admin.offsets("g")[0].start == log.written_offset
+            ends = [log_of(broker.topics.get(one.topic).partition(0)).written_offset for one in offsets()]
+            return [one.start for one in offsets()] == ends
+
+        def offsets() -> list[ShareOffset]:
+            return broker.shared_admin.offsets("g")
 
         async def work() -> None:
             while not done():
@@ -291,6 +328,11 @@ def _ignore_own_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedFeed, "_within_limits", lambda _, __, messages: messages)
 
 
+def _redrive_to_all(patch: pytest.MonkeyPatch) -> None:
+    """A dead letter is published to its topic again."""
+    patch.setattr(redriving, "_origin", lambda message: story_of(message)[0]["queue"])
+
+
 def _leave_the_window(patch: pytest.MonkeyPatch) -> None:
     """What Kafka's consumers have seen of open transactions stays in the window when our own members come."""
     patch.setattr(SharedPartition, "hide_uncommitted", lambda _: None)
@@ -304,6 +346,7 @@ def _leave_the_window(patch: pytest.MonkeyPatch) -> None:
         (_ask_for_what_is_gone, "is outside"),
         (_drop_the_dead, NO_LETTER),
         (_ignore_own_limits, TOO_OFTEN),
+        (_redrive_to_all, TWICE),
     ],
 )
 def test_the_stories_find_a_bug(

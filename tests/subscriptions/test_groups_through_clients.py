@@ -1,7 +1,7 @@
 """What groups of subscribers are promised, seen through the clients that users have: Python, JSON lines, HTTP.
 
 A group reads what is committed, whoever publishes. What a group fails to handle is retried, and goes to a dead-letter
-queue in the end, also if nobody has named one.
+queue in the end, also if nobody has named one. What is redriven from there reaches that group alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import errors
+from waystation.queues.redriven import redrive_topic
 
 Received = Callable[[], list[str]]
 """All that a consumer has received until now."""
@@ -226,3 +227,85 @@ def test_a_live_subscription_has_nothing_that_fails(server: Server, mq: ws.Clien
     http = Http(server.addresses["http"])
     answer = http("POST", "/v1/subscriptions/stream", topic="news", **option, ok=False)
     assert (answer.status, answer.json["field"]) == (400, name)
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+@pytest.mark.parametrize("there", [True, False], ids=["subscribed", "away"])
+def test_a_dead_letter_is_redriven_to_its_group_alone(
+    server: Server, mq: ws.Client, mode: Literal["shared", "stream"], there: bool
+) -> None:
+    """Whether the group has a member at that moment or not. It dies again as it did the first time."""
+    topic, group, other = unique("orders"), unique("billing"), unique("audit")
+    mq.create_topic(topic, partitions=1)
+    mq.publish(topic, "order 7", key="k", headers={"h": "v"})
+    with mq.subscribe(topic, group=other, mode=mode, start="earliest") as bystander:
+        assert _next(bystander).text() == "order 7"
+        live = mq.subscribe(topic)
+        billing = mq.subscribe(topic, group=group, mode=mode, start="earliest")
+        _next(billing).kill("no such customer")
+        dead = mq.queue(f"{topic}.{group}.dead")
+        wait_for(lambda: len(dead) == 1, "a dead letter")
+        wait_for(lambda: mq.view("group", group=group)["lag"] == 0, "it is done in the topic")
+        if not there:
+            billing.close()
+        http = Http(server.addresses["http"])
+        dry = http("POST", f"/v1/dead-letters/{dead.name}/redrive", {"dry_run": True}).json
+        assert dry["targets"] == {f"group:{group}": 1}
+        answer = dead.redrive()
+        assert (answer.moved, answer.skipped, len(dead)) == (1, 0, 0)
+        if not there:
+            billing = mq.subscribe(topic, group=group, mode=mode)
+        again = _next(billing)
+        assert (again.text(), again.topic, again.key, again.headers["h"]) == ("order 7", topic, "k", "v")
+        assert (again.deliveries, again.deaths[0]["error"]) == (1, "no such customer")
+        again.kill("still no such customer")
+        wait_for(lambda: len(dead) == 1, "it is dead again")
+        [letter] = dead.peek(1)
+        assert (letter.deaths[0]["queue"], letter.deaths[0]["count"]) == (f"topic:{topic}", 2)
+        assert letter.deaths[0]["offset"] == 0
+        billing.close()
+        mq.publish(topic, "order 8")
+        assert _next(bystander).text() == "order 8"
+        assert _next(live).text() == "order 8"
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+def test_a_deleted_group_takes_what_was_redriven_to_it_along(
+    server: Server, mq: ws.Client, mode: Literal["shared", "stream"]
+) -> None:
+    """Another group of its name does not get it. What it gave up before stays in the dead-letter queue."""
+    topic, group = unique("orders"), unique("billing")
+    mq.create_topic(topic, partitions=1)
+    mq.publish_many(topic, ["order 7", "order 8"])
+    with mq.subscribe(topic, group=group, mode=mode, start="earliest") as billing:
+        dead = mq.queue(f"{topic}.{group}.dead")
+        for number in (1, 2):
+            _next(billing).kill("no")
+            wait_for(lambda: len(dead) == number, "dead letters")  # noqa: B023
+    assert dead.redrive(limit=1).moved == 1
+    Http(server.addresses["http"])("DELETE", f"/v1/groups/{group}")
+    assert dead.redrive().skipped == 1
+    with mq.subscribe(topic, group=group, mode=mode, start="latest") as billing, mq.subscribe(topic) as live:
+        assert dead.redrive(to=f"topic:{topic}").moved == 1
+        assert _next(billing).text() == "order 8"
+        assert _next(live).text() == "order 8"
+
+
+def test_nobody_else_writes_to_where_redriven_messages_are(mq: ws.Client) -> None:
+    topic, group = unique("orders"), unique("billing")
+    mq.create_topic(topic, partitions=1)
+    mq.publish(topic, "x")
+    with mq.subscribe(topic, group=group, start="earliest") as billing:
+        _next(billing).kill("no")
+        dead = mq.queue(f"{topic}.{group}.dead")
+        wait_for(lambda: dead.redrive().moved, "a dead letter to redrive")
+        assert _next(billing).text() == "x"
+        with pytest.raises(errors.NotAllowed, match="broker's own"):
+            mq.publish(redrive_topic(group), "y")
+        assert redrive_topic(group) not in [info.topic for info in mq.topics()]
+
+
+def _next(subscription: Any) -> ws.Message:
+    message: ws.Message | None = subscription.get_message(timeout=DEADLINE_S)
+    assert message is not None
+    return message

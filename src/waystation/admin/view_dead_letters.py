@@ -28,7 +28,7 @@ from waystation.queues.dead_letter_names import topics_and_groups
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, story_of
 from waystation.queues.ledger.ledger import CHUNK, Ledger
 from waystation.queues.looking import peeked_at
-from waystation.queues.redriving import Redrive
+from waystation.queues.redriving import GROUP_TARGET, Redrive
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 from waystation.routing.filters import compile_filter
@@ -45,8 +45,6 @@ LOOKED_AT = 20_000
 MAX_WORK_S = 0.1
 ANSWER_BYTES = 8 * 1024 * 1024
 UNKNOWN = "unknown"
-GROUP_SOURCE = "group:"
-"""Before the name of a group of subscribers, where a queue's might stand."""
 
 
 # -- where they go -----------------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadL
         for name in groups[at : at + STEP]:
             target = broker.shared.get(name).settings.dead_letter if name in broker.shared else None
             if target is not None and not target.startswith(EXCHANGE_TARGET):
-                found.add(target, GROUP_SOURCE + name)
+                found.add(target, GROUP_TARGET + name)
         await asyncio.sleep(0)
     page = await page_of(await sort_in_steps(list(found.names)), query.search, query.after or None, query.limit)
     places = [
@@ -117,7 +115,7 @@ class _Sources:
 def _default_of(broker: ManagedBroker, queue: str) -> list[str]:
     """The groups of subscribers whose dead go to this queue because nobody said otherwise."""
     return [
-        GROUP_SOURCE + group
+        GROUP_TARGET + group
         for topic, group in topics_and_groups(queue)
         if topic in broker.topics and (group in broker.shared or broker.groups.exists(group))
     ]

@@ -22,7 +22,8 @@ from waystation.share.admin import PROTOCOL
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
-    from waystation.topics.partition import Partition
+    from waystation.queues.redriven import is_redrive_topic
+from waystation.topics.partition import Partition
 
 
 class GroupsQuery(msgspec.Struct):
@@ -173,7 +174,8 @@ async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> Gr
             topics.add(topic)
             lag += ends.lag(topic, partition, committed)
     await pace.breathe()
-    return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics), summary.protocol)
+    shown = sorted(topic for topic in topics if not is_redrive_topic(topic))
+    return GroupOut(name, summary.kind, summary.state, summary.members, lag, shown, summary.protocol)
 
 
 def _partition(broker: ManagedBroker, topic: str, partition: int) -> Partition | None:

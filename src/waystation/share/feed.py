@@ -18,6 +18,7 @@ from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
+from waystation.queues.redriven import as_before
 from waystation.routing.filters import Filter
 from waystation.share.delivery import EXPIRED, LIMIT
 from waystation.share.members import Subscription
@@ -358,7 +359,7 @@ class SharedFeed:
         done = opened.missing
         accepts = self.filter
         passed = opened.found
-        if accepts is not None:
+        if accepts is not None and not one.redriven:  # what was redriven has passed it before
             passed = []
             for message in opened.found:
                 if accepts.matches(message.message, topic=one.topic):
@@ -373,7 +374,8 @@ class SharedFeed:
             done += [(message.offset, 1) for message in passed]
         if done:
             one.settle(self.name, Verdict.ACK, _merged(done))
-        return [self._tagged(one, message) for message in passed]
+        tagged = [self._tagged(one, message) for message in passed]
+        return [as_before(message) for message in tagged] if one.redriven else tagged
 
     def _timely(self, one: SharedPartition, messages: Sequence[Delivered]) -> list[Delivered]:
         """Those whose time it is."""

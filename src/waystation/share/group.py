@@ -17,6 +17,7 @@ from uuid import UUID
 
 from waystation.errors import WaystationError
 from waystation.queues.dead_letter_names import default_dead_letter
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.delivery import Death, Saved, SharePartition, saved_at
 from waystation.share.members import ShareGroup
 from waystation.share.partition import SharedPartition
@@ -188,11 +189,12 @@ class SharedGroup:
         return earliest(partition) if kind == "earliest" else latest(partition)
 
     def subscribe(self, names: Iterable[str], start: Start | None = None) -> None:
-        """Makes sure of the group's position in all partitions of these topics."""
+        """Makes sure of the group's position in all partitions of these topics. All that was redriven to it is new."""
         for name in names:
             topic = self._topics.find(name)
+            first = earliest if is_redrive_topic(name) else start
             for partition in topic.partitions if topic is not None else ():
-                self.partition(partition, start)
+                self.partition(partition, first)
 
     def topics_changed(self) -> None:
         """Topics that came after their subscribers are read from their beginning: nothing in them is old."""

@@ -21,6 +21,7 @@ from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import tidy, without
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.delivery import Death, Settled, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
@@ -62,6 +63,8 @@ class SharedPartition:
         self.core = core
         self.key = ShareKey(PARTITION, group.id, partition.topic.id, partition.index)
         self.name = f"{partition.topic.id}/{partition.index}\0{group.id}"
+        self.redriven = is_redrive_topic(partition.topic.name)
+        """What is in it came from other topics."""
         self.members: set[str] = set()
         """Those who took something here, and have not left."""
         self.waiters: dict[Waiter, None] = {}

@@ -32,6 +32,7 @@ from waystation.groups.history import GroupHistory
 from waystation.log.commit import GroupCommit
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
+from waystation.queues.redriven import redrive_topic
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.share.calls import ShareBeat, ShareBeatAnswer
@@ -323,7 +324,8 @@ class SharedGroups:
         is done for the group.
         """
         check_open(patterns, start, prefetch, hold_ms, max_deliveries)
-        subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
+        besides = frozenset((redrive_topic(group),))
+        subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns], besides)
         accepts = compile_filter(filter) if isinstance(filter, str) else filter
         wanted = wanted_settings(max_deliveries, dead_letter)
         self._look_now()

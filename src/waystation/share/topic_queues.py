@@ -27,6 +27,7 @@ from waystation.catalog.follower import Follower
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, RevisionConflict
 from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
+from waystation.queues.redriving import delete_redriven
 from waystation.queues.settings import check_queue_name
 from waystation.share.checks import MAX_HOLD_MS
 from waystation.share.feed import OnEnd, SharedFeed
@@ -259,6 +260,7 @@ class TopicQueues:
             raise Conflict(f"queue {name!r} is not empty: about {counts.ready} messages are ready in it")
         await self._write(name, None)
         await self._shared.durability.wait(self._remove_group(name))
+        await delete_redriven(self._topics, name)
         return counts.ready
 
     def _remove_group(self, name: str) -> Receipt | None:

@@ -20,6 +20,7 @@ from waystation.message import Delivered
 from waystation.queues.backoff import RetryRule
 from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.feed import Verdict
+from waystation.queues.redriven import as_before
 from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.reading import read_chunk
@@ -74,13 +75,15 @@ class Retries:
             self._due(share)
 
     def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
-        topic = share.partition.topic.name
+        found = message_at(share, offset)
+        if found is not None and share.redriven:
+            found = as_before(found)
+        topic = share.partition.topic.name if found is None else found.source
         target = self._terms.dead_letter
         if target is None:
             target = default_dead_letter(topic, self._group)
         deliveries = share.deliveries.get(offset, 1)
-        found = None if target in ("", f"topic:{topic}") else message_at(share, offset)
-        if found is None:  # a letter to where it died would die there again, forever
+        if found is None or target in ("", f"topic:{topic}"):  # to where it died it would die again, forever
             self.passed_over += 1
             logger.info(
                 "passed over: group=%r message=%s-%d@%d reason=%s",

@@ -107,9 +107,10 @@ class Messages:
         *,
         stamp: Stamp | None = None,
         promised: bool = True,
+        internal: bool = False,
     ) -> Published:
         """Appends the messages; they are written when this returns, and durable when the receipts are. `promised`:
-        somebody will be told that they are.
+        somebody will be told that they are. `internal`: the broker publishes, and the topic may be its own.
 
         Raises UnknownTopic, Invalid, InvalidRecord, InvalidTimestamp, TooLarge, NotAllowed, NotEnoughReplicas,
         StorageFailed.
@@ -124,7 +125,7 @@ class Messages:
             late = [message for message in late if message.ready_at_ms(now) is not None]
         if late:
             messages = self._without(messages, late, stamp)
-        ready = self._checked(found, self.spread(found, messages, partition), stamp)
+        ready = self._checked(found, self.spread(found, messages, partition), stamp, internal)
         if late and self.delay_to_topic is not None:
             receipts.append(self.delay_to_topic(topic, late, partition))
         places: list[tuple[str, int, int]] = []
@@ -187,7 +188,7 @@ class Messages:
         return [message for message in messages if id(message) not in waiting]
 
     def _checked(
-        self, topic: Topic, shares: list[tuple[Partition, Sequence[Message]]], stamp: Stamp | None
+        self, topic: Topic, shares: list[tuple[Partition, Sequence[Message]]], stamp: Stamp | None, internal: bool
     ) -> list[tuple[Partition, list[tuple[bytearray, Header]]]]:
         """The batches to append, everything about them in order."""
         now = self._world.clock.now_ms()
@@ -196,7 +197,7 @@ class Messages:
         for partition, share in shares:
             made = []
             for batch in build_batches(share, now, limit, stamp, (topic.name, partition.index)):
-                made.append((batch, self._publishing.check_header(partition, batch)))
+                made.append((batch, self._publishing.check_header(partition, batch, internal=internal)))
             if topic.settings.compacts:
                 _check_keys(topic.name, share)
             ready.append((partition, made))
