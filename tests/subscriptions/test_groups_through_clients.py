@@ -303,6 +303,8 @@ def test_nobody_else_writes_to_where_redriven_messages_are(mq: ws.Client) -> Non
         with pytest.raises(errors.NotAllowed, match="broker's own"):
             mq.publish(redrive_topic(group), "y")
         assert redrive_topic(group) not in [info.topic for info in mq.topics()]
+        [line] = mq.view("groups", search=group)["groups"]
+        assert (line["topics"], line["lag"]) == ([topic], 1)
 
 
 def _next(subscription: Any) -> ws.Message:

@@ -18,12 +18,12 @@ from waystation.groups.calls import TopicPartition
 from waystation.groups.classic_member import assigned_partitions
 from waystation.groups.history import HistoryEntry
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.admin import PROTOCOL
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
-    from waystation.queues.redriven import is_redrive_topic
-from waystation.topics.partition import Partition
+    from waystation.topics.partition import Partition
 
 
 class GroupsQuery(msgspec.Struct):
