@@ -21,6 +21,7 @@ from waystation.log.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics import crossing
+from waystation.topics.expiry import expired
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away
@@ -206,16 +207,21 @@ class Messages:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def history(self, topic: str, count: int) -> list[Delivered]:
-        """The last `count` messages of a topic, oldest first."""
+        """The last `count` messages of a topic whose time to live is not over, oldest first."""
         check_history(count)
         found = self._find(topic)
-        runs = [newest(partition, count) for partition in found.partitions] if count else []
+        runs = [newest(partition, count, self._current()) for partition in found.partitions] if count else []
         return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def history_away(self, topic: str, count: int) -> list[Delivered]:
         """As `history`; what may take long to decode is decoded on a thread."""
         ends = [(partition, partition.stable_offset) for partition in self._find(topic).partitions]
-        return await self.latest_away(ends, count)
+        return await self.latest_away(ends, count, self._current())
+
+    def _current(self) -> Accept:
+        """Takes what has not expired by now."""
+        now_ms = self._world.clock.now_ms()
+        return lambda one: not expired(one, now_ms)
 
     async def latest_away(
         self, ends: Sequence[tuple[Partition, int]], count: int, accept: Accept | None = None
