@@ -196,9 +196,12 @@ def test_what_a_group_gave_up_is_among_the_dead_letters(server: Server, mq: ws.C
 def test_json_lines_dead_letters_what_is_rejected_too_often(server: Server, mq: ws.Client) -> None:
     topic, name = unique("orders"), unique("billing")
     mq.create_topic(topic, partitions=1)
-    mq.publish(topic, "x", id="x-1", max_deliveries=1)
     consumer = MessageConsumer(name, *split_address(server.bootstrap))
     assert consumer.subscribe(topic)
+    sent = {"id": "x-1", "topic": topic, "payload": "x", "max_retries": 0}
+    answer = consumer.send_command({"action": "publish", "message": sent})
+    assert answer is not None
+    assert answer["status"] == "success"
     [message] = wait_for(consumer.consume, "the message")
     assert consumer.reject_message(message["id"])
     with mq.queue(f"{topic}.{name}.dead").get(timeout=DEADLINE_S) as letter:
