@@ -298,6 +298,26 @@ def test_kafkas_share_groups_archive_what_is_dead(tmp_path: Path) -> None:
     run(story())
 
 
+def test_what_only_kafkas_consumers_gave_up_is_not_redriven_to_everybody(tmp_path: Path) -> None:
+    """They can be given nothing but what is in their topics, which other groups read too."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            broker.shared.change_settings("g", {"waystation.dead.letter": "dead"})
+            one = broker.shared.make("g").partition(broker.topics.get("t").partition(0), earliest)
+            one.acquire("kafka", 1, 30_000)
+            one.settle("kafka", Verdict.KILL, [(0, 1)])
+            await until(lambda: letters_in(broker, "dead") == [b"x"], "a letter")
+            answer = await broker.queues.redrive("dead")
+            assert (answer.moved, answer.skipped) == (0, 1)
+            answer = await broker.queues.redrive("dead", to="topic:t")
+            assert (answer.moved, len(read(broker, "t"))) == (1, 2)
+
+    run(story())
+
+
 def test_what_has_expired_does_not_go_to_the_default_queue(tmp_path: Path) -> None:
     async def story() -> None:
         async with small_broker(tmp_path) as broker:

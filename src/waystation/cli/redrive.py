@@ -140,5 +140,6 @@ def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
     if answer.skipped:
         note(
             f"{spell_count(answer.skipped, 'message')} stay in {arguments.queue}: they have no failure history, or the"
-            " queue they died in was deleted; --to QUEUE moves them elsewhere"
+            " queue or group they died in was deleted, or only Kafka's share consumers use that group;"
+            " --to QUEUE or --to topic:NAME moves them elsewhere"
         )

@@ -18,9 +18,9 @@ _DIGITS = 16
 def default_dead_letter(topic: str, group: str) -> str:
     """The queue's name. One that would be too long, or that no queue can have, ends with a digest of the group's."""
     name = f"{topic}.{group}{SUFFIX}"
-    if len(name.encode()) <= MAX_NAME_BYTES and group.isprintable():
+    if group.isprintable() and len(name.encode()) <= MAX_NAME_BYTES:
         return name
-    digest = sha256(f"{topic}\0{group}".encode()).hexdigest()[:_DIGITS]
+    digest = sha256(f"{topic}\0{group}".encode(errors="replace")).hexdigest()[:_DIGITS]
     return f"{topic[: MAX_NAME_BYTES - len(SUFFIX) - _DIGITS - 1]}.{digest}{SUFFIX}"
 
 
