@@ -21,6 +21,7 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
+from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
 from waystation.topics.messages import Messages
 from waystation.topics.publishing import Publishing
@@ -48,6 +49,7 @@ class Core(Protocol):
     transacting: Transacting
     shards: Shards
     queues: Queues
+    shared: SharedGroups
     topic_queues: TopicQueues
     routing: Routing
     namespaces: Namespaces

@@ -178,8 +178,8 @@ class Subscribe(Command, tag="subscribe_topics"):
     credit: int = 0
     prefetch: int = 0
     hold_ms: int | None = None
-    max_deliveries: int = 0
-    dead_letter: str | None = None
+    max_deliveries: int | None = None  # 0: no limit; None: the group's setting (shared), no limit (stream)
+    dead_letter: str | None = None  # a queue, `topic:NAME`; empty: the dead are dropped; None: TOPIC.GROUP.dead
     auto_ack: bool = False
 
 

@@ -56,6 +56,16 @@ def test_json_copies_a_topic_byte_for_byte(cli: Cli, topic: str) -> None:
     assert [m[1] for m in content(copied.lines)] == ["plain", "//4=", None]
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_message_whose_time_to_live_is_over_is_not_consumed(cli: Cli, topic: str, group: str, grouped: bool) -> None:
+    options = ("--group", group) if grouped else ()
+    cli("topics", "create", topic, "--partitions", "1")
+    cli("publish", topic, "old", "--header", "x-ttl=1")
+    cli("publish", topic, "new", "--header", "x-ttl=3600000")
+    assert cli("consume", topic, *options).lines == ["new"]
+    assert cli("consume", topic, "--expired").lines == ["old", "new"]
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_compression_is_read_back(cli: Cli, topic: str, codec: str) -> None:
     lines = b"".join(b"line %d\n" % n for n in range(2000))

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.clients import kit
@@ -29,7 +29,7 @@ from tests.clients.share_kit import (
 )
 from tests.clients.stage import NewTopicCall
 from tests.support.names import unique
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 def test_records_come_once_and_acknowledged_ones_never_again(
@@ -229,6 +229,19 @@ def test_aborted_transactions_are_left_out_when_the_group_reads_committed(
         assert not poll(member, 0.5)
         client.commit_transaction(30)
         assert kit.values(take(member, 1)) == [b"open"]
+
+
+def test_what_is_left_of_a_batch_after_delete_records_is_delivered_once(
+    bootstrap: str, admin: AdminClient, new_topic: NewTopicCall, group: str
+) -> None:
+    topic = new_topic()
+    from_the_beginning(admin, group)
+    kit.produce(bootstrap, topic, kit.numbered(10), config={"linger.ms": 500})  # one batch
+    place = TopicPartition(topic, 0, 5)
+    admin.delete_records([place])[place].result(DEADLINE_S)
+    with share_consumer(bootstrap, group, [topic]) as member:
+        assert counts(take(member, 5)) == dict.fromkeys(kit.numbered(10)[5:], 1)
+        assert not poll(member, 0.5)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

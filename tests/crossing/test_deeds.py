@@ -317,13 +317,33 @@ def limit_carried(column: str) -> Callable[[Doors], None]:
             way.publish(topic, [number("max_deliveries", "once", 1)])
         for messages in doors.readings(column, topics, 1):
             assert [carried(one, "max_deliveries") for one in messages] == [1]
-        for mode in set(MODES_OF.get(column, ())) - {"live"}:
-            consumer = doors.lines.subscribe(topics, mode=mode, group=unique("g"), start="earliest")
-            refused = {"consumer": consumer, "verdict": "reject", "delay_ms": 0}
-            tags = [message["tag"] for message in doors.lines.lines.delivered(len(topics))]
-            doors.lines.lines.ask("settle", tags=tags, **refused)
-            assert {message["deliveries"] for message in doors.lines.lines.delivered(len(topics))} == {2}
+
+    return check
+
+
+def before_the_groups(column: str) -> Callable[[Doors], None]:
+    """The receiver can read it, and a group's members do not get the message again after so many failures."""
+
+    def check(doors: Doors) -> None:
+        limit_carried(column)(doors)
+        topics = [unique("once") for _ in doors.ways]
+        for topic, way in zip(topics, doors.ways.values(), strict=True):
+            way.publish(topic, [number("max_deliveries", "once", 1), plain("often")])
+        for mode in set(MODES_OF[column]) - {"live"}:
+            group = unique("g")
+            consumer = doors.lines.subscribe(topics, mode=mode, group=group, start="earliest", max_deliveries=5)
+            first = doors.lines.lines.delivered(2 * len(topics))
+            doors.lines.lines.ask(
+                "settle", tags=[one["tag"] for one in first], consumer=consumer, verdict="reject", delay_ms=0
+            )
+            again = doors.lines.lines.delivered(len(topics))
+            assert {(one["payload"], one["deliveries"]) for one in again} == {("correlation_id: often", 2)}
             doors.lines.lines.ask("cease", consumer=consumer)
+            for topic in topics:
+                dead = f"{topic}.{group}.dead"
+                doors.lines.lines.ask("declare_queue", queue=dead)  # as the first letter does, which may be on its way
+                (letter,) = doors.lines.lines.get(dead, 1, 30_000)
+                assert letter["payload"] == "max_deliveries: once"
 
     return check
 
@@ -345,8 +365,8 @@ NO_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Doors], None]]] = {
     ("x-delay, x-deliver-at by a Kafka producer", KAFKA): ("carried along", delay_carried(KAFKA)),
     ("ttl_ms", QUEUE): ("dead when over", dead_in_queue),
     ("max_deliveries", QUEUE): ("goes before the queue's", before_the_queues),
-    ("max_deliveries", SHARED): ("carried along", limit_carried(SHARED)),
-    ("max_deliveries", FOLLOWED): ("carried along", limit_carried(FOLLOWED)),
+    ("max_deliveries", SHARED): ("goes before the group's", before_the_groups(SHARED)),
+    ("max_deliveries", FOLLOWED): ("stream: goes before the consumer's", before_the_groups(FOLLOWED)),
     ("max_deliveries", KAFKA): ("carried along", limit_carried(KAFKA)),
 }
 WITH_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Doors, list[str]], None]]] = {

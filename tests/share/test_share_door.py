@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
+from waystation.share import partition as share_partition
 from waystation.topics.partition import log_of
 
 MEMORY = Path("/dev/shm")
@@ -236,6 +237,8 @@ def test_unknown_places_have_their_errors(desk: Desk) -> None:
 
 
 def test_records_that_cannot_be_read_are_not_acquired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt is no delivery: nobody has received them."""
+    monkeypatch.setattr(share_partition, "UNREADABLE_MS", 0)
     topic, member = stage(desk)
     window = next(iter(desk.broker.shared.get("g").partitions.values())).window
 
@@ -247,7 +250,7 @@ def test_records_that_cannot_be_read_are_not_acquired(desk: Desk, monkeypatch: p
         answer = member.fetch(topic)
     assert answer.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
     assert acquired(answer) == []
-    assert acquired(member.fetch(topic)) == [(0, 9, 2)]
+    assert acquired(member.fetch(topic)) == [(0, 9, 1)]
 
 
 def test_heartbeats_are_checked(desk: Desk) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
-from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, WaystationError
+from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, StorageFailed, WaystationError
 from waystation.groups.errors import InconsistentProtocol
 from waystation.log import batch as batches
 from waystation.message import Delivered, Message
@@ -23,7 +23,11 @@ from waystation.queues.feed import Verdict
 from waystation.share.calls import ShareBeat
 from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
+from waystation.share.group import earliest
+from waystation.share.journal import SOON_S
 from waystation.share.marks import DONE
+from waystation.share.partition import UNREADABLE_MS
+from waystation.share.window import SharedWindow
 from waystation.topics.partition import log_of
 
 MEMORY = Path("/dev/shm")
@@ -229,6 +233,149 @@ def test_the_dead_go_to_a_queue_with_their_story(tmp_path: Path) -> None:
     run(story())
 
 
+def letters_in(broker: Broker, queue: str) -> list[bytes]:
+    if queue not in broker.queues:
+        return []
+    return [one.delivered.message.payload for one in broker.queues.peek(queue, 1000)]
+
+
+def test_what_is_dead_goes_to_a_queue_of_its_topic_and_group_if_nobody_says_otherwise(tmp_path: Path) -> None:
+    """Also what died with the last member, or is found to be dead after a restart."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", *numbered(4))
+            desk = await Desk().open(broker, "t", max_deliveries=1)
+            await desk.until(4)
+            desk.settle(Verdict.REJECT, desk.got[0], error="bad")
+            desk.settle(Verdict.KILL, desk.got[1])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 2, "two letters")
+            [death] = story_of(broker.queues.peek("t.g.dead", 1)[0].delivered.message)
+            assert (death["queue"], death["group"], death["error"]) == ("topic:t", "g", "bad")
+            desk.settle(Verdict.RELEASE, desk.got[2])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 3, "the third")
+            await asyncio.sleep(SOON_S * 1.5)  # its delivery is on disk
+            copy = snapshot(tmp_path / "a", "b")
+        async with small_broker(copy) as broker:
+            assert broker.shared.get("g").ours
+            broker.shared.get("g").partition(broker.topics.get("t").partition(0)).fill(10, 1 << 20)
+            await until(lambda: sorted(letters_in(broker, "t.g.dead")) == numbered(4), "all four")
+            assert broker.shared_admin.offsets("g")[0].start == 4
+
+    run(story())
+
+
+def test_who_says_that_there_are_no_dead_letters_gets_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", dead_letter="")
+            await desk.until(1)
+            desk.settle(Verdict.KILL, desk.got[0])
+            assert broker.shared_admin.offsets("g")[0].start == 1
+            await quiet()
+            assert "t.g.dead" not in broker.queues
+
+    run(story())
+
+
+def test_kafkas_share_groups_archive_what_is_dead(tmp_path: Path) -> None:
+    """As in Kafka, unless they have a dead-letter topic."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            one = broker.shared.make("g").partition(broker.topics.get("t").partition(0), earliest)
+            one.acquire("kafka", 1, 30_000)
+            one.settle("kafka", Verdict.KILL, [(0, 1)])
+            assert one.core.start == 1
+            await quiet()
+            assert "t.g.dead" not in broker.queues
+
+    run(story())
+
+
+def test_what_only_kafkas_consumers_gave_up_is_not_redriven_to_everybody(tmp_path: Path) -> None:
+    """They can be given nothing but what is in their topics, which other groups read too."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            broker.shared.change_settings("g", {"waystation.dead.letter": "dead"})
+            one = broker.shared.make("g").partition(broker.topics.get("t").partition(0), earliest)
+            one.acquire("kafka", 1, 30_000)
+            one.settle("kafka", Verdict.KILL, [(0, 1)])
+            await until(lambda: letters_in(broker, "dead") == [b"x"], "a letter")
+            answer = await broker.queues.redrive("dead")
+            assert (answer.moved, answer.skipped) == (0, 1)
+            answer = await broker.queues.redrive("dead", to="topic:t")
+            assert (answer.moved, len(read(broker, "t"))) == (1, 2)
+
+    run(story())
+
+
+def test_what_has_expired_does_not_go_to_the_default_queue(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            assert isinstance(broker.world.clock, HandClock)
+            await broker.topics.create("t", 1)
+            broker.messages.publish("t", [Message(b"old", ttl_ms=10), Message(b"new")])
+            broker.world.clock.ms += 20
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            desk.settle(Verdict.KILL, *desk.got)
+            await until(lambda: letters_in(broker, "t.g.dead") == [b"new"], "what failed")
+
+    run(story())
+
+
+def test_zero_deliveries_are_no_limit(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", max_deliveries=0)
+            for n in range(40):
+                await desk.until(n + 1)
+                assert desk.got[n].deliveries == n + 1
+                desk.settle(Verdict.RELEASE, desk.got[n])
+
+    run(story())
+
+
+def test_a_limit_of_a_messages_own_goes_before_the_groups(tmp_path: Path) -> None:
+    """After a restart too."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            made = [Message(b"1", max_deliveries=1), Message(b"4", max_deliveries=4), Message(b"2")]
+            broker.messages.publish("t", made)
+            desk = await Desk().open(broker, "t", max_deliveries=2)
+            await desk.until(3)
+            desk.settle(Verdict.RELEASE, *desk.got[1:])
+            await desk.until(5)
+            await until(lambda: broker.shared.get("g").partitions, "a window")
+            await asyncio.sleep(SOON_S * 1.5)
+            copy = snapshot(tmp_path / "a", "b")
+        async with small_broker(copy) as broker:
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            assert [(one.message.payload, one.deliveries) for one in desk.got] == [(b"4", 3)]
+            await until(lambda: sorted(letters_in(broker, "t.g.dead")) == [b"1", b"2"], "those that were spent")
+            desk.settle(Verdict.RELEASE, desk.got[0])
+            await desk.until(2)
+            desk.settle(Verdict.RELEASE, desk.got[1])
+            await until(lambda: len(letters_in(broker, "t.g.dead")) == 3, "the last")
+            assert len(desk.got) == 2
+
+    run(story())
+
+
 def test_dead_letters_do_not_go_in_circles(tmp_path: Path) -> None:
     async def story() -> None:
         async with small_broker(tmp_path) as broker:
@@ -320,11 +467,14 @@ def test_auto_ack_is_done_when_it_is_sent(tmp_path: Path) -> None:
     run(story())
 
 
-def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path, isolation: str) -> None:
+    """Whatever the group's setting is, which is for Kafka's members."""
+
     async def story() -> None:
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 1)
-            broker.shared.change_settings("g", {"share.isolation.level": "read_committed"})
+            broker.shared.change_settings("g", {"share.isolation.level": isolation})
             desk = await Desk().open(broker, "t")
             for n, commit in enumerate((False, True, False)):
                 tx = await broker.transacting.begin("tx")
@@ -340,6 +490,110 @@ def test_aborted_transactions_and_markers_are_passed_over(tmp_path: Path) -> Non
             assert broker.shared_admin.offsets("g")[0].start == end
 
     run(story())
+
+
+def test_a_new_group_gets_what_is_committed_after_it_began(tmp_path: Path) -> None:
+    """A transaction that is open when the group begins at the end is not old: nobody could see it yet."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"old")
+            tx = await broker.transacting.begin("tx")
+            await tx.publish("t", [Message(b"new")])
+            desk = await Desk().open(broker, "t", start="latest")
+            await tx.end(commit=True)
+            await desk.until(1)
+            assert desk.values == [b"new"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_kafkas_members_see_what_the_isolation_level_says_until_ours_come(tmp_path: Path, by_setting: bool) -> None:
+    """Or until the level is changed. What they did not settle is redelivered, counted; what is open or aborted is
+    not."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            group = broker.shared.make("g")
+            one = group.partition(broker.topics.get("t").partition(0), earliest)
+            send(broker, "t", b"plain")
+            for name, commit in (("aborted", False), ("open", True)):
+                tx = await broker.transacting.begin("tx")
+                await tx.publish("t", [Message(name.encode())])
+                [*_, last] = one.acquire("kafka", 10, 30_000)
+                assert last.deliveries == 1
+                if not commit:
+                    await tx.end(commit=False)
+            if by_setting:
+                broker.shared.change_settings("g", {"share.isolation.level": "read_committed"})
+                assert [(got.first, got.deliveries) for got in one.acquire("other", 10, 30_000)] == [(0, 2)]
+                one.release_all("other")
+            desk = await Desk().open(broker, "t")
+            await desk.until(1)
+            await quiet()
+            assert desk.values == [b"plain"]
+            assert desk.got[0].deliveries == (3 if by_setting else 2)
+            assert one.settle("kafka", Verdict.ACK, [(0, 4)]).unknown == [(0, 4)]
+            await tx.end(commit=True)
+            await desk.until(2)
+            assert desk.values == [b"plain", b"open"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_left_of_a_batch_whose_beginning_was_deleted_is_delivered(tmp_path: Path, before: bool) -> None:
+    """`before`: the group had begun with the batch when the records were deleted."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            await broker.topics.create("t", 1)
+            partition = broker.topics.get("t").partition(0)
+            send(broker, "t", *numbered(10))
+            desk = await Desk().open(broker, "t", credit=int(before))
+            await desk.until(int(before))
+            await partition.delete_records(5)
+            desk.got.clear()
+            desk.feed.credit(100)
+            await desk.until(5)
+            assert [(one.message.payload, one.deliveries) for one in desk.got] == [(b"%d" % n, 1) for n in range(5, 10)]
+            desk.settle(Verdict.ACK, *desk.got)
+            assert broker.shared_admin.offsets("g")[0].start == 10
+
+    run(story())
+
+
+def test_a_record_that_could_not_be_read_has_not_been_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that was tried: a disk may come to its senses."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            assert isinstance(broker.world.clock, HandClock)
+            await broker.topics.create("t", 1)
+            send(broker, "t", b"x")
+            desk = await Desk().open(broker, "t", credit=0, max_deliveries=2)
+            [one] = broker.shared.get("g").partitions.values()
+            with monkeypatch.context() as patch:
+                patch.setattr(SharedWindow, "opened", _cannot_be_read)
+                for _ in range(5):
+                    desk.feed.credit(1)
+                    await quiet()
+                    assert "unreadable" in one.trouble
+                    broker.world.clock.ms += UNREADABLE_MS
+                    one.ring()
+            await desk.until(1)
+            assert desk.got[0].deliveries == 1
+
+    run(story())
+
+
+def _cannot_be_read(*_: object) -> None:
+    raise StorageFailed("unreadable")
 
 
 def test_compaction_leaves_gaps_that_nobody_waits_for(tmp_path: Path) -> None:
@@ -450,7 +704,7 @@ def test_names_of_other_groups_are_taken(tmp_path: Path) -> None:
         ({"prefetch": -1}, Invalid, "prefetch"),
         ({"hold_ms": 0}, Invalid, "hold_ms"),
         ({"max_deliveries": -2}, Invalid, "max_deliveries"),
-        ({"max_deliveries": 10**6}, Invalid, r"share\.delivery\.count\.limit"),
+        ({"max_deliveries": 10**6}, Invalid, "max_deliveries"),
         ({"dead_letter": "topic:not a name"}, Invalid, r"waystation\.dead\.letter"),
         ({"dead_letter": "topic:__queues"}, Invalid, "broker's own"),
         ({"start": "middle"}, Invalid, "start"),

@@ -62,7 +62,7 @@ def test_an_expired_record_is_dead_and_the_last_time_does_not_count(keeps_dead: 
     deliveries(core)
     core.release("a", [(0, 1)])
     assert deliveries(core) == {0: 2}
-    settled = core.expire("a", [(0, 2)])
+    settled = core.give_up("a", [(0, 2)], EXPIRED)
     assert settled.deaths == [Death(0, 1, 1, EXPIRED), Death(1, 1, 0, EXPIRED)]
     assert settled.changed
     assert core.start == (0 if keeps_dead else 2)

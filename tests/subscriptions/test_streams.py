@@ -475,20 +475,46 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letters(tmp_path: Path)
     run(main())
 
 
-def test_a_dead_letter_may_go_to_a_queue_or_nowhere(tmp_path: Path) -> None:
+def test_a_dead_letter_goes_to_a_queue_of_its_topic_and_group_or_where_the_consumer_says(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:
             await broker.topics.create("t", 1)
             put(broker, "t", "a")
             to_queue = await stream(broker, "t", dead_letter="graves")
-            nowhere = await stream(broker, "t", group="h")
-            for consumer in (to_queue, nowhere):
+            default = await stream(broker, "t", group="d")
+            nowhere = await stream(broker, "t", group="h", dead_letter="")
+            for consumer in (to_queue, default, nowhere):
                 await consumer.gets("a")
-                consumer.feed.settle(Verdict.KILL, [(0, 1)])
+                consumer.feed.settle(Verdict.KILL, [(0, 1)], error="no")
             await until(lambda: committed(broker, "t") == 1, "buried")
+            await until(lambda: committed(broker, "t", group="d") == 1, "buried in the default queue")
             assert committed(broker, "t", group="h") == 1
             assert broker.queues.describe("graves").ready == 1
-            assert feed_of(nowhere).passed_over == 1
+            [letter] = broker.queues.peek("t.d.dead", 10)
+            [death] = story_of(letter.delivered.message)
+            assert (death["queue"], death["group"], death["partition"], death["offset"]) == ("topic:t", "d", 0, 0)
+            assert (death["reason"], death["error"]) == ("rejected", "no")
+            assert (feed_of(default).passed_over, feed_of(nowhere).passed_over) == (0, 1)
+
+    run(main())
+
+
+def test_a_message_may_have_a_limit_of_its_own(tmp_path: Path) -> None:
+    """It goes before the consumer's, which may have none."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1)
+            made = [Message(b"a", max_deliveries=1), Message(b"b")]
+            await broker.durable(*broker.messages.publish("t", made).receipts)
+            consumer = await stream(broker, "t")
+            await consumer.gets("a", "b")
+            consumer.feed.settle(Verdict.REJECT, [(0, 1)])
+            await until(lambda: "t.g.dead" in broker.queues and broker.queues.describe("t.g.dead").ready, "it is dead")
+            await until(lambda: committed(broker, "t") == 1, "buried")
+            consumer.feed.settle(Verdict.REJECT, [(1, 1)], delay_ms=1)
+            await consumer.gets("a", "b", "b")
+            assert broker.queues.describe("t.g.dead").ready == 1
 
     run(main())
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from waystation.admin.overview import commit_offsets
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
+from waystation.queues.redriving import delete_redriven
 from waystation.topics.start_position import Start, offset_of, parse_start
 
 if TYPE_CHECKING:
@@ -89,12 +90,19 @@ async def delete_group(broker: ManagedBroker, query: DeleteGroup) -> None:
     if query.topic is not None:
         await _forget_topic(broker, name, query.topic)
         return
+    await delete_whole_group(broker, name)
+
+
+async def delete_whole_group(broker: ManagedBroker, name: str) -> None:
+    """A group of any kind, without members, with its positions and what was redriven to it. (A crash before the last
+    step leaves that to another group of the name.)"""
     if name in broker.shared:
         result = await broker.shared_admin.delete(name)
     else:
         (result,) = await broker.groups.delete_groups([name])
     if result.error is not None:
         raise result.error
+    await delete_redriven(broker.topics, name)
 
 
 async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
     from waystation.share.admin import SharedAdmin
-    from waystation.share.share_groups import SharedGroups
     from waystation.subscriptions.subscriptions import Subscriptions
     from waystation.topics.durability import Durability
     from waystation.topics.reading import Readers
@@ -33,7 +32,6 @@ class ManagedBroker(Core, Protocol):
     readers: Readers
     durability: Durability
     dead_letters: DeadLetters
-    shared: SharedGroups
     shared_admin: SharedAdmin
     subscriptions: Subscriptions
     group_history: GroupHistory

@@ -24,10 +24,11 @@ from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
 from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.protocol import Peeked, RedriveAnswer
-from waystation.queues.failure_history import TOPIC_TARGET, story_of
+from waystation.queues.dead_letter_names import topics_and_groups
+from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, story_of
 from waystation.queues.ledger.ledger import CHUNK, Ledger
 from waystation.queues.looking import peeked_at
-from waystation.queues.redriving import Redrive
+from waystation.queues.redriving import GROUP_TARGET, Redrive
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 from waystation.routing.filters import compile_filter
@@ -54,9 +55,10 @@ class DeadLetterPlace(msgspec.Struct):
 
     target: Annotated[str, Meta(description="a queue's name, or `topic:` and a topic's")]
     sources: Annotated[
-        list[str], Meta(description="the queues whose dead letters are sent there, the first hundred of them")
+        list[str],
+        Meta(description="the queues, and as `group:NAME` the groups, that dead-letter to it; the first hundred"),
     ]
-    source_count: Annotated[int, Meta(description="how many queues")]
+    source_count: Annotated[int, Meta(description="how many queues and groups")]
     messages: Annotated[int, Meta(description="how many are there now; null for a topic")] | None
 
 
@@ -74,20 +76,49 @@ class PlacesQuery(msgspec.Struct):
 
 async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadLetterPlaces:
     """The targets of dead letters, in the order of their names."""
-    sources: dict[str, list[str]] = {}
-    counts: Counter[str] = Counter()
+    found = _Sources()
     names = await broker.queues.listed()
     for at in range(0, len(names), STEP):
         for queue in broker.queues.those(names[at : at + STEP]):
-            target = queue.settings.dead_letter
-            if target is not None:
-                counts[target] += 1
-                if counts[target] <= SOURCES_SHOWN:
-                    sources.setdefault(target, []).append(queue.name)
+            if queue.settings.dead_letter is not None:
+                found.add(queue.settings.dead_letter, queue.name)
+            for group in _default_of(broker, queue.name):
+                found.add(queue.name, group)
         await asyncio.sleep(0)
-    page = await page_of(await sort_in_steps(list(sources)), query.search, query.after or None, query.limit)
-    found = [DeadLetterPlace(name, sources[name], counts[name], _waiting(broker, name)) for name in page.names]
-    return DeadLetterPlaces(found, page.next, page.total)
+    groups = broker.shared.names()
+    for at in range(0, len(groups), STEP):
+        for name in groups[at : at + STEP]:
+            target = broker.shared.get(name).settings.dead_letter if name in broker.shared else None
+            if target is not None and not target.startswith(EXCHANGE_TARGET):
+                found.add(target, GROUP_TARGET + name)
+        await asyncio.sleep(0)
+    page = await page_of(await sort_in_steps(list(found.names)), query.search, query.after or None, query.limit)
+    places = [
+        DeadLetterPlace(name, found.names[name], found.counts[name], _waiting(broker, name)) for name in page.names
+    ]
+    return DeadLetterPlaces(places, page.next, page.total)
+
+
+class _Sources:
+    """From targets to those who send there."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[str]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, target: str, source: str) -> None:
+        self.counts[target] += 1
+        if self.counts[target] <= SOURCES_SHOWN:
+            self.names.setdefault(target, []).append(source)
+
+
+def _default_of(broker: ManagedBroker, queue: str) -> list[str]:
+    """The groups of subscribers whose dead go to this queue because nobody said otherwise."""
+    return [
+        GROUP_TARGET + group
+        for topic, group in topics_and_groups(queue)
+        if topic in broker.topics and (group in broker.shared or broker.groups.exists(group))
+    ]
 
 
 def _waiting(broker: ManagedBroker, target: str) -> int | None:

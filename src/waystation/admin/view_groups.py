@@ -18,6 +18,7 @@ from waystation.groups.calls import TopicPartition
 from waystation.groups.classic_member import assigned_partitions
 from waystation.groups.history import HistoryEntry
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.admin import PROTOCOL
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> Gr
             topics.add(topic)
             lag += ends.lag(topic, partition, committed)
     await pace.breathe()
-    return GroupOut(name, summary.kind, summary.state, summary.members, lag, sorted(topics), summary.protocol)
+    shown = sorted(topic for topic in topics if not is_redrive_topic(topic))
+    return GroupOut(name, summary.kind, summary.state, summary.members, lag, shown, summary.protocol)
 
 
 def _partition(broker: ManagedBroker, topic: str, partition: int) -> Partition | None:

@@ -53,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=duration, metavar="TIME", help="stop when no message arrived for this time")
     parser.add_argument("--format", metavar="TEXT", help=r"default: {value}\n; fields in braces, see the examples")
     parser.add_argument("--uncommitted", action="store_true", help="also messages of open and aborted transactions")
+    parser.add_argument("--expired", action="store_true", help="also messages whose time to live is over")
     add_server(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples(
@@ -116,14 +117,15 @@ def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]
             raise Invalid("--partition cannot be used with --group: in a group the broker says who reads which")
         for name in topics:
             topic_of(mq, name)
-        member = GroupReader(mq, arguments.group, topics, start, uncommitted=arguments.uncommitted, before_commit=flush)
+        which = {"uncommitted": arguments.uncommitted, "expired": arguments.expired}
+        member = GroupReader(mq, arguments.group, topics, start, **which, before_commit=flush)
         return member, member.close
     places = [
         (name, number)
         for name in topics
         for number in _wanted(name, range(len(topic_of(mq, name).partitions)), arguments.partition)
     ]
-    reader = RecordReader(mq, uncommitted=arguments.uncommitted)
+    reader = RecordReader(mq, uncommitted=arguments.uncommitted, expired=arguments.expired)
     reader.assign(resolve(mq, start, places))
     return reader, lambda: None
 

@@ -6,13 +6,14 @@ A dead letter is a message with a failure history, the header `x-death`: a list 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli import redrive
 from waystation.cli.arguments import add_server, examples, positive
-from waystation.cli.native import open_client, peek_on, queue_of
+from waystation.cli.native import open_client, peek_on, queue_of, view_pages
 from waystation.cli.output import bold, note, print_table, spell_bytes, spell_count, visible
 from waystation.cli.received import clip, looked_json, preview, print_fields, print_line, spell_payload
 from waystation.cli.units import spell_age, spell_moment
@@ -94,16 +95,14 @@ def _list(arguments: argparse.Namespace) -> int:
     if rows:
         print_table(("queue", "messages", "from", "reason", "died first", "died last"), rows)
     elif not shown and not arguments.json:
-        print("no queue has a dead-letter target; `waystation queues alter NAME --dead-letter TARGET` sets one")
+        print("nothing is dead-lettered yet; `waystation queues alter NAME --dead-letter TARGET` sets a queue's target")
     return 0
 
 
 def _places(mq: Client, infos: dict[str, QueueInfo], named: list[str]) -> dict[str, list[str]]:
-    """Targets and the queues whose dead go there."""
-    sources: dict[str, list[str]] = {}
-    for info in infos.values():
-        if info.settings.dead_letter is not None:
-            sources.setdefault(info.settings.dead_letter, []).append(info.queue)
+    """Targets, and the queues and groups whose dead go there."""
+    rows = view_pages(mq, "dead-letters", "dead_letters", sys.maxsize)["dead_letters"]
+    sources: dict[str, list[str]] = {row["target"]: row["sources"] for row in rows}
     for name in named:
         if name not in infos and name not in sources:
             queue_of(mq, name)  # NotFound, with names that are near

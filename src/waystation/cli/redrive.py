@@ -1,4 +1,4 @@
-"""`waystation dead-letters redrive`: moves dead letters back to the queues they died in, and says how far it is."""
+"""`waystation dead-letters redrive`: moves dead letters back to where they died, and says how far it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPIC = "topic:"
 
 def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
     parser: argparse.ArgumentParser = verbs.add_parser(
-        "redrive", help="move dead letters back to the queues they died in"
+        "redrive", help="move dead letters back to the queues and groups they died in"
     )
     parser.add_argument("queue", help="the dead-letter queue")
     parser.add_argument("--filter", metavar="EXPRESSION", help="only those that match")
@@ -140,5 +140,6 @@ def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
     if answer.skipped:
         note(
             f"{spell_count(answer.skipped, 'message')} stay in {arguments.queue}: they have no failure history, or the"
-            " queue they died in was deleted; --to QUEUE moves them elsewhere"
+            " queue or group they died in was deleted, or only Kafka's share consumers use that group;"
+            " --to QUEUE or --to topic:NAME moves them elsewhere"
         )

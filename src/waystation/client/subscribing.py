@@ -42,7 +42,8 @@ class SubscribeOptions(TypedDict, total=False):
     headers, key and JSON fields. `history`: live: the last so many messages first. `start`: where a new group begins:
     `"latest"` (the default), `"earliest"` or a time. `slow`: live: what happens to messages while this side is too
     slow, `"block"` (the default) or `"drop"`. `prefetch`, `hold`, `guarantee`, `manual`: as for a queue.
-    `max_deliveries` and `dead_letter`: shared: after so many failures a message goes to that queue or `"topic:NAME"`.
+    `max_deliveries` and `dead_letter`: with a group: after so many failures (0: no limit) a message goes to that queue
+    or `"topic:NAME"`, by default to the queue `TOPIC.GROUP.dead`; with `dead_letter=""` it is dropped.
     """
 
     group: str | None
@@ -56,7 +57,7 @@ class SubscribeOptions(TypedDict, total=False):
     hold: Seconds | None
     guarantee: Guarantee
     manual: bool
-    max_deliveries: int
+    max_deliveries: int | None
     dead_letter: str | None
 
 
@@ -97,7 +98,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
         slow=options.get("slow", "block"),
         prefetch=_prefetch(options.get("prefetch", 0)),
         hold_ms=milliseconds("hold", options.get("hold")),
-        max_deliveries=options.get("max_deliveries", 0),
+        max_deliveries=options.get("max_deliveries"),
         dead_letter=options.get("dead_letter"),
         auto_ack=guarantee == "at-most-once" and mode != "live",
     )

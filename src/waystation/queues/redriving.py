@@ -1,5 +1,7 @@
 """Sends dead letters back to where they died, or elsewhere: oldest first, as many and as fast as is asked for.
 
+What a group of subscribers gave up goes to that group alone (`redriven.py`), not to the topic that others read too.
+
 Each batch is a transaction, so that stopping in the middle, or a crash, neither loses nor doubles a message. Only what
 is ready goes. `queues/queues.py` calls this, and `view_dead_letters.py` for what is done in the background.
 """
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, WaystationError
+from waystation.errors import AlreadyExists, Conflict, Corrupt, Invalid, StorageFailed, UnknownTopic, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import State
+from waystation.queues.redriven import origin_of, redrive_topic
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 from waystation.routing.filters import Filter, compile_filter
@@ -31,10 +34,13 @@ from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:
     from waystation.core import Core
+    from waystation.topics.topics import Topics
     from waystation.transactions.transacting import Tx
 
 logger = logging.getLogger("waystation.dead_letters")
 
+GROUP_TARGET = "group:"
+"""Before a group's name, where a queue's might stand."""
 REDRIVE_ID = f"{OWN_PREFIX}redrive"
 BATCH = 200
 TARGETS_SHOWN = 1_000
@@ -212,7 +218,7 @@ class Redriving:
         runs = runs_of(taken)
         try:
             for target, messages in targets.items():
-                await send(tx, target, messages)
+                await self._send(tx, target, messages)
             await tx.take(shard, queue, None, runs)
         except BaseException:
             shard.give_back(queue, runs)  # the transaction does not know of them yet
@@ -221,6 +227,24 @@ class Redriving:
             raise
         await tx.end(commit=True)
         return len(taken)
+
+    async def _send(self, tx: Tx, target: str, messages: list[Message]) -> None:
+        if not target.startswith(GROUP_TARGET):
+            await send(tx, target, messages)
+            return
+        topic = redrive_topic(target.removeprefix(GROUP_TARGET))
+        if topic not in self._broker.topics:
+            with contextlib.suppress(AlreadyExists):
+                await self._broker.topics.create(topic, 1, internal=True)
+        await tx.publish(topic, messages, internal=True)
+
+
+async def delete_redriven(topics: Topics, group: str) -> None:
+    """A group was deleted: another one of its name begins without what was redriven to it."""
+    topic = redrive_topic(group)
+    if topic in topics:
+        with contextlib.suppress(UnknownTopic):
+            await topics.delete(topic, internal=True)
 
 
 async def _wait(seconds: float, answer: RedriveAnswer, progress: Progress | None, pause: Pause) -> None:
@@ -243,12 +267,24 @@ def _check_target(broker: Core, queue: Queue, to: str) -> None:
 
 
 def _exists(broker: Core, target: str) -> bool:
+    if target.startswith(GROUP_TARGET):
+        return _takes_redriven(broker, target.removeprefix(GROUP_TARGET))
     if target.startswith(TOPIC_TARGET):
         return target.removeprefix(TOPIC_TARGET) in broker.topics
     return target in broker.queues
 
 
+def _takes_redriven(broker: Core, group: str) -> bool:
+    """Kafka's share consumers alone cannot be given what is not in their topics."""
+    if group in broker.shared:
+        return broker.shared.get(group).ours
+    return broker.groups.exists(group)
+
+
 def _origin(message: Message) -> str | None:
+    origin = origin_of(message)
+    if origin is not None:
+        return GROUP_TARGET + origin.group
     story = story_of(message)
     source = story[0].get("queue") if story else None
     return source if isinstance(source, str) else None

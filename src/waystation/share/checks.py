@@ -13,7 +13,7 @@ from waystation.routing.table import check_exchange_name
 from waystation.share.calls import ShareBeat
 from waystation.share.group import SharedGroup
 from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH
-from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, check_setting
+from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, MOST_DELIVERIES, check_setting
 from waystation.topics.topics import check_name
 
 MAX_NAME_BYTES = 1_024
@@ -61,9 +61,9 @@ def _is_exchange(target: str) -> bool:
     return True
 
 
-def wanted_settings(max_deliveries: int, dead_letter: str | None) -> dict[str, str]:
-    """The settings that a subscriber wants its group to have."""
-    given = {DELIVERIES: str(max_deliveries)} if max_deliveries else {}
+def wanted_settings(max_deliveries: int | None, dead_letter: str | None) -> dict[str, str]:
+    """The settings that a subscriber wants its group to have; None: as they are."""
+    given = {DELIVERIES: str(max_deliveries)} if max_deliveries is not None else {}
     if dead_letter is not None:
         given[DEAD_LETTER] = dead_letter
     check_own(given)
@@ -82,7 +82,9 @@ def check_beat(beat: ShareBeat) -> None:
         raise InvalidGroupRequest("the first heartbeat has to say which topics the member subscribes to")
 
 
-def check_open(patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int) -> None:
+def check_open(
+    patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int | None
+) -> None:
     if not 1 <= len(patterns) <= MAX_PATTERNS:
         raise Invalid(f"topics: 1 to {MAX_PATTERNS} names and patterns, not {len(patterns)}")
     if start not in ("earliest", "latest"):
@@ -91,8 +93,8 @@ def check_open(patterns: Sequence[str], start: str, prefetch: int, hold_ms: int 
         raise Invalid(f"prefetch: {prefetch} is below zero")
     if hold_ms is not None and not 0 < hold_ms <= MAX_HOLD_MS:
         raise Invalid(f"hold_ms: {hold_ms} is not between 1 and {MAX_HOLD_MS}")
-    if max_deliveries < 0:
-        raise Invalid(f"max_deliveries: {max_deliveries} is below zero")
+    if max_deliveries is not None and not 0 <= max_deliveries <= MOST_DELIVERIES:
+        raise Invalid(f"max_deliveries: {max_deliveries} is not between 0 (no limit) and {MOST_DELIVERIES}")
 
 
 def check_filters(group: SharedGroup, accepts: Filter | None) -> None:

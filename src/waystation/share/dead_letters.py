@@ -25,6 +25,7 @@ from waystation.log.batch import Record
 from waystation.message import Message
 from waystation.observe.meters import DeathMeter
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
+from waystation.queues.redriven import Origin, origin_of
 from waystation.routing.namespace_names import local_name
 from waystation.share.delivery import EXPIRED, REJECTED, Death
 from waystation.share.group import SharedGroup
@@ -84,20 +85,25 @@ class SharedLetters:
 
     def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
         """Takes care of records that have just died. Does not wait."""
-        target = one.group.settings.dead_letter
+        kept = [death for death in deaths if self._keeps(one, death)]
         for death in deaths:
-            self.deaths.add(death.reason, death.count, kept=one.core.keeps_dead)
+            target = one.group.dead_letter_of(one.topic) if self._keeps(one, death) else None
+            self.deaths.add(death.reason, death.count, kept=self._keeps(one, death))
             logger.info(
                 "shared.dead group=%s topic=%s partition=%d offset=%d count=%d reason=%s target=%s",
                 *(one.group.id, one.topic, one.partition.index, death.first, death.count, death.reason, target),
             )
-        if not one.core.keeps_dead:
+        if not kept:
             return
         waiting = self._waiting.setdefault(one.group, deque())
-        waiting += [(one, death, error) for death in deaths]
+        waiting += [(one, death, error) for death in kept]
         if one.group not in self._tasks:
             name = f"dead letters of {one.group.id}"
             self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
+
+    @staticmethod
+    def _keeps(one: SharedPartition, death: Death) -> bool:
+        return one.core.keeps_expired if death.reason == EXPIRED else one.core.keeps_dead
 
     def drop(self, group: SharedGroup) -> None:
         """Another broker coordinates the group, and sends what has not been sent: dying records are found again."""
@@ -128,43 +134,45 @@ class SharedLetters:
     async def _bury(self, one: SharedPartition, death: Death, error: str | None) -> None:
         wait_s = RETRY_FIRST_S
         while not one.group.closed:
-            target = one.group.settings.dead_letter
             try:
-                if target is not None:
-                    await self._send(one, death, target, error)
+                await self._send(one, death, error)
                 return
             except (TooLarge, Invalid) as refused:
                 # It will never be taken, and it must not keep the group from going on.
                 logger.error(
-                    "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d target=%s error=%r",
-                    *(one.group.id, one.topic, one.partition.index, death.first, death.count, target, str(refused)),
+                    "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d error=%r",
+                    *(one.group.id, one.topic, one.partition.index, death.first, death.count, str(refused)),
                 )
                 return
             except WaystationError as refused:
-                logger.warning("shared.letter_waits group=%s target=%s error=%r", one.group.id, target, str(refused))
+                logger.warning("shared.letter_waits group=%s topic=%s error=%r", one.group.id, one.topic, str(refused))
                 await asyncio.sleep(wait_s)
                 wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
-    async def _send(self, one: SharedPartition, death: Death, target: str, error: str | None) -> None:
+    async def _send(self, one: SharedPartition, death: Death, error: str | None) -> None:
         letters: dict[str, list[Letter]] = {}
         for record in one.window.records(death.first, death.count):
             message = message_of(record.key, record.value, record.headers, record.timestamp)
-            via, key, targets = self._targets(one, message, target)
+            origin = _origin(one, record, message)
+            target = one.group.dead_letter_of(origin.topic)
+            if target is None:  # somebody has said so since it died
+                continue
+            via, key, targets = self._targets(one, message, target, origin.topic)
             for each in targets:
-                letter = self._letter(one, death, each, record, message, error)
+                letter = self._letter(origin, death, each, record, message, error)
                 if letter is not None:
                     letters.setdefault(each, []).append(_through(letter, via, key))
         for each, mine in letters.items():
             await self._hand_over(one, each, mine)
 
     def _targets(
-        self, one: SharedPartition, message: Message, target: str
+        self, one: SharedPartition, message: Message, target: str, topic: str
     ) -> tuple[str | None, str | None, Sequence[str]]:
         """The exchange and the routing key, if it goes through one, and the queues and topics it goes to."""
         if not target.startswith(EXCHANGE_TARGET):
             return None, None, [target]
         exchange = target.removeprefix(EXCHANGE_TARGET)
-        key = one.group.settings.dead_letter_key or message.routing_key or one.topic
+        key = one.group.settings.dead_letter_key or message.routing_key or topic
         try:
             found = self._exchanges().route(exchange, message, key)
         except (NotFound, Invalid) as error:
@@ -191,27 +199,33 @@ class SharedLetters:
         self._publishing.append(partition, batch, self._publishing.check(partition, batch))
 
     def _letter(
-        self, one: SharedPartition, death: Death, target: str, record: Record, message: Message, error: str | None
+        self, origin: Origin, death: Death, target: str, record: Record, message: Message, error: str | None
     ) -> Letter | None:
         """The letter as a record and as a message; None if it would go in circles."""
-        source = f"{TOPIC_TARGET}{one.topic}"
+        source = f"{TOPIC_TARGET}{origin.topic}"
         if target == source or _cycles(message, target):
             logger.warning(
-                "shared.letter_in_a_circle group=%s topic=%s offset=%d", one.group.id, one.topic, record.offset
+                "shared.letter_in_a_circle group=%s topic=%s offset=%d", origin.group, origin.topic, origin.offset
             )
             return None
         story = with_death(message, source, death.reason, self._clock.now_ms(), death.deliveries, error)
-        story[0] |= {"group": one.group.id, "partition": one.partition.index, "offset": record.offset}
-        headers = _headers(record, story, one, death, error)
+        story[0] |= {"group": origin.group, "partition": origin.partition, "offset": origin.offset}
+        headers = _headers(record, story, origin, death, error)
         moved = msgspec.structs.replace(
             message,
-            id=message.id if message.id is not None else f"{one.topic}-{one.partition.index}@{record.offset}",
+            id=message.id if message.id is not None else f"{origin.topic}-{origin.partition}@{origin.offset}",
             headers={name: value for name, value in message.headers.items() if name != TAKEN_AT} | {X_DEATH: story},
             delay_ms=0,
             deliver_at_ms=None,
             ttl_ms=None,
         )
         return record.key, record.value, headers, moved
+
+
+def _origin(one: SharedPartition, record: Record, message: Message) -> Origin:
+    """Where the record is, or was before it was redriven to its group."""
+    before = origin_of(message) if one.redriven else None
+    return before or Origin(one.topic, one.partition.index, record.offset, one.group.id)
 
 
 def _through(letter: Letter, exchange: str | None, key: str | None) -> Letter:
@@ -224,15 +238,15 @@ def _through(letter: Letter, exchange: str | None, key: str | None) -> Letter:
 
 
 def _headers(
-    record: Record, story: list[Any], one: SharedPartition, death: Death, error: str | None
+    record: Record, story: list[Any], origin: Origin, death: Death, error: str | None
 ) -> tuple[HeaderPair, ...]:
     lost = {X_DEATH, *OF_TIME}
     own = tuple(pair for pair in record.headers if pair[0] not in lost and not pair[0].startswith(KAFKA_HEADER))
     told = {
-        "topic": one.topic,
-        "partition": str(one.partition.index),
-        "offset": str(record.offset),
-        "group": one.group.id,
+        "topic": origin.topic,
+        "partition": str(origin.partition),
+        "offset": str(origin.offset),
+        "group": origin.group,
         "delivery.count": str(death.deliveries),
         "message": error or _WORDS.get(death.reason, _LIMIT_WORDS),
     }

@@ -18,8 +18,9 @@ that it changed something.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
@@ -30,6 +31,8 @@ from waystation.share.marks import DONE, DYING, Mark, Marks, handed_out
 REJECTED = "rejected"
 LIMIT = "delivery-limit"
 EXPIRED = "expired"
+
+_NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -62,13 +65,17 @@ class Settled:
 
 
 class SharePartition:
-    """See the module. `keeps_dead`: the dead are dying until the caller has written their letters (`buried`)."""
+    """See the module. `keeps_dead`: the dead are dying until the caller has written their letters (`buried`).
+    `keeps_expired`: so are those that died of their age."""
 
-    def __init__(self, saved: Saved, *, max_deliveries: int = 0, keeps_dead: bool = False) -> None:
+    def __init__(
+        self, saved: Saved, *, max_deliveries: int = 0, keeps_dead: bool = False, keeps_expired: bool | None = None
+    ) -> None:
         self.start = saved.start
         self.end = saved.start
         self.epoch = saved.epoch
         self.keeps_dead = keeps_dead
+        self.keeps_expired = keeps_dead if keeps_expired is None else keeps_expired
         self.ledger = Ledger(max_deliveries=max_deliveries)
         self.marks = Marks()
         self.dead_again: list[Death] = []
@@ -109,24 +116,46 @@ class SharePartition:
 
     # -- the window --------------------------------------------------------------------------------------------------
 
-    def admit(self, end: int) -> bool:
-        """Takes the records from `self.end` up to `end` into the window. Says whether there is something to write."""
+    def spent(self, end: int) -> list[Run]:
+        """Of what `admit` would take in: records that were delivered as often as the group's limit says. The caller
+        finds out whether they have limits of their own."""
+        limit = self.ledger.max_deliveries
+        if not limit or self.end >= self._marked_end:
+            return []
+        return runs_of(run for run in self.marks.between(self.end, end) if run.deliveries >= limit)
+
+    def admit(self, end: int, own_limits: Mapping[int, int] = _NO_LIMITS) -> bool:
+        """Takes the records from `self.end` up to `end` into the window. Says whether there is something to write.
+
+        `own_limits`: those that `spent` records have of their own.
+        """
         at = self.end
         self.end = end
         for run in self.marks.between(at, end):
             self._admit_fresh(at, run.first)
             at = run.end
-            limit = self.ledger.max_deliveries
-            spent = run.mark != DONE and bool(limit) and run.deliveries >= limit
-            if run.mark == DYING or spent:
-                reason = LIMIT if spent else REJECTED
-                self.dead_again.append(Death(run.first, run.end - run.first, run.deliveries, reason))
-                self.marks.set(run.first, run.end, DYING if self.keeps_dead else DONE)
+            if run.mark == DYING:
+                self._dead_again(run, REJECTED)
             elif run.mark != DONE:
-                for offset in range(run.first, run.end):
-                    self.ledger.admit(offset, deliveries=run.deliveries)
+                self._admit_again(run, own_limits)
         self._admit_fresh(at, end)
         return self._advance() or bool(self.dead_again)
+
+    def _admit_again(self, run: Mark, own_limits: Mapping[int, int]) -> None:
+        limit = self.ledger.max_deliveries
+        if not own_limits and limit and run.deliveries >= limit:
+            self._dead_again(run, LIMIT)
+            return
+        for offset in range(run.first, run.end):
+            own = own_limits.get(offset, 0)
+            if 0 < (own or limit) <= run.deliveries:
+                self._dead_again(Mark(offset, offset + 1, run.mark), LIMIT)
+            else:
+                self.ledger.admit(offset, deliveries=run.deliveries, max_deliveries=own)
+
+    def _dead_again(self, run: Mark, reason: str) -> None:
+        self.dead_again.append(Death(run.first, run.end - run.first, run.deliveries, reason))
+        self.marks.set(run.first, run.end, DYING if self.keeps_dead else DONE)
 
     def skip(self, end: int) -> bool:
         """There is nothing to deliver from `self.end` up to `end`. Says whether there is something to write."""
@@ -189,9 +218,10 @@ class SharePartition:
         self._die(dead, reason, settled)
         return settled
 
-    def expire(self, consumer: str, runs: Sequence[Run]) -> Settled:
-        """Acquired, but too late to be delivered: dead, and this time does not count."""
-        settled = self.reject(consumer, runs, EXPIRED)
+    def give_up(self, consumer: str, runs: Sequence[Run], reason: str) -> Settled:
+        """Acquired, but not to be delivered (EXPIRED: too late, LIMIT: too often before): dead, and this time does not
+        count."""
+        settled = self.reject(consumer, runs, reason)
         settled.deaths = [msgspec.structs.replace(one, deliveries=one.deliveries - 1) for one in settled.deaths]
         return settled
 
@@ -250,7 +280,8 @@ class SharePartition:
         for first, count in runs:
             for run in self.marks.between(first, first + count):
                 settled.deaths.append(Death(run.first, run.end - run.first, run.deliveries, reason))
-            self.marks.set(first, first + count, DYING if self.keeps_dead else DONE)
+            keeps = self.keeps_expired if reason == EXPIRED else self.keeps_dead
+            self.marks.set(first, first + count, DYING if keeps else DONE)
             settled.changed = True
         if settled.changed:
             self._advance()

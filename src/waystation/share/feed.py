@@ -18,7 +18,9 @@ from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
+from waystation.queues.redriven import as_before
 from waystation.routing.filters import Filter
+from waystation.share.delivery import EXPIRED, LIMIT
 from waystation.share.members import Subscription
 from waystation.share.partition import SharedPartition
 from waystation.topics.expiry import early_ms, expired, is_timed
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("waystation.shared")
 
 OnEnd = Callable[[WaystationError], None]
-
-UNREADABLE_MS = 5_000
-"""How long records wait that could not be read: a disk may come to its senses."""
 
 TAKE_BYTES = 1024 * 1024
 """Read at most to find what a `take` asks for: it is one step on the loop."""
@@ -292,8 +291,7 @@ class SharedFeed:
         try:
             messages = self._open(one, grants)
         except WaystationError as error:  # the log cannot be read here now: others, or later, may do better
-            one.settle(self.name, Verdict.RELEASE, runs_of(grants), delay_ms=UNREADABLE_MS)
-            one.tell(error)
+            one.not_readable(self.name, grants, error)
             return 0
         if messages:
             self._credit -= len(messages)
@@ -361,7 +359,7 @@ class SharedFeed:
         done = opened.missing
         accepts = self.filter
         passed = opened.found
-        if accepts is not None:
+        if accepts is not None and not one.redriven:  # what was redriven has passed it before
             passed = []
             for message in opened.found:
                 if accepts.matches(message.message, topic=one.topic):
@@ -370,11 +368,14 @@ class SharedFeed:
                     done.append((message.offset, 1))
         if any(map(is_timed, passed)):
             passed = self._timely(one, passed)
+        if any(message.message.max_deliveries for message in passed):
+            passed = self._within_limits(one, passed)
         if self._auto_ack:
             done += [(message.offset, 1) for message in passed]
         if done:
             one.settle(self.name, Verdict.ACK, _merged(done))
-        return [self._tagged(one, message) for message in passed]
+        tagged = [self._tagged(one, message) for message in passed]
+        return [as_before(message) for message in tagged] if one.redriven else tagged
 
     def _timely(self, one: SharedPartition, messages: Sequence[Delivered]) -> list[Delivered]:
         """Those whose time it is."""
@@ -390,10 +391,27 @@ class SharedFeed:
             else:
                 timely.append(message)
         if late:
-            one.expire(self.name, _merged(late))
+            one.give_up(self.name, _merged(late), EXPIRED)
         for wait_ms, runs in early.items():
             one.postpone(self.name, _merged(runs), wait_ms)
         return timely
+
+    def _within_limits(self, one: SharedPartition, messages: Sequence[Delivered]) -> list[Delivered]:
+        """Limits that messages have of their own, which go before the group's, are known from now on. Those that were
+        delivered that often, before a restart, are dead."""
+        within: list[Delivered] = []
+        spent: list[Run] = []
+        for message in messages:
+            limit = message.message.max_deliveries
+            if limit:
+                one.core.ledger.limit(message.offset, limit)
+            if limit and message.deliveries > limit:
+                spent.append((message.offset, 1))
+            else:
+                within.append(message)
+        if spent:
+            one.give_up(self.name, _merged(spent), LIMIT)
+        return within
 
     def _tagged(self, one: SharedPartition, message: Delivered) -> Delivered:
         tag = 0 if self._auto_ack else self._tags.add(one, message.offset, 1)
@@ -413,10 +431,6 @@ def _by_partition(pieces: Iterable[Piece]) -> Iterable[tuple[SharedPartition, li
     for piece in pieces:
         found.setdefault(piece.partition, []).append(piece)
     return found.items()
-
-
-def runs_of(grants: Iterable[Grant]) -> list[Run]:
-    return [(grant.first, grant.count) for grant in grants]
 
 
 def _merged(runs: Iterable[Run]) -> list[Run]:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.errors import WaystationError
+from waystation.queues.dead_letter_names import default_dead_letter
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.delivery import Death, Saved, SharePartition, saved_at
 from waystation.share.members import ShareGroup
 from waystation.share.partition import SharedPartition
@@ -81,7 +83,7 @@ class SharedGroup:
         self._pumping: asyncio.Handle | None = None
         self._turn = 0
         self.closed = False
-        self.ours = False  # our own doors have had members in it since the broker was started
+        self.ours = False  # our own protocols have had members in it
 
     @property
     def settings(self) -> ShareSettings:
@@ -89,7 +91,9 @@ class SharedGroup:
 
     @property
     def committed_only(self) -> bool:
-        return self.machine.settings.isolation == "read_committed"
+        """Records of open transactions wait, those of aborted ones are left out. Always so while our own protocols have
+        members in the group; without any, the group's isolation level says it, as Kafka has it."""
+        return bool(self.feeds) or self.machine.settings.isolation == "read_committed"
 
     def now_ms(self) -> int:
         """For durations."""
@@ -106,7 +110,7 @@ class SharedGroup:
         return ShareKey(GROUP, self.id)
 
     def encode(self) -> bytes:
-        return write_value(GroupBody(self.machine.epoch))
+        return write_value(GroupBody(self.machine.epoch, self.ours))
 
     def encode_settings(self) -> bytes | None:
         return write_value(SettingsBody(self.own)) if self.own else None
@@ -117,11 +121,37 @@ class SharedGroup:
 
     def use(self, settings: ShareSettings) -> None:
         """The group's or the broker's settings have changed."""
+        committed_only = self.committed_only
         self.machine.settings = settings
+        self._hide_uncommitted(committed_only)
         for one in self.partitions.values():
             one.core.ledger.max_deliveries = settings.max_deliveries
-            one.core.keeps_dead = settings.dead_letter is not None
             self.wake_soon(one)
+        self._use_dead_letters()
+
+    # -- dead letters ------------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Dead records have a letter written. Without a target that somebody chose, those of Kafka's share groups are
+        archived, as in Kafka; what our own members give up is never dropped unless somebody says so."""
+        return self.settings.dead_letter is not None or (self.ours and not self.settings.dead_letter_said)
+
+    @property
+    def keeps_expired(self) -> bool:
+        """So have those whose time to live was over: to where somebody chose, but not to the default queue, which is
+        for what failed."""
+        return self.settings.dead_letter is not None
+
+    def dead_letter_of(self, topic: str) -> str | None:
+        """Where the dead of a topic go: a queue's name, `topic:NAME`, or `exchange:NAME`."""
+        if self.settings.dead_letter is not None or not self.keeps_dead:
+            return self.settings.dead_letter
+        return default_dead_letter(topic, self.id)
+
+    def _use_dead_letters(self) -> None:
+        for one in self.partitions.values():
+            one.core.keeps_dead, one.core.keeps_expired = self.keeps_dead, self.keeps_expired
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -137,7 +167,8 @@ class SharedGroup:
             core = SharePartition(
                 _fitted(saved, partition.end_offset),
                 max_deliveries=self.settings.max_deliveries,
-                keeps_dead=self.settings.dead_letter is not None,
+                keeps_dead=self.keeps_dead,
+                keeps_expired=self.keeps_expired,
             )
             found = self.partitions[key] = SharedPartition(self, partition, core)
             if new:
@@ -158,11 +189,12 @@ class SharedGroup:
         return earliest(partition) if kind == "earliest" else latest(partition)
 
     def subscribe(self, names: Iterable[str], start: Start | None = None) -> None:
-        """Makes sure of the group's position in all partitions of these topics."""
+        """Makes sure of the group's position in all partitions of these topics. All that was redriven to it is new."""
         for name in names:
             topic = self._topics.find(name)
+            first = earliest if is_redrive_topic(name) else start
             for partition in topic.partitions if topic is not None else ():
-                self.partition(partition, start)
+                self.partition(partition, first)
 
     def topics_changed(self) -> None:
         """Topics that came after their subscribers are read from their beginning: nothing in them is old."""
@@ -185,6 +217,21 @@ class SharedGroup:
             self._to_wake.pop(gone, None)
 
     # -- members -----------------------------------------------------------------------------------------------------
+
+    def enter(self, feed: SharedFeed) -> None:
+        """A member of our own protocols."""
+        committed_only = self.committed_only
+        self.feeds[feed.name] = feed
+        if not self.ours:
+            self.ours = True
+            self._use_dead_letters()
+        self._hide_uncommitted(committed_only)
+
+    def _hide_uncommitted(self, were_hidden: bool) -> None:
+        """The group may read what is committed alone from now on: its windows have no more than that."""
+        if self.committed_only and not were_hidden:
+            for one in self.partitions.values():
+                one.hide_uncommitted()
 
     def release(self, member: str) -> None:
         """What the member holds goes to others."""
@@ -286,6 +333,11 @@ def latest(partition: Partition) -> int:
     return partition.end_offset
 
 
-def at_time(partition: Partition, when_ms: int) -> int:
+def latest_committed(partition: Partition) -> int:
+    """What a transaction holds back that is open now can be seen later, so it is not old."""
+    return partition.stable_offset
+
+
+def at_time(partition: Partition, when_ms: int, otherwise: Start = latest) -> int:
     found = partition.find_time(max(0, when_ms))
-    return partition.end_offset if found is None else found[0]
+    return otherwise(partition) if found is None else found[0]

@@ -36,22 +36,24 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Topics by name and by pattern."""
+    """Topics by name and by pattern. `besides`: topics of the broker's own that it means too, and does not show."""
 
     names: frozenset[str] = NOTHING
     patterns: tuple[Pattern, ...] = ()
+    besides: frozenset[str] = NOTHING
 
     @classmethod
-    def of(cls, patterns: Iterable[Pattern]) -> Subscription:
+    def of(cls, patterns: Iterable[Pattern], besides: frozenset[str] = NOTHING) -> Subscription:
         every = list(patterns)
         return cls(
             frozenset(pattern.text for pattern in every if isinstance(pattern, NamePattern)),
             tuple(pattern for pattern in every if not isinstance(pattern, NamePattern)),
+            besides,
         )
 
     def matching(self, topics: TopicView) -> frozenset[str]:
         """The existing topics that it means; the broker's own are never meant by a pattern."""
-        names = frozenset(name for name in self.names if topics.partitions_of(name) is not None)
+        names = frozenset(name for name in self.names | self.besides if topics.partitions_of(name) is not None)
         if self.patterns:
             names |= {name for name in topics.names() if any(one.matches(name) for one in self.patterns)}
         return names

@@ -21,9 +21,11 @@ from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import tidy, without
+from waystation.queues.redriven import is_redrive_topic
 from waystation.share.delivery import Death, Settled, SharePartition
 from waystation.share.records import PARTITION, ShareKey, write_value
 from waystation.share.window import SharedWindow
+from waystation.topics.crossing import message_of
 from waystation.topics.partition import Partition, Receipt
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ logger = logging.getLogger("waystation.shared")
 READ_BYTES = 256 * 1024
 FILL_BYTES = 8 * 1024 * 1024
 """At most so much is read for one fetch: the loop has others to serve."""
+
+UNREADABLE_MS = 5_000
+"""How long records wait that could not be read: a disk may come to its senses."""
 
 NEVER = 1 << 62
 
@@ -58,12 +63,15 @@ class SharedPartition:
         self.core = core
         self.key = ShareKey(PARTITION, group.id, partition.topic.id, partition.index)
         self.name = f"{partition.topic.id}/{partition.index}\0{group.id}"
+        self.redriven = is_redrive_topic(partition.topic.name)
+        """What is in it came from other topics."""
         self.members: set[str] = set()
         """Those who took something here, and have not left."""
         self.waiters: dict[Waiter, None] = {}
         self.closed = False
         """Its topic, or its group's position in it, was deleted: nothing is written any more."""
-        self._told = ""
+        self.trouble = ""
+        """Why it could not be read, the last time that this was so."""
         self._due_ms = NEVER
         """Before this moment of the wall clock, nothing that waits is due."""
         self._watching = False
@@ -161,8 +169,8 @@ class SharedPartition:
 
     def tell(self, error: WaystationError) -> None:
         """It cannot be read: one line in the log for each reason."""
-        if self._told != str(error):
-            self._told = str(error)
+        if self.trouble != str(error):
+            self.trouble = str(error)
             logger.warning("shared.unreadable group=%s topic=%s error=%r", self.group.id, self.topic, str(error))
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -229,9 +237,9 @@ class SharedPartition:
         self._rearm()
         self.group.wake_soon(self)
 
-    def expire(self, member: str, runs: Sequence[Run]) -> None:
-        """The time to live of these records was over before they were delivered: they are dead."""
-        settled = self.core.expire(member, runs)
+    def give_up(self, member: str, runs: Sequence[Run], reason: str) -> None:
+        """These records were taken, and are dead: EXPIRED before they were delivered, or delivered often enough."""
+        settled = self.core.give_up(member, runs, reason)
         if settled.changed:
             self._note(settled.deaths, None)
 
@@ -239,6 +247,11 @@ class SharedPartition:
         """These records say that they are not to be delivered yet: as if they had not been taken."""
         self.core.postpone(member, runs, self.group.wall_ms() + wait_ms)
         self._taken()
+
+    def not_readable(self, member: str, grants: Sequence[Grant], error: WaystationError) -> None:
+        """These records were taken and could not be sent: they have not been delivered, and others come first."""
+        self.postpone(member, [(grant.first, grant.count) for grant in grants], UNREADABLE_MS)
+        self.tell(error)
 
     def buried(self, death: Death) -> None:
         """The letters of these dead records are written, or will never be."""
@@ -303,11 +316,22 @@ class SharedPartition:
         if header.control or header.record_count == 0 or self._aborted(header):
             core.skip(end)
             return bool(core.dead_again)
+        own_limits = self._own_limits(core.spent(end))
         self.window.add(header)
         changed = False
         while core.end < end and (room := self._room()) > 0:  # what is done already takes no room
-            changed |= core.admit(min(end, core.end + room))
+            changed |= core.admit(min(end, core.end + room), own_limits)
         return changed
+
+    def _own_limits(self, spent: Sequence[Run]) -> dict[int, int]:
+        """What these records say of how often they may be delivered. After a restart alone, and seldom then."""
+        found: dict[int, int] = {}
+        for first, count in spent if self.group.ours else ():
+            for record in self.window.records(first, count):
+                message = message_of(record.key, record.value, record.headers, record.timestamp)
+                if message.max_deliveries:
+                    found[record.offset] = message.max_deliveries
+        return found
 
     def _aborted(self, header: Header) -> bool:
         if not header.transactional or not self.group.committed_only:
@@ -323,6 +347,21 @@ class SharedPartition:
     def _limit(self) -> int:
         partition = self.partition
         return partition.stable_offset if self.group.committed_only else partition.visible_offset
+
+    def hide_uncommitted(self) -> None:
+        """Until now the group saw records of open and aborted transactions, and from now on it must not. Where there
+        are some in the window, it is filled anew from what is remembered of it, as after a crash: nobody holds anything
+        then, and what is not settled is redelivered, counted."""
+        core, partition = self.core, self.partition
+        if core.end <= partition.stable_offset and not partition.aborted.overlapping(core.start, core.end):
+            return
+        limit = core.ledger.max_deliveries
+        self.core = SharePartition(
+            core.saved(), max_deliveries=limit, keeps_dead=core.keeps_dead, keeps_expired=core.keeps_expired
+        )
+        self.members.clear()
+        self.window.clear()
+        self._rearm()
 
     def reset(self, start: int) -> Receipt | None:
         """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""

@@ -33,9 +33,11 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class GroupBody(msgspec.Struct, array_like=True):
-    """`epoch`: the group's epoch when this was written; it goes on above it after a restart."""
+    """`epoch`: the group's epoch when this was written; it goes on above it after a restart. `ours`: protocols other
+    than Kafka's have had members in it."""
 
     epoch: int
+    ours: bool = False
 
 
 class SettingsBody(msgspec.Struct, array_like=True):

@@ -51,8 +51,8 @@ SHARE_SETTINGS: dict[str, Setting] = {
             DELIVERIES,
             "int",
             5,
-            "Maximum delivery attempts of a record; after that it is archived or dead-lettered.",
-            low=1,
+            "Maximum delivery attempts of a record; after that it is archived or dead-lettered. 0: no limit.",
+            low=0,
             high=32_766,
             broker_name="group.share.delivery.count.limit",
         ),
@@ -107,7 +107,8 @@ SHARE_SETTINGS: dict[str, Setting] = {
             "string",
             "",
             "Destination of dead letters: a queue's name, `topic:NAME`, or `exchange:NAME`."
-            " Wins over `errors.deadletterqueue.topic.name`.",
+            " Wins over `errors.deadletterqueue.topic.name`. If neither is set: the queue `TOPIC.GROUP.dead` for groups"
+            " that members of other protocols than Kafka's have been in.",
         ),
         Setting(
             DEAD_LETTER_KEY,
@@ -117,6 +118,8 @@ SHARE_SETTINGS: dict[str, Setting] = {
         ),
     )
 }
+
+MOST_DELIVERIES = int(SHARE_SETTINGS[DELIVERIES].high)
 
 _DURATION = re.compile(
     r"by_duration:P(?:(\d{1,9})D)?(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12})(?:\.(\d{1,9}))?S)?)?",
@@ -164,6 +167,8 @@ class ShareSettings:
     renews: bool = True
     dead_letter: str | None = None
     """A queue's name, `topic:NAME`, or `exchange:NAME`."""
+    dead_letter_said: bool = False
+    """Somebody has chosen a target, or that there is none."""
     dead_letter_key: str | None = None
     """For an exchange: instead of the record's own."""
     max_members: int = 1_000
@@ -185,6 +190,7 @@ class ShareSettings:
             heartbeat_interval_ms=int(value("share.heartbeat.interval.ms")),
             renews=bool(value("share.renew.acknowledge.enable")),
             dead_letter=_target(str(value(DEAD_LETTER)), str(value(DEAD_LETTER_TOPIC))),
+            dead_letter_said=DEAD_LETTER in own or DEAD_LETTER_TOPIC in own,
             dead_letter_key=str(value(DEAD_LETTER_KEY)) or None,
             max_members=broker.integer("group.share.max.size"),
         )

@@ -32,6 +32,7 @@ from waystation.groups.history import GroupHistory
 from waystation.log.commit import GroupCommit
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
+from waystation.queues.redriven import redrive_topic
 from waystation.routing.filters import Filter, compile_filter
 from waystation.routing.patterns import Syntax, compile_pattern
 from waystation.share.calls import ShareBeat, ShareBeatAnswer
@@ -46,7 +47,7 @@ from waystation.share.checks import (
 from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
 from waystation.share.delivery import Saved
 from waystation.share.feed import OnEnd, SharedFeed
-from waystation.share.group import SharedGroup, Start, at_time, earliest, latest
+from waystation.share.group import SharedGroup, Start, at_time, earliest, latest_committed
 from waystation.share.journal import SharedJournal
 from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
 from waystation.share.partition import SharedPartition
@@ -310,18 +311,21 @@ class SharedGroups:
         start_ms: int | None = None,
         prefetch: int = 0,
         hold_ms: int | None = None,
-        max_deliveries: int = 0,
+        max_deliveries: int | None = None,
         dead_letter: str | None = None,
         auto_ack: bool = False,
         client_host: str = "",
     ) -> SharedFeed:
-        """A member of the group, made if it is not there; its position is durable when this returns.
+        """A member of the group, made if it is not there; its position is durable when this returns. It reads what is
+        committed, and so does the whole group meanwhile.
 
-        `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` and
-        `dead_letter`, if given, become the group's settings. What does not pass `filter` is done for the group.
+        `start`, `start_ms`: where the group begins in partitions that are new to it. `max_deliveries` (0: no limit) and
+        `dead_letter` (empty: the dead are dropped), if given, become the group's settings. What does not pass `filter`
+        is done for the group.
         """
         check_open(patterns, start, prefetch, hold_ms, max_deliveries)
-        subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns])
+        besides = frozenset((redrive_topic(group),))
+        subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns], besides)
         accepts = compile_filter(filter) if isinstance(filter, str) else filter
         wanted = wanted_settings(max_deliveries, dead_letter)
         self._look_now()
@@ -348,8 +352,7 @@ class SharedGroups:
         shared.machine.topics_changed(self.topics, self.now_ms())
         self._counted = None
         self._note(shared, f"{name} joined")
-        shared.feeds[name] = feed
-        shared.ours = True
+        shared.enter(feed)
         shared.subscribe(sorted(subscription.matching(self.topics)), _start(start, start_ms))
         feed.look(self.topics)
         try:
@@ -419,7 +422,8 @@ class SharedGroups:
             if value is None:
                 self._groups.pop(key.group_id, None)
             else:
-                self._remembered(key.group_id).machine.epoch = read_value(value, GroupBody).epoch
+                group, body = self._remembered(key.group_id), read_value(value, GroupBody)
+                group.machine.epoch, group.ours = body.epoch, body.ours
         elif key.topic_id is not None:
             place = (key.topic_id, key.index)
             if value is not None:
@@ -512,5 +516,5 @@ def _unique(name: str, group: SharedGroup) -> str:
 def _start(start: str, start_ms: int | None) -> Start:
     if start_ms is not None:
         when_ms = start_ms
-        return lambda partition: at_time(partition, when_ms)
-    return earliest if start == "earliest" else latest
+        return lambda partition: at_time(partition, when_ms, latest_committed)
+    return earliest if start == "earliest" else latest_committed

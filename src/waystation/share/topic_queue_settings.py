@@ -8,10 +8,8 @@ import msgspec
 
 from waystation.errors import Conflict, Invalid
 from waystation.share.checks import check_own
-from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, RESET, SHARE_SETTINGS
+from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, MOST_DELIVERIES, RESET
 
-MOST_DELIVERIES = int(SHARE_SETTINGS[DELIVERIES].high)
-"""What a queue has that sets no limit: as good as none."""
 MAX_LOCKS = 20_000
 """Records of one partition that consumers may have in hand at once; consumers of queues take more than Kafka's do."""
 
@@ -38,7 +36,7 @@ def group_settings(settings: TopicQueueSettings) -> dict[str, str]:
         RESET: settings.start,
         "share.isolation.level": "read_committed",
         "share.partition.max.record.locks": str(MAX_LOCKS),
-        DELIVERIES: str(settings.max_deliveries or MOST_DELIVERIES),
+        DELIVERIES: str(settings.max_deliveries),
         DEAD_LETTER: settings.dead_letter or "",
         DEAD_LETTER_KEY: settings.dead_letter_key or "",
     }

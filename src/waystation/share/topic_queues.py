@@ -27,10 +27,11 @@ from waystation.catalog.follower import Follower
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, RevisionConflict
 from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
+from waystation.queues.redriving import delete_redriven
 from waystation.queues.settings import check_queue_name
 from waystation.share.checks import MAX_HOLD_MS
 from waystation.share.feed import OnEnd, SharedFeed
-from waystation.share.group import SharedGroup, earliest, latest
+from waystation.share.group import SharedGroup, earliest, latest_committed
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queue_settings import TopicQueueSettings, check_same, group_settings
 from waystation.topics.partition import Receipt
@@ -241,7 +242,7 @@ class TopicQueues:
         """The group with the queue's terms, standing where the queue begins."""
         group = self._shared.make(name)
         self._shared.change_settings(name, {**self._shared.own_settings(name), **own})
-        group.subscribe([settings.topic], earliest if settings.start == "earliest" else latest)
+        group.subscribe([settings.topic], earliest if settings.start == "earliest" else latest_committed)
         return self._shared.journal.note(group.key, group.encode)
 
     async def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -259,6 +260,7 @@ class TopicQueues:
             raise Conflict(f"queue {name!r} is not empty: about {counts.ready} messages are ready in it")
         await self._write(name, None)
         await self._shared.durability.wait(self._remove_group(name))
+        await delete_redriven(self._topics, name)
         return counts.ready
 
     def _remove_group(self, name: str) -> Receipt | None:
@@ -278,7 +280,7 @@ class TopicQueues:
         receipt = None
         topic = self._topics.find(self.get(name).settings.topic)
         for partition in topic.partitions if topic is not None else ():
-            receipt = group.partition(partition, latest).reset(partition.stable_offset) or receipt
+            receipt = group.partition(partition, latest_committed).reset(partition.stable_offset) or receipt
         await self._shared.durability.wait(receipt)
         return purged
 

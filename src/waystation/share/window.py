@@ -2,7 +2,8 @@
 
 Batches are read from the topic's log when they are wanted; what was opened last is kept until the window has passed it
 (`OpenedBatches`), for members that take a few records at a time. A batch that compaction has changed meanwhile gives
-fewer records, which is what compaction means.
+fewer records, which is what compaction means. So does one whose first records were deleted: it is stored whole, and
+read from where the log begins now.
 
 Used by `SharedPartition` alone. On the loop's thread only.
 """
@@ -164,8 +165,13 @@ class SharedWindow:
                 i += 1
         return sorted(set(found)) if len(grants) > 1 else found
 
+    def _there(self, offset: int) -> int:
+        """From where on a batch can be asked for: the log may begin in the middle of it by now."""
+        return max(offset, self._partition.start_offset)
+
     def _read(self, first: int, end: int, size: int) -> list[bytes]:
         parts: list[bytes] = []
+        first = self._there(first)
         while first < end:
             data = self._partition.read(first, size)
             used = 0
@@ -186,7 +192,7 @@ class SharedWindow:
         messages = self._cache.get(key)
         if messages is None:
             topic = self._partition.topic
-            data = self._partition.read(batch.base, batch.size)
+            data = self._partition.read(self._there(batch.base), batch.size)
             header = batches.read_header(data)
             records = memoryview(data)[HEADER_SIZE : header.size]
             body = decompress(header.codec, records, opened_limit(topic.settings.max_message_bytes))

@@ -121,7 +121,7 @@ class Follower(ABC, Generic[P]):
         elif not place.inside:
             self._ready[place] = self._ready.pop(place)  # a chunk is done: the next partition's turn
         taken = unexpired(taken, self._now_ms())
-        if self._filter is not None:
+        if self._filter is not None and not place.partition.topic.internal:  # what was redriven has passed it before
             matches = self._filter.matches
             taken = [one for one in taken if matches(one.message, topic=one.source)]
         if taken:

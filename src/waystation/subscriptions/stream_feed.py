@@ -23,6 +23,7 @@ from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered, Run
 from waystation.queues.feed import Deliver, Settled, Verdict
+from waystation.queues.redriven import as_before, is_redrive_topic
 from waystation.subscriptions.following import Follower
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
@@ -56,7 +57,7 @@ class StreamFeed(Follower[Share]):
         self._terms = terms
         self._deliver = deliver
         self._on_end = on_end
-        self._names = hub.names_for(selection)
+        self._names = hub.names_for(group, selection)
         self._known_topics = hub.sizes()
         self._next_tag = 0
         self._held: dict[int, tuple[Share, int]] = {}
@@ -201,7 +202,7 @@ class StreamFeed(Follower[Share]):
             self._on_end(error)
 
     def topics_changed(self) -> None:
-        names = self._hub.names_for(self.selection)
+        names = self._hub.names_for(self.group, self.selection)
         if names != self._names:
             self._names = names
             self.member.nudge()
@@ -213,7 +214,8 @@ class StreamFeed(Follower[Share]):
             partition = self._hub.topics.by_id(key[0]).partition(key[1])
         except WaystationError:
             return  # deleted meanwhile; the group will notice too
-        share = self._shares[key] = Share(self._hub.readers.of(partition), self._woken)
+        redriven = is_redrive_topic(partition.topic.name)
+        share = self._shares[key] = Share(self._hub.readers.of(partition), self._woken, redriven=redriven)
         self._begin(share)
 
     def _begin(self, share: Share) -> None:
@@ -237,6 +239,8 @@ class StreamFeed(Follower[Share]):
     def _first_offset(self, share: Share) -> int:
         """Where a group begins that was never here."""
         partition, terms = share.partition, self._terms
+        if share.redriven:
+            return partition.start_offset
         if terms.start_ms is not None:
             found = partition.find_time(terms.start_ms)
             return partition.stable_offset if found is None else found[0]
@@ -386,7 +390,8 @@ class StreamFeed(Follower[Share]):
         if not self._terms.auto_ack:
             self._held[tag] = (share, one.offset)
             share.tags[one.offset] = tag
-        return Delivered(tag, deliveries, one.taken_ms, one.message, one.source, one.partition, one.offset)
+        told = as_before(one) if share.redriven else one
+        return Delivered(tag, deliveries, one.taken_ms, one.message, told.source, told.partition, told.offset)
 
     def _hand_over(self, share: Share, messages: list[Delivered]) -> None:
         receipt = self._commit([share]) if self._terms.auto_ack else None

@@ -1,9 +1,10 @@
 """What becomes of messages of a stream that their consumer does not acknowledge: again, later, or dead.
 
-A message that was rejected comes again after a while that grows; `max_deliveries` ends that. Nothing new of its
-partition is delivered meanwhile, and the failures of messages behind it are not counted against them. A dead one goes
-to the dead-letter target, and only when it is durable there is it done here; without a target it is passed over, with a
-word in the log. For `StreamFeed` alone.
+A message that was rejected is redelivered after a while that grows; `max_deliveries`, its own or the consumer's, ends
+that. Nothing new of its partition is delivered meanwhile, and the failures of messages behind it are not counted
+against them. A dead one goes to the dead-letter target, or to the queue that is named after topic and group, and only
+when it is durable there is it done here. If the consumer said that there is no target it is passed over, with a word in
+the log. For `StreamFeed` alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import msgspec
 from waystation.errors import OffsetOutOfRange
 from waystation.message import Delivered
 from waystation.queues.backoff import RetryRule
+from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.feed import Verdict
+from waystation.queues.redriven import as_before
 from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.reading import read_chunk
@@ -44,18 +47,24 @@ class Retries:
 
     def put_back(self, share: Share, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None) -> None:
         """A verdict other than an acknowledgement."""
-        limit = self._terms.max_deliveries
         failures = share.failures.get(offset, 0)
+        spent = False
         if verdict is Verdict.REJECT and not share.is_behind_another(offset):
             failures += 1
             share.failures[offset] = failures
+            spent = 0 < self._limit(share, offset) <= failures
             if delay_ms is None:
                 delay_ms = RETRY.wait_ms(failures)
-        if verdict is Verdict.KILL or 0 < limit <= failures:
+        if verdict is Verdict.KILL or spent:
             self._bury(share, offset, "rejected" if verdict is Verdict.KILL else "delivery-limit", error)
             return
         share.deliveries[offset] = share.deliveries.get(offset, 1) + 1
         self._again(share, offset, delay_ms or 0)
+
+    def _limit(self, share: Share, offset: int) -> int:
+        """How many failures are its last; its own limit goes before the consumer's, 0 is none."""
+        found = message_at(share, offset)
+        return (0 if found is None else found.message.max_deliveries) or self._terms.max_deliveries
 
     def _again(self, share: Share, offset: int, delay_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -66,20 +75,25 @@ class Retries:
             self._due(share)
 
     def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
+        found = message_at(share, offset)
+        if found is not None and share.redriven:
+            found = as_before(found)
+        topic = share.partition.topic.name if found is None else found.source
         target = self._terms.dead_letter
+        if target is None:
+            target = default_dead_letter(topic, self._group)
         deliveries = share.deliveries.get(offset, 1)
-        found = None if target in (None, f"topic:{share.partition.topic.name}") else message_at(share, offset)
-        if target is None or found is None:  # a letter to where it died would die there again, for ever
+        if found is None or target in ("", f"topic:{topic}"):  # to where it died it would die again, forever
             self.passed_over += 1
             logger.info(
                 "passed over: group=%r message=%s-%d@%d reason=%s",
-                *(self._group, share.partition.topic.name, share.partition.index, offset, reason),
+                *(self._group, topic, share.partition.index, offset, reason),
             )
             share.done(offset)
             return
         share.hold(offset)
         dead = msgspec.structs.replace(found, deliveries=deliveries)
-        self._hub.bury(target, dead, reason, error).add_done_callback(
+        self._hub.bury(self._group, target, dead, reason, error).add_done_callback(
             lambda kept: self._told(share, offset, None if kept.cancelled() else kept.exception())
         )
 

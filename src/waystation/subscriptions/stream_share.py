@@ -40,10 +40,11 @@ class Share(ReadPosition):
         "dropped",
         "failures",
         "leaving",
+        "redriven",
         "tags",
     )
 
-    def __init__(self, reader: PartitionReader, woken: Woken) -> None:
+    def __init__(self, reader: PartitionReader, woken: Woken, *, redriven: bool = False) -> None:
         super().__init__(reader, 0)
         self._wakes = woken
         self._pending: deque[int] = deque()  # delivered offsets, in order, from the first that is not done
@@ -59,6 +60,7 @@ class Share(ReadPosition):
         self.tags: dict[int, int] = {}  # offset → tag, of what the consumer has and there is no verdict on
         self.leaving = False
         self.dropped = False
+        self.redriven = redriven  # what is in it came from other topics
 
     def begin(self, position: int, committed: int) -> None:
         self.move(position)

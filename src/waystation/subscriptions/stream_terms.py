@@ -34,13 +34,15 @@ class Hub(Protocol):
 
     def now_ms(self) -> int: ...
 
-    def names_for(self, selection: Selection) -> tuple[str, ...]: ...
+    def names_for(self, group: str, selection: Selection) -> tuple[str, ...]: ...
 
     def sizes(self) -> dict[UUID, int]: ...
 
     def receipt(self, group: str) -> Receipt: ...
 
-    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]: ...
+    def bury(
+        self, group: str, target: str, dead: Delivered, reason: str, error: str | None
+    ) -> asyncio.Future[None]: ...
 
     def when_durable(self, receipt: Receipt, told: Callable[[WaystationError | None], None]) -> None: ...
 
@@ -48,7 +50,8 @@ class Hub(Protocol):
 
 
 class Terms:
-    """What a stream consumer asked for."""
+    """What a stream consumer asked for. `max_deliveries`: 0: no limit. `dead_letter`: None: the queue that is named
+    after topic and group; empty: the dead are passed over."""
 
     __slots__ = ("auto_ack", "dead_letter", "filter", "max_deliveries", "prefetch", "start", "start_ms")
 

@@ -16,6 +16,7 @@ from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, with_death
 from waystation.queues.feed import Deliver
+from waystation.queues.redriven import redrive_topic
 from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
@@ -118,12 +119,13 @@ class Streams:
 
     # -- for the feeds ----------------------------------------------------------------------------------------------
 
-    def names_for(self, selection: Selection) -> tuple[str, ...]:
-        """What a member subscribes to by name. Where nothing matches, the patterns themselves, since a member must
-        subscribe to something and no topic can have such a name."""
+    def names_for(self, group: str, selection: Selection) -> tuple[str, ...]:
+        """What a member subscribes to by name, and what was redriven to its group. Where nothing matches, the patterns
+        themselves, since a member must subscribe to something and no topic can have such a name."""
+        redriven = {redrive_topic(group)} if redrive_topic(group) in self.topics else set()
         if not selection.patterns:
-            return tuple(sorted(selection.names))
-        names = selection.names | {topic.name for topic in selection.matching(self.topics)}
+            return tuple(sorted(selection.names | redriven))
+        names = selection.names | {topic.name for topic in selection.matching(self.topics)} | redriven
         return tuple(sorted(names)) or selection.texts
 
     def sizes(self) -> dict[UUID, int]:
@@ -138,11 +140,12 @@ class Streams:
     def when_durable(self, receipt: Receipt, told: Told) -> None:
         self._durability.when_durable([receipt], told)
 
-    def bury(self, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
-        """Keeps a dead letter with the story of its death; done when it is durable."""
+    def bury(self, group: str, target: str, dead: Delivered, reason: str, error: str | None) -> asyncio.Future[None]:
+        """Keeps a dead letter with its failure history; done when it is durable."""
         now_ms = self._world.clock.now_ms()
         message = dead.message
         story = with_death(message, f"{TOPIC_TARGET}{dead.source}", reason, now_ms, dead.deliveries, error)
+        story[0] |= {"group": group, "partition": dead.partition, "offset": dead.offset}
         letter = msgspec.structs.replace(
             message,
             id=message.id if message.id is not None else f"{dead.source}-{dead.partition}@{dead.offset}",

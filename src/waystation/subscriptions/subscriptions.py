@@ -46,7 +46,7 @@ class Shared(Protocol):
         start_ms: int | None,
         prefetch: int,
         hold_ms: int | None,
-        max_deliveries: int,
+        max_deliveries: int | None,
         dead_letter: str | None,
         auto_ack: bool,
     ) -> Feed: ...
@@ -110,7 +110,7 @@ class Subscriptions:
                 start_ms=command.start_ms,
                 prefetch=command.prefetch,
                 auto_ack=command.auto_ack,
-                max_deliveries=command.max_deliveries,
+                max_deliveries=command.max_deliveries or 0,
                 dead_letter=command.dead_letter,
             )
             return await self._streams.open(group, selection, terms, consumer_name, deliver, on_end)
@@ -166,6 +166,11 @@ def _check(command: Subscribe) -> None:
     if command.mode == "live":
         if command.group is not None:
             raise Invalid("group: a live subscription has none; the modes shared and stream do")
+        for field in ("max_deliveries", "dead_letter"):
+            if getattr(command, field) is not None:
+                raise Invalid(
+                    f"{field}: a live subscription acknowledges nothing, so nothing fails in it; give it a group"
+                )
     elif not command.group:
         raise Invalid(f"group: a {command.mode} subscription needs the name of its group")
     if command.history and command.mode != "live":

@@ -4,7 +4,7 @@ A topic is a log: it keeps what it has, and Kafka's consumers read all of it. Su
 nothing whose time to live is over, and shared ones nothing before its time. Both are counted from when the message came
 into the topic, which is what its record says; a record without a time never grows old and never waits.
 
-Pure; for live, stream and shared subscriptions.
+Pure; for live, stream and shared subscriptions, and for whoever reads topics by HTTP or the command line.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from waystation.log.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics import crossing
+from waystation.topics.expiry import expired
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away
@@ -107,9 +108,10 @@ class Messages:
         *,
         stamp: Stamp | None = None,
         promised: bool = True,
+        internal: bool = False,
     ) -> Published:
         """Appends the messages; they are written when this returns, and durable when the receipts are. `promised`:
-        somebody will be told that they are.
+        somebody will be told that they are. `internal`: the broker publishes, and the topic may be its own.
 
         Raises UnknownTopic, Invalid, InvalidRecord, InvalidTimestamp, TooLarge, NotAllowed, NotEnoughReplicas,
         StorageFailed.
@@ -124,7 +126,7 @@ class Messages:
             late = [message for message in late if message.ready_at_ms(now) is not None]
         if late:
             messages = self._without(messages, late, stamp)
-        ready = self._checked(found, self.spread(found, messages, partition), stamp)
+        ready = self._checked(found, self.spread(found, messages, partition), stamp, internal)
         if late and self.delay_to_topic is not None:
             receipts.append(self.delay_to_topic(topic, late, partition))
         places: list[tuple[str, int, int]] = []
@@ -187,7 +189,7 @@ class Messages:
         return [message for message in messages if id(message) not in waiting]
 
     def _checked(
-        self, topic: Topic, shares: list[tuple[Partition, Sequence[Message]]], stamp: Stamp | None
+        self, topic: Topic, shares: list[tuple[Partition, Sequence[Message]]], stamp: Stamp | None, internal: bool
     ) -> list[tuple[Partition, list[tuple[bytearray, Header]]]]:
         """The batches to append, everything about them in order."""
         now = self._world.clock.now_ms()
@@ -196,7 +198,7 @@ class Messages:
         for partition, share in shares:
             made = []
             for batch in build_batches(share, now, limit, stamp, (topic.name, partition.index)):
-                made.append((batch, self._publishing.check_header(partition, batch)))
+                made.append((batch, self._publishing.check_header(partition, batch, internal=internal)))
             if topic.settings.compacts:
                 _check_keys(topic.name, share)
             ready.append((partition, made))
@@ -205,16 +207,21 @@ class Messages:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def history(self, topic: str, count: int) -> list[Delivered]:
-        """The last `count` messages of a topic, oldest first."""
+        """The last `count` messages of a topic whose time to live is not over, oldest first."""
         check_history(count)
         found = self._find(topic)
-        runs = [newest(partition, count) for partition in found.partitions] if count else []
+        runs = [newest(partition, count, self._current()) for partition in found.partitions] if count else []
         return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def history_away(self, topic: str, count: int) -> list[Delivered]:
         """As `history`; what may take long to decode is decoded on a thread."""
         ends = [(partition, partition.stable_offset) for partition in self._find(topic).partitions]
-        return await self.latest_away(ends, count)
+        return await self.latest_away(ends, count, self._current())
+
+    def _current(self) -> Accept:
+        """Takes what has not expired by now."""
+        now_ms = self._world.clock.now_ms()
+        return lambda one: not expired(one, now_ms)
 
     async def latest_away(
         self, ends: Sequence[tuple[Partition, int]], count: int, accept: Accept | None = None

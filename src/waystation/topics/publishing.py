@@ -92,8 +92,9 @@ class Publishing:
         header = self.check_here(partition, batch, place)
         return await self._offload(self.check, partition, batch, place) if header is None else header
 
-    def check_header(self, partition: Partition, batch: bytearray | memoryview) -> Header:
-        """What `check` does without looking at the records: enough for batches that the broker has made itself."""
+    def check_header(self, partition: Partition, batch: bytearray | memoryview, *, internal: bool = False) -> Header:
+        """What `check` does without looking at the records: enough for batches that the broker has made itself.
+        `internal`: and that it may write to its own topics."""
         settings = partition.topic.settings
         _check_size(partition, batch)
         header = batches.check_batch(batch)
@@ -107,7 +108,7 @@ class Publishing:
             raise InvalidTimestamp("the broker's own time is the broker's alone to set (attribute bit 3)")
         if not settings.log_append_time:
             self._check_times(header, settings)
-        if partition.topic.internal:
+        if partition.topic.internal and not internal:
             raise NotAllowed(f"topic {partition.topic.name!r} is the broker's own")
         return header
 

@@ -138,7 +138,7 @@ def some_of(
                 pairs, position = _pairs(body, position, end)
                 message = message_of(key, value, pairs, stamp)
                 if message.ttl_ms is not None:
-                    taken = _taken_at(message.headers) or taken
+                    taken = taken_at(message.headers) or taken
                 elif value and len(block) <= MAX_KEPT_BYTES:
                     last_block, like = block, message
             if position != end:
@@ -182,7 +182,7 @@ def _alike(like: Message, key: bytes | None, value: bytes, timestamp_ms: int | N
     )
 
 
-def _taken_at(headers: dict[str, Any]) -> int:
+def taken_at(headers: dict[str, Any]) -> int:
     """Takes the time out of a message's headers; 0 if they have none."""
     found = headers.get(TAKEN_AT)
     if not isinstance(found, str) or not (found.isdecimal() and found.isascii() and len(found) < 17):

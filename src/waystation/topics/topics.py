@@ -336,11 +336,13 @@ class Topics:
         while self._under_way:
             await asyncio.wait(set(self._under_way))
 
-    async def create(self, name: str, partitions: int, overrides: Mapping[str, str] | None = None) -> Topic:
-        """Creates a topic; it is durable and ready when this returns."""
+    async def create(
+        self, name: str, partitions: int, overrides: Mapping[str, str] | None = None, *, internal: bool = False
+    ) -> Topic:
+        """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself."""
         own = dict(overrides or {})
         self.check_new(name, partitions, own)  # before waiting for others: a bad request is refused at once
-        return await self._to_the_end(self._create(name, partitions, own))
+        return await self._to_the_end(self._create(name, partitions, own, internal))
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         """Raises what `create` would raise now."""
@@ -351,9 +353,9 @@ class Topics:
             raise AlreadyExists(f"topic {name!r} exists already")
         check_like(name, self._by_name)
 
-    async def _create(self, name: str, partitions: int, overrides: dict[str, str]) -> Topic:
+    async def _create(self, name: str, partitions: int, overrides: dict[str, str], internal: bool) -> Topic:
         self.check_new(name, partitions, overrides)
-        row = TopicRow(name, self._world.random.uuid(), partitions, overrides=overrides)
+        row = TopicRow(name, self._world.random.uuid(), partitions, internal=internal, overrides=overrides)
         try:
             revision = await self._follower.write(
                 rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
@@ -408,12 +410,12 @@ class Topics:
             raise NotAllowed(f"topic {name!r} is the broker's own")
         return topic
 
-    async def delete(self, name: str) -> None:
-        """Deletes a topic and its data."""
-        await self._to_the_end(self._delete(name))
+    async def delete(self, name: str, *, internal: bool = False) -> None:
+        """Deletes a topic and its data. `internal`: the broker does, and it may be its own."""
+        await self._to_the_end(self._delete(name, internal))
 
-    async def _delete(self, name: str) -> None:
-        topic = self._not_internal(name)
+    async def _delete(self, name: str, internal: bool) -> None:
+        topic = self.get(name) if internal else self._not_internal(name)
         try:
             revision = await self._compare_and_write(topic, rows.topic_deleted(topic.row))
         except WriteInDoubt as error:

@@ -95,9 +95,10 @@ class Tx:
         await self._join(sorted(shards))
 
     async def publish(
-        self, topic: str, messages: Sequence[Message], partition: int | None = None
+        self, topic: str, messages: Sequence[Message], partition: int | None = None, *, internal: bool = False
     ) -> list[tuple[str, int, int]]:
-        """Messages to a topic, seen by read_committed readers when the transaction commits."""
+        """Messages to a topic, seen by read_committed readers when the transaction commits. `internal`: the broker
+        publishes, and the topic may be its own."""
         if self._gate is not None:
             self._gate.admit_topic(topic)
         known = self._broker.topics.get(topic)
@@ -107,7 +108,8 @@ class Tx:
         places: list[tuple[str, int, int]] = []
         for target, share in shares:
             self._check_joined((topic, target.index))
-            places += self._broker.messages.publish(topic, share, target.index, stamp=self._stamp).places
+            publish = self._broker.messages.publish
+            places += publish(topic, share, target.index, stamp=self._stamp, internal=internal).places
         return places
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> list[tuple[str, int, int]]:

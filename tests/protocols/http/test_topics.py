@@ -47,6 +47,22 @@ def test_messages_are_published_and_read_by_offset(http: Http, topic: str) -> No
     assert http.refused("GET", f"/v1/topics/{topic}/messages", offset=11) == (400, "OffsetOutOfRange")
 
 
+def test_a_message_whose_time_to_live_is_over_is_not_read(http: Http, topic: str) -> None:
+    """Neither by offset nor in the history; Kafka's consumers read all that is in the topic."""
+    messages = [{"payload": "old", "ttl_ms": 1}, {"payload": "a"}, {"payload": "old", "ttl_ms": 1}, {"payload": "b"}]
+    http("POST", f"/v1/topics/{topic}/messages", messages)
+
+    def read(path: str, **query: Any) -> list[str]:
+        return [one["payload"] for one in http("GET", f"/v1/topics/{topic}/{path}", **query).json["messages"]]
+
+    wait_for(lambda: read("messages") == ["a", "b"], "two have expired", within_s=5)
+    assert read("messages", count=1) == ["a"]
+    assert read("messages", offset=2, count=1) == ["b"]
+    assert read("history", count=10) == ["a", "b"]
+    assert read("history", count=2) == ["a", "b"]
+    assert http("GET", f"/v1/topics/{topic}/messages").json["next_offset"] == 4
+
+
 def test_messages_are_read_by_time(http: Http, topic: str) -> None:
     messages = [{"payload": str(at), "timestamp_ms": 1_700_000_000_000 + at} for at in range(5)]
     http("POST", f"/v1/topics/{topic}/messages", messages)

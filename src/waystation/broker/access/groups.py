@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from waystation.admin.group_resetting import delete_whole_group
 from waystation.broker.access.family import Family
 from waystation.groups.calls import (
     ConsumerBeat,
@@ -125,9 +126,4 @@ class GroupAccess(Family):
     async def delete(self, group_id: str) -> None:
         """A group of any kind, without members, and its offsets; durably deleted when this returns."""
         self._ask("delete", "group", group_id)
-        if group_id in self._broker.shared:
-            result = await self._broker.shared_admin.delete(group_id)
-        else:
-            result = (await self._broker.groups.delete_groups([group_id]))[0]
-        if result.error is not None:
-            raise result.error
+        await delete_whole_group(self._broker, group_id)

@@ -18,6 +18,7 @@ from waystation.observe.spans import TracedPlace
 from waystation.protocol import PartitionBatches, Position, TopicInfo
 from waystation.security.principals import Principal
 from waystation.topics import batch_reading
+from waystation.topics.expiry import expired
 from waystation.topics.reading import read_away
 from waystation.topics.record_tracing import traced_from
 
@@ -80,8 +81,9 @@ class ReadingAccess(Family):
         max_bytes: int,
         wait_ms: int = 0,
     ) -> TopicSlice:
-        """Committed messages from an offset on, or from the first that is not older than a time; else from the
-        beginning. `wait_ms`: how long to wait for the first."""
+        """Committed messages whose time to live is not over, from an offset on, or from the first that is not older
+        than a time; else from the beginning. `wait_ms`: how long to wait for the first. Those that have expired count
+        towards `max_bytes`: there may be none, and more to read."""
         self._ask("read", "topic", topic)
         source = self.get(topic).partition(partition)
         if time_ms is not None:
@@ -98,20 +100,22 @@ class ReadingAccess(Family):
     async def _read(self, partition: Partition, offset: int, count: int, max_bytes: int) -> tuple[list[Delivered], int]:
         messages: list[Delivered] = []
         size = 0
+        now_ms = self._broker.world.clock.now_ms()
         while len(messages) < count and size < max_bytes:
             chunk = await read_away(self._broker.world.offload, partition, offset, most=count - len(messages))
             if chunk.next == offset:
                 break
             offset = chunk.next
             for delivered in chunk.messages:
-                messages.append(delivered)
                 size += size_of(delivered.message)
+                if not expired(delivered, now_ms):
+                    messages.append(delivered)
                 if len(messages) == count or size >= max_bytes:
                     return messages, delivered.offset + 1
         return messages, offset
 
     async def history(self, topic: str, count: int) -> list[Delivered]:
-        """The last `count` messages of a topic, oldest first."""
+        """The last `count` messages of a topic whose time to live is not over, oldest first."""
         self._ask("read", "topic", topic)
         return await self._broker.messages.history_away(topic, count)
 

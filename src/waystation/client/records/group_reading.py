@@ -34,6 +34,7 @@ class GroupReader:
         start: str,
         *,
         uncommitted: bool = False,
+        expired: bool = True,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
@@ -41,7 +42,7 @@ class GroupReader:
         self._group = group
         self._start = start
         self._before_commit = before_commit
-        self._reader = RecordReader(client, uncommitted=uncommitted)
+        self._reader = RecordReader(client, uncommitted=uncommitted, expired=expired)
         self._committed: dict[TopicPartition, int] = {}
         self._commit_due = time.monotonic() + COMMIT_EVERY_S
         self._membership = _Membership()

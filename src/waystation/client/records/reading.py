@@ -1,12 +1,13 @@
 """Reading partitions from given positions: batches as they are stored, opened here, in the order of their offsets.
 
 Aborted transactions and control records are left out (unless `uncommitted`), so what is handed out is what was really
-published. A position moves when a record is handed out, never before, so it is always safe to commit. Not for two
-threads.
+published. So are, if asked for, those whose time to live is over, by the clock here. A position moves when a record is
+handed out or left out, never before, so it is always safe to commit. Not for two threads.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,11 @@ from waystation.client.records.offsets import TopicPartition
 from waystation.client.sync.client import Client
 from waystation.errors import CorruptBatch
 from waystation.log.batch import Header, Record, intact, records_of, scan
+from waystation.message import Delivered
 from waystation.protocol import PartitionBatches, Position
+from waystation.topics.crossing import OF_TIME, message_of
+from waystation.topics.expiry import expired
+from waystation.topics.record_reading import taken_at
 
 AT_ONCE = 1_000
 """Positions in one request: the most that the broker takes."""
@@ -34,9 +39,10 @@ class IncomingRecord:
 class RecordReader:
     """A set of partitions and a position in each. One that is outside of its partition begins at its start again."""
 
-    def __init__(self, client: Client, *, uncommitted: bool = False) -> None:
+    def __init__(self, client: Client, *, uncommitted: bool = False, expired: bool = True) -> None:
         self._calls = Calls(client)
         self._uncommitted = uncommitted
+        self._expired = expired
         self.positions: dict[TopicPartition, int] = {}
         self._first = 0
 
@@ -93,7 +99,8 @@ class RecordReader:
                 for record in records_of(data[start : start + header.size], header):
                     if record.offset >= self.positions[place]:
                         self.positions[place] = record.offset + 1
-                        yield IncomingRecord(*place, record)
+                        if self._expired or not _is_over(record):
+                            yield IncomingRecord(*place, record)
             self.positions[place] = max(self.positions[place], header.last_offset + 1)
 
 
@@ -102,3 +109,12 @@ def _aborted(answer: PartitionBatches, header: Header) -> bool:
         producer_id == header.producer_id and first <= header.base_offset <= last
         for producer_id, first, last in answer.aborted
     )
+
+
+def _is_over(record: Record) -> bool:
+    """Whether its time to live is. It is counted from when the broker took it in, as for subscriptions."""
+    if not any(name in OF_TIME for name, _ in record.headers):
+        return False
+    message = message_of(record.key, record.value, record.headers, record.timestamp)
+    taken_ms = taken_at(message.headers) or record.timestamp
+    return expired(Delivered(0, 1, taken_ms, message, "", 0, record.offset), time.time_ns() // 1_000_000)

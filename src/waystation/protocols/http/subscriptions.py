@@ -40,8 +40,16 @@ class SubscribeQuery(msgspec.Struct):
         | None
     ) = None
     hold_ms: Annotated[int, Meta(ge=1)] | None = None
-    max_deliveries: Annotated[int, Meta(ge=0)] = 0
-    dead_letter: str | None = None
+    max_deliveries: (
+        Annotated[int, Meta(ge=0, description="failures until a message is dead; 0: no limit; groups only")] | None
+    ) = None
+    dead_letter: (
+        Annotated[
+            str,
+            Meta(description="queue or `topic:NAME` for dead messages; empty: drop them; default: `TOPIC.GROUP.dead`"),
+        ]
+        | None
+    ) = None
     auto_ack: bool = False
 
 

@@ -23,7 +23,6 @@ from waystation.broker.access.types import (
     ShareSession,
     TopicPartition,
     UnknownShareSession,
-    Verdict,
     traced_from,
 )
 from waystation.errors import WaystationError
@@ -193,8 +192,8 @@ class _Acquisition:
             return
         try:
             answer.records = b"".join(one.window.stored(grants))
-        except WaystationError:
-            one.settle(member, Verdict.RELEASE, [(grant.first, grant.count) for grant in grants])
+        except WaystationError as error:
+            one.not_readable(member, grants, error)
             raise
         answer.grants = grants
         delivered, meter = sum(grant.count for grant in grants), self._call.access.meter

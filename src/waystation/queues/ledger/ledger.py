@@ -251,10 +251,14 @@ class Ledger:
         if expires_at_ms is not None:
             self._planned().expire(first, count, expires_at_ms)
         if max_deliveries:
-            if states.limits is None:
-                states.limits = DeliveryCounts()
             for entry in range(first, first + count):
-                states.limits.put(entry, max_deliveries)
+                self.limit(entry, max_deliveries)
+
+    def limit(self, entry: int, max_deliveries: int) -> None:
+        """Its own limit, which goes before the queue's, where it was not known when the entry was admitted."""
+        if self._states.limits is None:
+            self._states.limits = DeliveryCounts()
+        self._states.limits.put(entry, max_deliveries)
 
     # -- handing out ------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,8 @@ export function deathsOf(message) {
 export function placeLink(place) {
   const text = String(place ?? "");
   if (!text) return "–";
-  const topic = text.startsWith("topic:");
-  const name = text.replace(/^(topic|queue):/, "");
-  return h("a", { href: `#/${topic ? "topics" : "queues"}/${encodeURIComponent(name)}` }, text);
+  const [, kind = "queue", name] = /^(?:(topic|queue|group):)?([^]*)$/.exec(text);
+  return h("a", { href: `#/${kind}s/${encodeURIComponent(name)}` }, text);
 }
 
 /** The failure history as a card, or nothing for a message that has none. */

@@ -262,7 +262,7 @@ function redriveDialog(place, what, which) {
 function previewOf(found, to) {
   const targets = Object.entries(found.targets || {}).sort(([, a], [, b]) => b - a);
   return notice(h("div", {},
-    h("p", {}, `${count(found.matched)} would be moved ${targets.length ? "to" : to ? `to ${to}` : "back to the queues they died in"}`, targets.length ? ":" : "."),
+    h("p", {}, `${count(found.matched)} would be moved ${targets.length ? "to" : to ? `to ${to}` : "back to where they died"}`, targets.length ? ":" : "."),
     targets.length ? pairs(targets.map(([name, n]) => [name, count(n)])) : null,
     found.skipped ? h("p", {}, `${count(found.skipped)} have no queue to return to, and would stay.`) : null));
 }
