@@ -24,6 +24,7 @@ from waystation.groups.calls import (
 )
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
+from waystation.groups.classic_states import State
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import (
     CoordinatorUnavailable,
@@ -214,7 +215,7 @@ class ClassicDesk:
         return answer
 
     def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision], why: str) -> None:
-        saved = False
+        saved = group.state is State.STABLE  # what a stable group tells was saved, now or by an earlier request
         self._shards.history.note(group.group_id, group.state.value, len(group.roster), why)
         for decision in decisions:
             if isinstance(decision, Save):
