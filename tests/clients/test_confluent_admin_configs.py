@@ -112,6 +112,17 @@ def test_bad_change_is_refused_and_changes_nothing(
     assert after == before
 
 
+def test_an_unknown_setting_is_refused_in_kafkas_words(admin: AdminClient, new_topic: NewTopicCall) -> None:
+    """Tools, and tests of tools, look for them."""
+    words = "Unknown topic config name: no.such.setting"
+    with pytest.raises(KafkaException) as refused:
+        change(admin, ResourceType.TOPIC, new_topic(), "no.such.setting", "1")
+    assert words in refused.value.args[0].str()
+    with pytest.raises(KafkaException) as refused:
+        new_topic(config={"no.such.setting": "1"})
+    assert words in refused.value.args[0].str()
+
+
 def test_validate_only_changes_nothing(admin: AdminClient, new_topic: NewTopicCall) -> None:
     topic = new_topic()
     change(admin, ResourceType.TOPIC, topic, "retention.ms", "77", validate_only=True)
