@@ -58,7 +58,9 @@ class Setting:
         if value is True and self.name == "unclean.leader.election.enable":
             raise InvalidSetting(f"{self.name}=true is not offered: it loses acknowledged records")
         if self.choices and isinstance(value, str):
-            parts = value.split(",") if self.kind == "list" else [value]
+            parts = [value]
+            if self.kind == "list":
+                parts = value.split(",") if value else []
             if not all(part in self.choices for part in parts):
                 raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
         return value
@@ -103,7 +105,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             "list",
             "delete",
-            "Cleanup of old segments: delete them, compact them by key, or both.",
+            "Cleanup of old segments: delete them, compact them by key, or both; empty: neither, everything stays.",
             choices=("delete", "compact"),
             broker_name="log.cleanup.policy",
         ),

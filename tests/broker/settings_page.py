@@ -111,7 +111,9 @@ def _shown(value: Value) -> str:
 
 def _allowed(row: Setting) -> str:
     if row.choices:
-        return ", ".join(f"`{choice}`" for choice in row.choices) + (" (several)" if row.kind == "list" else "")
+        return ", ".join(f"`{choice}`" for choice in row.choices) + (
+            " (several, or none)" if row.kind == "list" else ""
+        )
     if row.kind == "bool":
         return "`true`, `false`"
     if row.kind not in ("int", "float"):

@@ -88,6 +88,15 @@ def test_list_settings_take_append_and_subtract(admin: AdminClient, new_topic: N
     is_now(admin, topic, "cleanup.policy", "compact")
 
 
+def test_no_cleanup_policy_at_all_is_accepted(admin: AdminClient, new_topic: NewTopicCall) -> None:
+    """Kafka's way to say that nothing is deleted and nothing compacted."""
+    topic = new_topic(config={"cleanup.policy": "compact"})
+    change(admin, ResourceType.TOPIC, topic, "cleanup.policy", "compact", how="SUBTRACT")
+    is_now(admin, topic, "cleanup.policy", "")
+    other = new_topic(config={"cleanup.policy": ""})
+    assert describe(admin, ResourceType.TOPIC, other)["cleanup.policy"].value == ""
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_alter_replaces_all_settings(admin: AdminClient, new_topic: NewTopicCall) -> None:
     topic = new_topic(config={"retention.ms": 1000_000, "segment.bytes": 2_000_000})

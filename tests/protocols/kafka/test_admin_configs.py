@@ -269,8 +269,10 @@ def test_lists_take_append_and_subtract(desk: Desk, version: int) -> None:
     ):
         assert changed(desk, version, TOPIC, "a", ("cleanup.policy", how, value)) == ErrorCode.none
         assert topic.overrides == {"cleanup.policy": expected}
-    assert changed(desk, version, TOPIC, "a", ("cleanup.policy", SUBTRACT, "compact")) == ErrorCode.invalid_config
-    assert topic.settings.compacts
+    assert changed(desk, version, TOPIC, "a", ("cleanup.policy", SUBTRACT, "compact")) == ErrorCode.none
+    assert topic.overrides == {"cleanup.policy": ""}
+    assert not topic.settings.compacts
+    assert not topic.settings.deletes
     assert changed(desk, version, BROKER, NODE, ("log.cleanup.policy", APPEND, "compact")) == ErrorCode.none
     assert desk.broker.settings.text("log.cleanup.policy") == "delete,compact"
 
