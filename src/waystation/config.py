@@ -12,6 +12,7 @@ snapshot, re-created when a topic is altered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,10 @@ Value = int | bool | str | float
 
 FOREVER = 2**63 - 1
 """Kafka's way to write "no limit" in a 64-bit setting."""
+
+MAX_VALUE_CHARACTERS = 65_536
+"""Of one value, as text. Values are stored in the catalog and held in memory, and any client may set some: room for a
+list of ten thousand replicas, and for nothing absurd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,9 @@ class Setting:
     dynamic: bool = True  # broker: may change while it runs
     protects: str = ""  # broker: what a client would break for others if it could change this; then not dynamic
     secret: bool = False  # never shown
+    never: str = ""  # of a bool: why it cannot be true
+    parts: str = ""  # of a list: the regular expression of each part
+    example: str = ""  # of what `parts` means, for the error
 
     @property
     def field(self) -> str:
@@ -49,14 +57,18 @@ class Setting:
 
     def parse(self, text: str) -> Value:
         """The typed value, or InvalidSetting that names the setting, the value and what would do."""
+        if len(text) > MAX_VALUE_CHARACTERS:
+            raise InvalidSetting(f"{self.name}: a value of {len(text)} characters; {MAX_VALUE_CHARACTERS} are taken")
         try:
             value = self._convert(text.strip())
         except ValueError:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not self.low <= value <= self.high:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
-        if value is True and self.name == "unclean.leader.election.enable":
-            raise InvalidSetting(f"{self.name}=true is not offered: it loses acknowledged records")
+        if value is True and self.never:
+            raise InvalidSetting(f"{self.name}=true is not offered: {self.never}")
+        if self.parts and any(not re.fullmatch(self.parts, part) for part in str(value).split(",") if part):
+            raise InvalidSetting(f"{self.name}={text[:100]!r}: expected {self._expected()}")
         if self.choices and isinstance(value, str):
             parts = [value]
             if self.kind == "list":
@@ -81,6 +93,8 @@ class Setting:
             return f"one of {', '.join(self.choices)}" + (" (comma-separated)" if self.kind == "list" else "")
         if self.kind == "bool":
             return "true or false"
+        if self.parts:
+            return f"{self.example} (comma-separated)"
         bounds = [f"at least {self.low:g}"] if self.low > -FOREVER else []
         bounds += [f"at most {self.high:g}"] if self.high < FOREVER else []
         return " ".join([f"a value of type {self.kind}", *bounds])
@@ -97,6 +111,7 @@ def render(value: Value) -> str:
 
 _DAY_MS = 86_400_000
 _MIB = 1024 * 1024
+_REPLICAS = r"\*|\d{1,10}:\d{1,10}"
 
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -108,6 +123,33 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "Cleanup of old segments: delete them, compact them by key, or both; empty: neither, everything stays.",
             choices=("delete", "compact"),
             broker_name="log.cleanup.policy",
+        ),
+        Setting(
+            "compression.gzip.level",
+            "int",
+            -1,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=-1,
+            high=9,
+            broker_name="compression.gzip.level",
+        ),
+        Setting(
+            "compression.lz4.level",
+            "int",
+            9,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=1,
+            high=17,
+            broker_name="compression.lz4.level",
+        ),
+        Setting(
+            "compression.zstd.level",
+            "int",
+            3,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=-131_072,
+            high=22,
+            broker_name="compression.zstd.level",
         ),
         Setting(
             "compression.type",
@@ -150,6 +192,14 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name="log.flush.interval.ms",
         ),
         Setting(
+            "follower.replication.throttled.replicas",
+            "list",
+            "",
+            "Accepted for compatibility; there is nothing to throttle, with one replica.",
+            parts=_REPLICAS,
+            example="`*`, or partition:broker pairs",
+        ),
+        Setting(
             "index.interval.bytes",
             "int",
             4096,
@@ -157,6 +207,30 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             low=0,
             high=2**31 - 1,
             broker_name="log.index.interval.bytes",
+        ),
+        Setting(
+            "leader.replication.throttled.replicas",
+            "list",
+            "",
+            "Accepted for compatibility; there is nothing to throttle, with one replica.",
+            parts=_REPLICAS,
+            example="`*`, or partition:broker pairs",
+        ),
+        Setting(
+            "local.retention.bytes",
+            "int",
+            -2,
+            "Accepted for compatibility; all segments are local, and `retention.bytes` holds for them.",
+            low=-2,
+            broker_name="log.local.retention.bytes",
+        ),
+        Setting(
+            "local.retention.ms",
+            "int",
+            -2,
+            "Accepted for compatibility; all segments are local, and `retention.ms` holds for them.",
+            low=-2,
+            broker_name="log.local.retention.ms",
         ),
         Setting(
             "max.compaction.lag.ms",
@@ -233,6 +307,25 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name="log.preallocate",
         ),
         Setting(
+            "remote.log.copy.disable",
+            "bool",
+            False,
+            "Accepted for compatibility; there is no remote storage.",
+        ),
+        Setting(
+            "remote.log.delete.on.disable",
+            "bool",
+            False,
+            "Accepted for compatibility; there is no remote storage.",
+        ),
+        Setting(
+            "remote.storage.enable",
+            "bool",
+            False,
+            "Accepted as false only: there is no remote storage.",
+            never="there is no remote storage",
+        ),
+        Setting(
             "retention.bytes",
             "int",
             -1,
@@ -288,6 +381,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             False,
             "Accepted as false only: an unclean election loses data.",
             broker_name="unclean.leader.election.enable",
+            never="it loses acknowledged records",
         ),
         Setting(
             "waystation.dedup.window.ms",
@@ -791,6 +885,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 setting.low,
                 setting.high,
                 setting.choices,
+                never=setting.never,
             )
             for setting in TOPIC_SETTINGS.values()
             if setting.broker_name is not None

@@ -114,6 +114,10 @@ def _allowed(row: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in row.choices) + (
             " (several, or none)" if row.kind == "list" else ""
         )
+    if row.example:
+        return row.example
+    if row.never:
+        return "`false`"
     if row.kind == "bool":
         return "`true`, `false`"
     if row.kind not in ("int", "float"):

@@ -107,7 +107,40 @@ def test_old_alter_replaces_all_settings(admin: AdminClient, new_topic: NewTopic
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("retention.ms", "soon"), ("no.such.setting", "1"), ("segment.bytes", "-5")]
+    ("key", "value"),
+    [
+        ("leader.replication.throttled.replicas", "0:1,1:1"),
+        ("follower.replication.throttled.replicas", "*"),
+        ("remote.storage.enable", "false"),
+        ("remote.log.copy.disable", "false"),
+        ("remote.log.delete.on.disable", "false"),
+        ("local.retention.ms", "-2"),
+        ("local.retention.bytes", "1000000"),
+        ("compression.gzip.level", "6"),
+        ("compression.lz4.level", "9"),
+        ("compression.zstd.level", "-3"),
+    ],
+)
+def test_settings_of_what_is_not_offered_are_accepted_and_shown(
+    admin: AdminClient, new_topic: NewTopicCall, key: str, value: str
+) -> None:
+    """Reassignment tools and topic definitions for other clusters set them."""
+    topic = new_topic(config={key: value})
+    assert describe(admin, ResourceType.TOPIC, topic)[key].value == value
+    change(admin, ResourceType.TOPIC, topic, key, value, how="DELETE")
+    assert describe(admin, ResourceType.TOPIC, topic)[key].is_default
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("retention.ms", "soon"),
+        ("no.such.setting", "1"),
+        ("segment.bytes", "-5"),
+        ("leader.replication.throttled.replicas", "0:1,all"),
+        ("remote.storage.enable", "true"),
+        ("compression.zstd.level", "23"),
+    ],
 )
 def test_bad_change_is_refused_and_changes_nothing(
     admin: AdminClient, new_topic: NewTopicCall, key: str, value: str

@@ -6,7 +6,8 @@ coordinator's shell is the only caller.
 
 What never breaks: a generation's members are fixed when it is made; an assignment is handed only to members of the
 generation it was computed for; the group is saved before any member hears of its assignment (`Save` comes before the
-answers, and the shell holds back all that a stable group tells until it is durable); the only moves are those of `classic_states.MOVES`.
+answers, and the shell holds back all that a stable group tells until it is durable); the only moves are those of
+`classic_states.MOVES`.
 """
 
 from __future__ import annotations

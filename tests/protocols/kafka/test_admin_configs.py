@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
-from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from waystation.config import BROKER_SETTINGS, MAX_VALUE_CHARACTERS, TOPIC_SETTINGS
 from waystation.protocols.kafka.configs import (
     APPEND,
     BROKER,
@@ -24,6 +24,7 @@ from waystation.protocols.kafka.configs import (
 )
 
 NODE = "1"
+THROTTLED = "leader.replication.throttled.replicas"
 
 
 def resource(kind: int, name: str, *keys: str) -> dict[str, Any]:
@@ -316,6 +317,14 @@ def test_bad_change_is_refused_and_changes_nothing(desk: Desk, version: int) -> 
             assert changed(desk, version, kind, name, change, only_try=only_try) == code, (kind, name, change)
     assert topic.overrides == {"retention.ms": "1000"}
     assert desk.broker.settings.changed == {}
+
+
+def test_the_value_of_a_setting_has_a_limit(desk: Desk) -> None:
+    """It is stored in the catalog and held in memory."""
+    topic = desk.create("a")
+    for count, code in ((MAX_VALUE_CHARACTERS // 4, ErrorCode.none), (20_000, ErrorCode.invalid_config)):
+        assert changed(desk, 1, TOPIC, "a", (THROTTLED, SET, ",".join(["0:1"] * count))) == code
+    assert len(topic.overrides[THROTTLED]) == MAX_VALUE_CHARACTERS - 1
 
 
 @pytest.fixture
