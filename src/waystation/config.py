@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import msgspec
 
+from waystation import config_kafka
 from waystation.errors import InvalidSetting
 
 Kind = Literal["int", "bool", "string", "float", "list"]
@@ -47,7 +49,7 @@ class Setting:
     dynamic: bool = True  # broker: may change while it runs
     protects: str = ""  # broker: what a client would break for others if it could change this; then not dynamic
     secret: bool = False  # never shown
-    never: str = ""  # of a bool: why it cannot be true
+    only: str = ""  # why no other value than the default is taken
     parts: str = ""  # of a list: the regular expression of each part
     example: str = ""  # of what `parts` means, for the error
 
@@ -65,8 +67,8 @@ class Setting:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not self.low <= value <= self.high:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
-        if value is True and self.never:
-            raise InvalidSetting(f"{self.name}=true is not offered: {self.never}")
+        if self.only and value != self.default:
+            raise InvalidSetting(f"{self.name}={text[:100]} is not offered: {self.only}")
         if self.parts and any(not re.fullmatch(self.parts, part) for part in str(value).split(",") if part):
             raise InvalidSetting(f"{self.name}={text[:100]!r}: expected {self._expected()}")
         if self.choices and isinstance(value, str):
@@ -323,7 +325,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "bool",
             False,
             "Accepted as false only: there is no remote storage.",
-            never="there is no remote storage",
+            only="there is no remote storage",
         ),
         Setting(
             "retention.bytes",
@@ -381,7 +383,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             False,
             "Accepted as false only: an unclean election loses data.",
             broker_name="unclean.leader.election.enable",
-            never="it loses acknowledged records",
+            only="it loses acknowledged records",
         ),
         Setting(
             "waystation.dedup.window.ms",
@@ -487,6 +489,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("auto.create.topics.enable", "bool", True, "Create a topic when a client requests its metadata."),
+        Setting(
+            "node.id",
+            "int",
+            1,
+            "The broker's id, as Kafka clients and tools see it. `broker.id` is another name for it.",
+            low=0,
+            high=2**31 - 1,
+            dynamic=False,
+        ),
         Setting("num.partitions", "int", 1, "Default number of partitions of a new topic.", low=1, high=100_000),
         Setting(
             "delete.topic.enable",
@@ -885,7 +896,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 setting.low,
                 setting.high,
                 setting.choices,
-                never=setting.never,
+                only=setting.only,
             )
             for setting in TOPIC_SETTINGS.values()
             if setting.broker_name is not None
@@ -894,11 +905,43 @@ BROKER_SETTINGS: dict[str, Setting] = {
 }
 
 
+BROKER_ID = "broker.id"
+"""Another name of `node.id`, from Kafka's older days."""
+
+UNUSED_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(BROKER_ID, "int", 1, "Another name of `node.id`.", low=0, high=2**31 - 1, dynamic=False),
+        *(
+            Setting(name, kind, default, "Accepted for compatibility; it has no effect.")
+            for name, kind, default in config_kafka.ACCEPTED
+        ),
+        *(
+            Setting(name, kind, default, f"Shown for compatibility; {why}.", high=inf, dynamic=False, only=why)
+            for why, rows in config_kafka.FIXED.items()
+            for name, kind, default in rows
+        ),
+        *(
+            Setting(name, "string", "", f"Shown for compatibility; {where}.", dynamic=False, only=where)
+            for name, where in config_kafka.TOLD.items()
+        ),
+    )
+}
+"""Kafka's settings that the broker does not read. Tools do, and some set them."""
+
+
+def broker_setting(name: str) -> Setting | None:
+    """The row of a setting of the broker, used or not."""
+    return BROKER_SETTINGS.get(name) or UNUSED_SETTINGS.get(name)
+
+
 def check_dynamic(name: str) -> None:
     """Raises InvalidSetting if the setting cannot change while the broker runs; an unknown name is not looked at."""
-    setting = BROKER_SETTINGS.get(name)
+    setting = broker_setting(name)
     if setting is None or setting.dynamic:
         return
+    if setting.only:
+        raise InvalidSetting(f"{name} cannot be changed: {setting.only}")
     why = f" ({setting.protects})" if setting.protects else ""
     raise InvalidSetting(
         f"{name} can only be set before the broker starts{why}: put it into the config file, set the variable"
@@ -922,19 +965,35 @@ class BrokerSettings:
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None, sources: Mapping[str, Source] | None = None) -> None:
-        self._values: dict[str, Value] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        self._values: dict[str, Value] = {
+            name: setting.default for name, setting in (UNUSED_SETTINGS | BROKER_SETTINGS).items()
+        }
         self.given: dict[str, str] = {}  # from the file, the environment and the flags
         self._sources = dict(sources or {})
         self.changed: dict[str, str] = {}  # at run time, kept in the catalog
         self.ignored: dict[str, str] = {}  # in the catalog from a version that let clients change them; without effect
-        for name, text in (overrides or {}).items():
+        for name, text in self._of_one_name(overrides or {}).items():
             self._values[name] = self.check(name, text)
             self.given[name] = text
+
+    def _of_one_name(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """What was given as `broker.id` is `node.id`; both are fine if they say the same."""
+        given = dict(overrides)
+        old = given.pop(BROKER_ID, None)
+        if old is None:
+            return given
+        if self.check("node.id", given.setdefault("node.id", old)) != self.check(BROKER_ID, old):
+            raise InvalidSetting(
+                f"broker.id={old!r} and node.id={given['node.id']!r} name the same thing: leave one out"
+            )
+        if BROKER_ID in self._sources:
+            self._sources.setdefault("node.id", self._sources[BROKER_ID])
+        return given
 
     @staticmethod
     def check(name: str, text: str) -> Value:
         """The typed value, or InvalidSetting."""
-        setting = BROKER_SETTINGS.get(name)
+        setting = broker_setting(name)
         if setting is None:
             raise InvalidSetting(f"there is no broker setting {name[:100]!r}{_nearest(name, BROKER_SETTINGS)}")
         return setting.parse(text)
@@ -949,20 +1008,25 @@ class BrokerSettings:
             del self.ignored[name]
         else:
             self.changed.pop(name, None)
-            self._values[name] = self.check(name, self.given.get(name, render(BROKER_SETTINGS[name].default)))
+            given = self.given.get(name)
+            self._values[name] = self._default(name) if given is None else self.check(name, given)
+
+    @staticmethod
+    def _default(name: str) -> Value:
+        return (BROKER_SETTINGS.get(name) or UNUSED_SETTINGS[name]).default
 
     def check_change(self, name: str, text: str | None) -> None:
         """Raises what `change` would raise."""
         if text is None and name in self.ignored:
             return
         check_dynamic(name)
-        if text is not None or name not in BROKER_SETTINGS:
+        if text is not None or broker_setting(name) is None:
             self.check(name, text or "")
 
     def load(self, stored: Mapping[str, str]) -> None:
         """Takes over what earlier runs kept in the catalog, but not what clients may not change: see `ignored`."""
         for name, text in stored.items():
-            setting = BROKER_SETTINGS.get(name)
+            setting = broker_setting(name)
             if setting is not None and not setting.dynamic:
                 self.ignored[name] = text
             else:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.clients import kit
-from tests.clients.stage import NewTopicCall, OwnServerCall
+from tests.clients.stage import NewTopicCall, OwnServerCall, create_topic
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -235,3 +235,20 @@ def test_unknown_topic_is_refused_while_auto_creation_is_off(own_server: OwnServ
     assert len(reports.bad) == 1
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     assert never not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_a_broker_has_the_id_that_it_was_given(own_server: OwnServerCall) -> None:
+    """Clients find leaders and coordinators by it, and tools read what Kafka calls it and where it listens."""
+    server = own_server(node_id=7)
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    assert set(admin.list_topics(timeout=DEADLINE_S).brokers) == {7}
+    topic = create_topic(admin, unique("led"))
+    kit.produce(server.bootstrap, topic, kit.numbered(3))
+    reader = kit.consumer(server.bootstrap, unique("group"))
+    reader.subscribe([topic])
+    assert len(kit.take(reader, 3)) == 3
+    reader.close()
+    told = {name: entry.value for name, entry in describe(admin, ResourceType.BROKER, "7").items()}
+    assert (told["broker.id"], told["node.id"], told["default.replication.factor"]) == ("7", "7", "1")
+    assert told["advertised.listeners"] == told["listeners"] == f"PLAINTEXT://{server.bootstrap}"
+    assert told["log.dirs"] == str(server.data)

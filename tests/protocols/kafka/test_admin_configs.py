@@ -10,7 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
-from waystation.config import BROKER_SETTINGS, MAX_VALUE_CHARACTERS, TOPIC_SETTINGS
+from waystation import config_kafka
+from waystation.config import BROKER_SETTINGS, MAX_VALUE_CHARACTERS, TOPIC_SETTINGS, UNUSED_SETTINGS
 from waystation.protocols.kafka.configs import (
     APPEND,
     BROKER,
@@ -126,7 +127,7 @@ def test_broker_settings_are_told(make_desk: MakeDesk, version: int) -> None:
     desk = make_desk(num_partitions="3")
     desk.run(desk.broker.alter_settings({"message.max.bytes": "2000000"}))
     configs = told(desk, BROKER, NODE, version=version)
-    assert set(configs) == set(BROKER_SETTINGS)
+    assert set(configs) == set(BROKER_SETTINGS) | set(UNUSED_SETTINGS)
     assert (configs["num.partitions"].value, configs["num.partitions"].config_source) == ("3", 4)
     assert (configs["message.max.bytes"].value, configs["message.max.bytes"].config_source) == ("2000000", 2)
     assert configs["auto.create.topics.enable"].config_source == 5
@@ -316,6 +317,37 @@ def test_bad_change_is_refused_and_changes_nothing(desk: Desk, version: int) -> 
         for only_try in (True, False):
             assert changed(desk, version, kind, name, change, only_try=only_try) == code, (kind, name, change)
     assert topic.overrides == {"retention.ms": "1000"}
+    assert desk.broker.settings.changed == {}
+
+
+def test_what_is_known_of_the_broker_is_told_by_kafkas_names(make_desk: MakeDesk) -> None:
+    desk = make_desk(node_id="7", log_retention_ms="7200000")
+    configs = told(desk, BROKER, "7")
+    values = {name: configs[name].value for name in UNUSED_SETTINGS}
+    assert (values["broker.id"], configs["node.id"].value) == ("7", "7")
+    assert values["advertised.listeners"] == values["listeners"] == "PLAINTEXT://broker.test:19092"
+    assert values["log.dirs"] == values["log.dir"] == desk.broker.root
+    assert (values["log.retention.hours"], values["log.retention.minutes"]) == ("2", "120")
+    assert (values["default.replication.factor"], values["num.network.threads"]) == ("1", "3")
+    assert all(configs[name].read_only for name in (*config_kafka.TOLD, "broker.id"))
+
+
+def test_kafkas_settings_without_effect_are_accepted_and_those_that_promise_something_are_not(desk: Desk) -> None:
+    assert changed(desk, 1, BROKER, NODE, ("num.network.threads", SET, "5")) == ErrorCode.none
+    assert told(desk, BROKER, NODE)["num.network.threads"].value == "5"
+    assert told(desk, BROKER, "")["num.network.threads"].value == "5"
+    assert changed(desk, 1, BROKER, NODE, ("num.network.threads", DELETE, None)) == ErrorCode.none
+    assert told(desk, BROKER, NODE)["num.network.threads"].value == "3"
+    for name, value in (
+        ("num.network.threads", "many"),
+        ("authorizer.class.name", "org.acme.Authorizer"),
+        ("max.connections.per.ip", "3"),
+        ("default.replication.factor", "3"),
+        ("listeners", "PLAINTEXT://0.0.0.0:9092"),
+        ("log.retention.hours", "1"),
+        ("broker.id", "3"),
+    ):
+        assert changed(desk, 1, BROKER, NODE, (name, SET, value)) == ErrorCode.invalid_config, name
     assert desk.broker.settings.changed == {}
 
 

@@ -17,6 +17,7 @@ from waystation.broker.access.types import SHARE_SETTINGS
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
+    UNUSED_SETTINGS,
     BrokerSettings,
     Setting,
     check_dynamic,
@@ -28,6 +29,7 @@ from waystation.protocols.kafka import loggers
 from waystation.protocols.kafka.config_entries import (
     Entry,
     broker_entries,
+    broker_facts,
     default_entries,
     group_entries,
     topic_entries,
@@ -86,7 +88,9 @@ def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         if name == "":
             return default_entries(access.cluster.settings())
         _check_broker(call, name)
-        return broker_entries(access.cluster.settings())
+        listener = f"{call.listener.host}:{call.listener.port}"
+        facts = broker_facts(call.broker.node_id, listener, call.broker.root, settings)
+        return broker_entries(access.cluster.settings(), facts)
     if kind not in (GROUP, CLIENT_METRICS):
         raise _no_such_type(kind)
     if not name:
@@ -244,7 +248,8 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
     cluster = call.access.cluster
     cluster.check_alter()
     settings = cluster.settings()
-    new = change(settings.changed, BROKER_SETTINGS, lambda setting: render(settings[setting.name]))
+    table = BROKER_SETTINGS | UNUSED_SETTINGS
+    new = change(settings.changed, table, lambda setting: render(settings[setting.name]))
     for name, text in new.items():
         if settings.changed.get(name) != text:
             _check_broker_setting(name, text)
