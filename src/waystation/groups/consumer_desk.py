@@ -8,7 +8,7 @@ touches no disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from waystation.groups.assignors import ASSIGNORS
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView
@@ -71,6 +71,24 @@ class ConsumerDesk:
                 what = f"group {group_id!r} is not a consumer group" if group else f"there is no group {group_id!r}"
                 views.append(ConsumerGroupView(group_id=group_id, error=UnknownGroup(what)))
         return views
+
+    # -- settings of groups ----------------------------------------------------------------------------------
+
+    def own_settings(self, group_id: str) -> dict[str, str]:
+        return dict(self._shards.shard_of(group_id).own.get(group_id, {}))
+
+    def with_settings(self) -> list[str]:
+        return sorted(group_id for shard in self._shards for group_id in shard.own)
+
+    def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        self._shards.check_own(group_id, own)
+
+    async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """They hold from the members' next heartbeats on."""
+        self._shards.check_own(group_id, own)
+        shard = self._shards.shard_of(group_id)
+        shard.change_settings(group_id, own)
+        await shard.durable()
 
     # -- parts -----------------------------------------------------------------------------------------------
 

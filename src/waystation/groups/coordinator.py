@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
 from waystation.groups.admin_desk import AdminDesk
@@ -181,6 +181,23 @@ class GroupCoordinator:
 
     def describe_consumer_groups(self, group_ids: Sequence[str]) -> list[ConsumerGroupView]:
         return self._consumer.describe(group_ids)
+
+    # -- settings of KIP-848 groups --------------------------------------------------------------------------
+
+    def own_settings(self, group_id: str) -> dict[str, str]:
+        """Those that were set on the group itself."""
+        return self._consumer.own_settings(group_id)
+
+    def groups_with_settings(self) -> list[str]:
+        return self._consumer.with_settings()
+
+    def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Raises what `alter_settings` would raise now."""
+        self._consumer.check_settings(group_id, own)
+
+    async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Replaces the group's own settings, durably. The group need not be there."""
+        await self._consumer.alter_settings(group_id, own)
 
     # -- offsets ---------------------------------------------------------------------------------------------
 

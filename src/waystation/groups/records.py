@@ -17,6 +17,7 @@ values are an int16 version (0) and a MessagePack array, the fields in the order
 
     key    int16 22355, string group                 the group: epochs, the topics it saw
     key    int16 22356, string group, string member  one member: subscription, epoch, partitions, target
+    key    int16 22357, string group                 the group's own settings, whether it exists or not: {name: value}
 
 A null value deletes. A key that this module does not know is left alone (`Unknown`), a value that does not parse is
 `Corrupt`: recovery stops rather than forget a group.
@@ -25,6 +26,7 @@ A null value deletes. A key that this module does not know is left alone (`Unkno
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -42,6 +44,7 @@ OFFSET_KEY = 1
 CLASSIC_KEY = 2
 CONSUMER_KEY = 0x5753  # "WS"
 CONSUMER_MEMBER_KEY = 0x5754
+CONSUMER_SETTINGS_KEY = 0x5755
 
 Record = tuple[bytes, bytes | None]
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -66,11 +69,15 @@ class ConsumerMemberKey(msgspec.Struct, frozen=True):
     member_id: str
 
 
+class ConsumerSettingsKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
 class Unknown(msgspec.Struct, frozen=True):
     version: int
 
 
-RecordKey = OffsetKey | ClassicKey | ConsumerKey | ConsumerMemberKey | Unknown
+RecordKey = OffsetKey | ClassicKey | ConsumerKey | ConsumerMemberKey | ConsumerSettingsKey | Unknown
 
 
 def partition_for(group_id: str, partitions: int) -> int:
@@ -213,6 +220,10 @@ class _MemberBody(msgspec.Struct, array_like=True):
     target: _Flat
 
 
+class _SettingsBody(msgspec.Struct, array_like=True):
+    own: dict[str, str]
+
+
 def consumer_key(group_id: str) -> bytes:
     return struct.pack(">H", CONSUMER_KEY) + _string(group_id)
 
@@ -249,6 +260,16 @@ def consumer_member_record(group_id: str, member: ConsumerMember) -> Record:
         _flat(member.target),
     )
     return consumer_member_key(group_id, member.member_id), struct.pack(">h", 0) + msgspec.msgpack.encode(body)
+
+
+def consumer_settings_record(group_id: str, own: Mapping[str, str]) -> Record:
+    """None of its own: a tombstone."""
+    key = struct.pack(">H", CONSUMER_SETTINGS_KEY) + _string(group_id)
+    return key, struct.pack(">h", 0) + msgspec.msgpack.encode(_SettingsBody(dict(own))) if own else None
+
+
+def read_consumer_settings(value: bytes) -> dict[str, str]:
+    return _body(value, _SettingsBody).own
 
 
 def read_consumer(value: bytes, group: ConsumerGroup) -> None:
@@ -290,6 +311,8 @@ def read_key(key: bytes) -> RecordKey:
         return ConsumerKey(read.string() or "")
     if version == CONSUMER_MEMBER_KEY:
         return ConsumerMemberKey(read.string() or "", read.string() or "")
+    if version == CONSUMER_SETTINGS_KEY:
+        return ConsumerSettingsKey(read.string() or "")
     return Unknown(version)
 
 

@@ -6,7 +6,7 @@ clock for what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from waystation.groups.calls import TopicView
 from waystation.groups.classic import ClassicGroup
@@ -56,7 +56,7 @@ class GroupShards:
         for shard in self._shards:
             shard.settings = settings
             for group in shard.groups.values():
-                group.settings = settings
+                group.settings = shard.settings_of(group.group_id)
 
     def __iter__(self) -> Iterator[GroupShard]:
         return iter(self._shards)
@@ -101,7 +101,7 @@ class GroupShards:
         if group is not None and not group.is_empty:
             raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
         self._check_free(group_id)
-        return ConsumerGroup(group_id, self._settings)
+        return ConsumerGroup(group_id, self.shard_of(group_id).settings_of(group_id))
 
     def adopt(self, group: Group) -> None:
         """Keeps a group that was just made, in the place of an empty one of the other protocol if there is one."""
@@ -124,6 +124,14 @@ class GroupShards:
     def _check_room(self) -> None:
         if sum(len(shard.groups) for shard in self._shards) >= self._settings.max_groups:
             raise TooManyGroups(f"this broker keeps at most {self._settings.max_groups} groups; delete unused ones")
+
+    def check_own(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Raises unless these can be a group's own settings."""
+        self.check_group_id(group_id)
+        self._settings.check_own(own)
+        most = self._settings.max_groups
+        if group_id not in self.shard_of(group_id).own and sum(len(shard.own) for shard in self._shards) >= most:
+            raise TooManyGroups(f"at most {most} groups have settings of their own")
 
     # -- limits ----------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ def test_groups_and_client_metrics_and_loggers_are_answered(make_desk: MakeDesk,
     desk = make_desk(group_consumer_session_timeout_ms="6000")
     group = told(desk, GROUP, "readers", version=version)
     assert group["consumer.session.timeout.ms"].value == "6000"
-    assert group["consumer.session.timeout.ms"].read_only
+    assert not group["consumer.session.timeout.ms"].read_only
     assert told(desk, CLIENT_METRICS, "some", version=version) == {}
     loggers = told(desk, BROKER_LOGGER, NODE, version=version)
     assert loggers["waystation"].config_source == 6
@@ -318,6 +318,26 @@ def test_bad_change_is_refused_and_changes_nothing(desk: Desk, version: int) -> 
             assert changed(desk, version, kind, name, change, only_try=only_try) == code, (kind, name, change)
     assert topic.overrides == {"retention.ms": "1000"}
     assert desk.broker.settings.changed == {}
+
+
+def test_a_group_has_settings_of_its_own(desk: Desk) -> None:
+    """Of the new protocol, and of share groups, by one name: which kind it is shows when its first member joins."""
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    changes = ((session, SET, "50000"), (interval, SET, "7000"), ("share.delivery.count.limit", SET, "3"))
+    assert changed(desk, 1, GROUP, "readers", *changes, only_try=True) == ErrorCode.none
+    assert told(desk, GROUP, "readers")[session].value == "45000"
+    assert changed(desk, 1, GROUP, "readers", *changes) == ErrorCode.none
+    for name, _, value in changes:
+        assert told(desk, GROUP, "readers")[name].value == value
+    synonyms = [(one.name, one.value) for one in told(desk, GROUP, "readers")[session].synonyms]
+    assert synonyms == [(session, "50000"), ("group.consumer.session.timeout.ms", "45000")]
+    listed = desk.ask("list_config_resources", 1, resource_types=(GROUP,)).config_resources
+    assert [one.resource_name for one in listed] == ["readers"]
+    bad = ((interval, SET, "8000"), ("share.delivery.count.limit", SET, "none"))
+    assert changed(desk, 1, GROUP, "readers", *bad) == ErrorCode.invalid_config
+    assert told(desk, GROUP, "readers")[interval].value == "7000"
+    assert changed(desk, 1, GROUP, "readers", (session, DELETE, None)) == ErrorCode.none
+    assert told(desk, GROUP, "readers")[session].value == "45000"
 
 
 def test_what_is_known_of_the_broker_is_told_by_kafkas_names(make_desk: MakeDesk) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from waystation.broker.access.types import SHARE_SETTINGS
+from waystation.broker.access.types import CONSUMER_SETTINGS, SHARE_SETTINGS
 from waystation.config import (
     BROKER_ID,
     BROKER_SETTINGS,
@@ -31,11 +31,8 @@ LISTENER = "PLAINTEXT"
 """The name of the one Kafka listener, and what it speaks."""
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 
-GROUP_SETTINGS = {
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-}
-"""Settings of consumer groups and the broker's that they are: these groups have none of their own."""
+GROUP_SETTINGS = CONSUMER_SETTINGS | SHARE_SETTINGS
+"""What a group of any kind may have of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +146,9 @@ def default_entries(settings: BrokerSettings) -> list[Entry]:
 
 
 def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[Entry]:
-    """What holds for a group: of the new protocol the broker's settings, of a share group also its own."""
-    entries = [
-        Entry(name, BROKER_SETTINGS[broker_name], tuple(_broker_synonyms(broker_name, settings)), read_only=True)
-        for name, broker_name in GROUP_SETTINGS.items()
-    ]
-    for name, setting in SHARE_SETTINGS.items():
+    """What holds for a group of the new protocol or a share group, whichever it is or will be."""
+    entries = []
+    for name, setting in GROUP_SETTINGS.items():
         synonyms: list[Synonym] = []
         if name in own:
             synonyms.append(Synonym(name, _canonical(setting, own[name]), GROUP))

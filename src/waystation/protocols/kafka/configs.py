@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.access.types import SHARE_SETTINGS
+from waystation.broker.access.types import CONSUMER_SETTINGS
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -27,6 +27,7 @@ from waystation.config import (
 from waystation.errors import Invalid, InvalidSetting, WaystationError
 from waystation.protocols.kafka import loggers
 from waystation.protocols.kafka.config_entries import (
+    GROUP_SETTINGS,
     Entry,
     broker_entries,
     broker_facts,
@@ -95,7 +96,9 @@ def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         raise _no_such_type(kind)
     if not name:
         raise Invalid("the name of a group or client metrics subscription cannot be empty")
-    return group_entries(access.shares.settings(name), settings) if kind == GROUP else []
+    if kind == CLIENT_METRICS:
+        return []
+    return group_entries(access.groups.settings(name) | access.shares.settings(name), settings)
 
 
 def _no_such_type(kind: int) -> Invalid:
@@ -262,13 +265,20 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
 
 
 async def _apply_to_group(call: Call, name: str, change: Change) -> None:
-    """Share groups have settings of their own; other groups go by the broker's."""
-    shares = call.access.shares
-    present = shares.settings(name)
-    new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
-    shares.check_settings(name, new)
-    if new != present and not call.request.validate_only:
-        await shares.alter_settings(name, new)
+    """Settings of the new group protocol and of share groups; a classic group has none of its own."""
+    groups, shares = call.access.groups, call.access.shares
+    consumer, shared = groups.settings(name), shares.settings(name)
+    new = change(consumer | shared, GROUP_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
+    new_consumer = {key: text for key, text in new.items() if key in CONSUMER_SETTINGS}
+    new_shared = {key: text for key, text in new.items() if key not in CONSUMER_SETTINGS}
+    groups.check_settings(name, new_consumer)
+    shares.check_settings(name, new_shared)
+    if call.request.validate_only:
+        return
+    if new_consumer != consumer:
+        await groups.alter_settings(name, new_consumer)
+    if new_shared != shared:
+        await shares.alter_settings(name, new_shared)
 
 
 def _check_broker_setting(name: str, text: str) -> None:
@@ -331,7 +341,7 @@ def list_config_resources(call: Call) -> object:
     if call.version >= 1:
         topics = sorted(topic.name for topic in call.access.topics.listing())
         known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node]}
-        known[GROUP] = call.access.shares.with_settings()
+        known[GROUP] = sorted({*call.access.groups.with_settings(), *call.access.shares.with_settings()})
     kinds = getattr(call.request, "resource_types", ()) or tuple(known)
     make = call.make
     if any(kind not in known for kind in kinds):
