@@ -38,6 +38,8 @@ _TABLE: tuple[tuple[str, int, int, Handler], ...] = (
     ("fetch", fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION, _by_hand),
     ("api_versions", 0, 4, api_versions.api_versions),
     ("describe_log_dirs", 1, 5, cluster.describe_log_dirs),
+    ("alter_replica_log_dirs", 1, 2, cluster.alter_replica_log_dirs),
+    ("describe_quorum", 0, 2, cluster.describe_quorum),
     ("offset_for_leader_epoch", 2, 4, cluster.offset_for_leader_epoch),
     ("elect_leaders", 0, 2, cluster.elect_leaders),
     ("alter_partition_reassignments", 0, 1, cluster.alter_partition_reassignments),
