@@ -1,20 +1,16 @@
-"""What operators ask of the broker as a machine, and client telemetry: answered in every version."""
+"""What operators ask of the broker as a machine: answered in every version."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk, each_version
 from waystation.protocols.kafka.api_versions import FEATURES
-from waystation.protocols.kafka.telemetry import MAX_PUSH_BYTES, SUBSCRIPTION_ID
 from waystation.topics.partition import log_of
-
-CLIENT = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")
 
 
 @each_version("describe_log_dirs")
@@ -152,24 +148,3 @@ def test_credentials_of_a_user_are_not_found(desk: Desk) -> None:
         ("ann", ErrorCode.resource_not_found),
         ("bob", ErrorCode.duplicate_resource),
     ]
-
-
-def test_clients_are_asked_for_no_metrics(desk: Desk) -> None:
-    first = desk.ask("get_telemetry_subscriptions", 0)
-    assert (first.error_code, first.requested_metrics) == (ErrorCode.none, ())
-    assert first.client_instance_id is not None
-    assert first.push_interval.total_seconds() >= 300
-    again = desk.ask("get_telemetry_subscriptions", 0, client_instance_id=CLIENT)
-    assert again.client_instance_id == CLIENT
-
-
-def test_metrics_that_are_pushed_are_accepted(desk: Desk) -> None:
-    def push(**fields: Any) -> ErrorCode:
-        given = {"client_instance_id": CLIENT, "subscription_id": SUBSCRIPTION_ID, "metrics": b"m", **fields}
-        return ErrorCode(desk.ask("push_telemetry", 0, **given).error_code)
-
-    assert push() == ErrorCode.none
-    assert push(terminating=True) == ErrorCode.none
-    assert push(client_instance_id=None) == ErrorCode.invalid_request
-    assert push(subscription_id=SUBSCRIPTION_ID + 1) == ErrorCode.unknown_subscription_id
-    assert push(metrics=b"m" * (MAX_PUSH_BYTES + 1)) == ErrorCode.telemetry_too_large

@@ -21,7 +21,6 @@ from waystation.protocols.kafka import (
     share_fetch,
     share_groups,
     share_offsets,
-    telemetry,
     topics,
     transactions,
 )
@@ -78,8 +77,6 @@ _TABLE: tuple[tuple[str, int, int, Handler], ...] = (
     ("describe_share_group_offsets", 0, 1, share_offsets.describe_share_group_offsets),
     ("alter_share_group_offsets", 0, 0, share_offsets.alter_share_group_offsets),
     ("delete_share_group_offsets", 0, 0, share_offsets.delete_share_group_offsets),
-    ("get_telemetry_subscriptions", 0, 0, telemetry.get_telemetry_subscriptions),
-    ("push_telemetry", 0, 0, telemetry.push_telemetry),
     ("create_topics", 2, 7, topics.create_topics),
     ("delete_topics", 1, 6, topics.delete_topics),
     ("create_partitions", 0, 3, topics.create_partitions),
