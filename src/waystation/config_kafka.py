@@ -234,6 +234,7 @@ _LIMITS: tuple[Row, ...] = (
 _PARTS: tuple[Row, ...] = (
     ("broker.rack", "string", ""),
     ("group.consumer.assignors", "list", "uniform,range"),
+    ("group.consumer.migration.policy", "string", "bidirectional"),
     ("group.coordinator.rebalance.protocols", "list", "classic,consumer"),
     ("group.share.assignors", "list", "simple"),
     ("log.cleaner.enable", "bool", True),

@@ -205,6 +205,10 @@ class ClassicGroup:
         self._timers.set(_JOIN, now_ms + min(self.settings.initial_rebalance_delay_ms, limit_ms))
         return decisions
 
+    def call_back(self, now_ms: int) -> list[Decision]:
+        """Everybody has to join again: the group was of the other protocol, and has lost its last member of that."""
+        return self._rebalance(now_ms)
+
     def _maybe_finish_joining(self, now_ms: int) -> list[Decision]:
         if self.state is not State.PREPARING or self._initial_until_ms is not None:
             return []

@@ -159,19 +159,27 @@ class GroupCoordinator:
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """Returns when the next generation is made; MemberIdRequired tells the client to ask again with an id."""
+        if self._consumer.has_members(request.group_id):
+            self._classic.check_join(request)
+            return await self._consumer.classic_join(request, self._classic.fresh_id(request))
         return await self._classic.join(request)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Returns the member's assignment when the leader has handed it in and it is durable."""
+        if self._consumer.has_members(request.group_id):
+            return await self._consumer.classic_sync(request)
         return await self._classic.sync(request)
 
     async def heartbeat(
         self, group_id: str, member_id: str, generation_id: int, instance_id: str | None = None
     ) -> None:
         """Returns if all is well; RebalanceInProgress calls the member back to join."""
-        self._classic.heartbeat(group_id, member_id, generation_id, instance_id)
+        desk = self._consumer.classic_heartbeat if self._consumer.has_members(group_id) else self._classic.heartbeat
+        desk(group_id, member_id, generation_id, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
+        if self._consumer.has_members(group_id):
+            return await self._consumer.classic_leave(group_id, members)
         return await self._classic.leave(group_id, members)
 
     # -- KIP-848 members -------------------------------------------------------------------------------------

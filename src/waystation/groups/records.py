@@ -16,7 +16,8 @@ KIP-848 groups are ours alone. Their key versions are far above Kafka's, whose r
 values are an int16 version (0) and a MessagePack array, the fields in the order of `_GroupBody` and `_MemberBody`.
 
     key    int16 22355, string group                 the group: epochs, the topics it saw
-    key    int16 22356, string group, string member  one member: subscription, epoch, partitions, target
+    key    int16 22356, string group, string member  one member: subscription, epoch, partitions, target; of one of
+                                                     the classic protocol also its session timeout and protocols
     key    int16 22357, string group                 the group's own settings, whether it exists or not: {name: value}
 
 A null value deletes. A key that this module does not know is left alone (`Unknown`), a value that does not parse is
@@ -36,7 +37,7 @@ from waystation.errors import Corrupt
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_member import Member
 from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_member import ConsumerMember
+from waystation.groups.consumer_member import ClassicSide, ConsumerMember
 from waystation.groups.offsets import Committed
 from waystation.groups.reconcile import Holding, Partitions, Phase
 
@@ -218,6 +219,7 @@ class _MemberBody(msgspec.Struct, array_like=True):
     assigned: _Flat
     revoking: _Flat
     target: _Flat
+    classic: tuple[int, list[tuple[str, bytes]]] | None = None  # session timeout, protocols
 
 
 class _SettingsBody(msgspec.Struct, array_like=True):
@@ -258,6 +260,7 @@ def consumer_member_record(group_id: str, member: ConsumerMember) -> Record:
         _flat(member.holding.assigned),
         _flat(member.holding.revoking),
         _flat(member.target),
+        None if member.classic is None else (member.classic.session_timeout_ms, list(member.classic.protocols)),
     )
     return consumer_member_key(group_id, member.member_id), struct.pack(">h", 0) + msgspec.msgpack.encode(body)
 
@@ -294,6 +297,7 @@ def read_consumer_member(value: bytes, member_id: str) -> ConsumerMember:
         body.previous_epoch,
         Holding(body.epoch, Phase(body.phase), _unflat(body.assigned), _unflat(body.revoking)),
         _unflat(body.target),
+        None if body.classic is None else ClassicSide(body.classic[0], tuple(body.classic[1])),
     )
 
 

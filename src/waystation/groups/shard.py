@@ -123,6 +123,19 @@ class GroupShard:
             group.die()
         del self.groups[group.group_id]
 
+    def convert(self, old: Group, new: Group, now_ms: int) -> None:
+        """A group is of the other protocol from now on, with its members: all of it in one batch."""
+        gone: list[Record] = [self._tombstone(old)]
+        if isinstance(new, ClassicGroup):
+            gone += [(records.consumer_member_key(old.group_id, member_id), None) for member_id in _ids(old)]
+            self.write([*gone, records.classic_record(new, now_ms)])
+        elif isinstance(new, ConsumerGroup):
+            made = [records.consumer_member_record(new.group_id, member) for _, member in sorted(new.members.items())]
+            self.write([*gone, records.consumer_record(new), *made])
+        if isinstance(old, ClassicGroup):
+            old.die()
+        self.groups[new.group_id] = new
+
     @staticmethod
     def _tombstone(group: Group) -> Record:
         if isinstance(group, ClassicGroup):
@@ -220,3 +233,7 @@ class GroupShard:
         if not group.is_empty or self.offsets.has_any(group.group_id):
             return False
         return not (isinstance(group, ClassicGroup) and (group.state is not State.EMPTY or group.roster.pending))
+
+
+def _ids(group: Group) -> list[str]:
+    return sorted(group.members) if isinstance(group, ConsumerGroup) else []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from waystation.groups.calls import TopicView
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.conversion import to_consumer
 from waystation.groups.errors import (
     InconsistentProtocol,
     InvalidGroupId,
@@ -43,6 +44,7 @@ class GroupShards:
         self.history = history or GroupHistory(clock)
         self.topics = topics
         self.taken: Callable[[object], bool] = lambda _: False  # names of groups of another kind
+        self.converted: Callable[[str], None] = lambda _: None  # told of classic groups that are of the other protocol
         self._settings = settings
         self._shards = [GroupShard(partition, settings, log_for) for partition in range(partition_count)]
 
@@ -94,12 +96,19 @@ class GroupShards:
         return ClassicGroup(group_id, self._settings)
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        """The KIP-848 group, or a new one if there is none, or only an empty classic group. `adopt` keeps it."""
+        """The KIP-848 group, or a new one if there is none, or only an empty classic group, or a classic group of
+        consumers, whose members are in it then. `adopt` keeps it."""
         group = self.find(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         if group is not None and not group.is_empty:
-            raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
+            settings = self.shard_of(group_id).settings_of(group_id)
+            converted = to_consumer(group, self.topics, settings, self.now_ms())
+            if converted is None:
+                raise InconsistentProtocol(
+                    f"group {group_id!r} has members of the classic protocol that cannot be taken over"
+                )
+            return converted
         self._check_free(group_id)
         return ConsumerGroup(group_id, self.shard_of(group_id).settings_of(group_id))
 
@@ -111,6 +120,9 @@ class GroupShards:
             return
         if present is None:
             self._check_room()
+        elif not present.is_empty:
+            shard.convert(present, group, self.wall_ms())
+            self.converted(group.group_id)
         else:
             shard.remove(present)
         shard.groups[group.group_id] = group
