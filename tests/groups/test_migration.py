@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.groups.kit import Stage, first_beat, join, join_request, play, settle, subscription, topic_id
+from waystation.errors import WaystationError
 from waystation.groups.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
@@ -91,7 +94,10 @@ class ClassicClient:
             return
 
     async def beat(self) -> bool:
-        """Whether it had to join again."""
+        """Whether it had to join."""
+        if self.generation < 0:
+            await self.rejoin()
+            return True
         try:
             await self.stage.coordinator.heartbeat("g", self.member_id, self.generation, self.instance_id)
         except RebalanceInProgress:
@@ -101,7 +107,8 @@ class ClassicClient:
 
     async def leave(self) -> None:
         (result,) = await self.stage.coordinator.leave("g", [LeavingMember(self.member_id, self.instance_id)])
-        assert result.error is None
+        if result.error is not None:
+            raise result.error
 
 
 class NewClient:
@@ -399,3 +406,64 @@ def test_what_classic_members_bring_fits_into_one_record_or_is_refused() -> None
             await join(stage, protocols=(("range", subscription("orders") + b"\0" * 4 + b"x" * 100),))
 
     play(story, GroupSettings(max_group_bytes=100))
+
+
+SESSION_S = 10
+"""A member that was silent for longer is removed, and may not know it yet."""
+MOVES = ("classic", "classic", "new", "new", "leave", "leave", "die", "beat", "restart", "wait", "wait", "wait")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_members_do_no_partition_ever_has_two_owners(seed: int) -> None:
+    random = Random(seed)
+    moves = [(random.choice(MOVES), random.randrange(6)) for _ in range(100)]
+
+    async def story(stage: Stage) -> None:
+        clients: list[Client] = []
+        heard_s: dict[Client, float] = {}
+
+        async def act(client: Client, move: str) -> None:
+            await _do(client, move)
+            now_s = heard_s[client] = stage.world.clock.monotonic()
+            alive = [one for one in clients if now_s - heard_s[one] < SESSION_S]
+            owners = Counter(index for one in alive for index in one.owned)
+            assert max(owners.values(), default=0) <= 1
+
+        for number, (move, which) in enumerate(moves):
+            if move in ("classic", "new") and len(clients) < 4:
+                new = NewClient(stage, f"n{number}")
+                clients.append(new if move == "new" else ClassicClient(stage, cooperative=seed % 2 == 1))
+                await act(clients[-1], move)
+            elif move == "restart":
+                stage = await stage.restart(only_durable=True, compacted=bool(which % 2))
+                for client in clients:
+                    client.stage = stage
+            elif move == "wait":
+                for _ in range(2 * which):
+                    await asyncio.sleep(1)
+                    for client in clients:
+                        await act(client, "beat")
+            elif clients:
+                one = clients[which % len(clients)]
+                if move in ("leave", "die"):
+                    clients.remove(one)
+                await act(one, move)
+        await stage.coordinator.close()
+
+    play(story, GroupSettings(consumer_session_timeout_ms=SESSION_S * 1000))
+
+
+async def _do(client: Client, move: str) -> None:
+    """A client that waits for others is left waiting: then its request is over, as when its connection ends."""
+    if move == "die" or (move == "leave" and isinstance(client, ClassicClient) and client.generation < 0):
+        client.owned = set()
+        return
+    act = client.leave() if move == "leave" else client.beat()
+    with suppress(TimeoutError, WaystationError):
+        await asyncio.wait_for(act, 0.5)
+        return
+    client.owned = set()
+    if isinstance(client, ClassicClient):
+        client.member_id, client.generation = "", -1
+    else:
+        client.answer = None
