@@ -12,12 +12,15 @@ snapshot, re-created when a topic is altered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import msgspec
 
+from waystation import config_kafka
 from waystation.errors import InvalidSetting
 
 Kind = Literal["int", "bool", "string", "float", "list"]
@@ -25,6 +28,10 @@ Value = int | bool | str | float
 
 FOREVER = 2**63 - 1
 """Kafka's way to write "no limit" in a 64-bit setting."""
+
+MAX_VALUE_CHARACTERS = 65_536
+"""Of one value, as text. Values are stored in the catalog and held in memory, and any client may set some: room for a
+list of ten thousand replicas, and for nothing absurd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,9 @@ class Setting:
     dynamic: bool = True  # broker: may change while it runs
     protects: str = ""  # broker: what a client would break for others if it could change this; then not dynamic
     secret: bool = False  # never shown
+    only: str = ""  # why no other value than the default is taken
+    parts: str = ""  # of a list: the regular expression of each part
+    example: str = ""  # of what `parts` means, for the error
 
     @property
     def field(self) -> str:
@@ -49,16 +59,22 @@ class Setting:
 
     def parse(self, text: str) -> Value:
         """The typed value, or InvalidSetting that names the setting, the value and what would do."""
+        if len(text) > MAX_VALUE_CHARACTERS:
+            raise InvalidSetting(f"{self.name}: a value of {len(text)} characters; {MAX_VALUE_CHARACTERS} are taken")
         try:
             value = self._convert(text.strip())
         except ValueError:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not self.low <= value <= self.high:
             raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
-        if value is True and self.name == "unclean.leader.election.enable":
-            raise InvalidSetting(f"{self.name}=true is not offered: it loses acknowledged records")
+        if self.only and value != self.default:
+            raise InvalidSetting(f"{self.name}={text[:100]} is not offered: {self.only}")
+        if self.parts and any(not re.fullmatch(self.parts, part) for part in str(value).split(",") if part):
+            raise InvalidSetting(f"{self.name}={text[:100]!r}: expected {self._expected()}")
         if self.choices and isinstance(value, str):
-            parts = value.split(",") if self.kind == "list" else [value]
+            parts = [value]
+            if self.kind == "list":
+                parts = value.split(",") if value else []
             if not all(part in self.choices for part in parts):
                 raise InvalidSetting(f"{self.name}={text!r}: expected {self._expected()}")
         return value
@@ -79,6 +95,8 @@ class Setting:
             return f"one of {', '.join(self.choices)}" + (" (comma-separated)" if self.kind == "list" else "")
         if self.kind == "bool":
             return "true or false"
+        if self.parts:
+            return f"{self.example} (comma-separated)"
         bounds = [f"at least {self.low:g}"] if self.low > -FOREVER else []
         bounds += [f"at most {self.high:g}"] if self.high < FOREVER else []
         return " ".join([f"a value of type {self.kind}", *bounds])
@@ -95,6 +113,7 @@ def render(value: Value) -> str:
 
 _DAY_MS = 86_400_000
 _MIB = 1024 * 1024
+_REPLICAS = r"\*|\d{1,10}:\d{1,10}"
 
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -103,9 +122,36 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             "list",
             "delete",
-            "Cleanup of old segments: delete them, compact them by key, or both.",
+            "Cleanup of old segments: delete them, compact them by key, or both; empty: neither, everything stays.",
             choices=("delete", "compact"),
             broker_name="log.cleanup.policy",
+        ),
+        Setting(
+            "compression.gzip.level",
+            "int",
+            -1,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=-1,
+            high=9,
+            broker_name="compression.gzip.level",
+        ),
+        Setting(
+            "compression.lz4.level",
+            "int",
+            9,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=1,
+            high=17,
+            broker_name="compression.lz4.level",
+        ),
+        Setting(
+            "compression.zstd.level",
+            "int",
+            3,
+            "Accepted for compatibility; the broker compresses at the codec's default level.",
+            low=-131_072,
+            high=22,
+            broker_name="compression.zstd.level",
         ),
         Setting(
             "compression.type",
@@ -148,6 +194,14 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name="log.flush.interval.ms",
         ),
         Setting(
+            "follower.replication.throttled.replicas",
+            "list",
+            "",
+            "Accepted for compatibility; there is nothing to throttle, with one replica.",
+            parts=_REPLICAS,
+            example="`*`, or partition:broker pairs",
+        ),
+        Setting(
             "index.interval.bytes",
             "int",
             4096,
@@ -155,6 +209,30 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             low=0,
             high=2**31 - 1,
             broker_name="log.index.interval.bytes",
+        ),
+        Setting(
+            "leader.replication.throttled.replicas",
+            "list",
+            "",
+            "Accepted for compatibility; there is nothing to throttle, with one replica.",
+            parts=_REPLICAS,
+            example="`*`, or partition:broker pairs",
+        ),
+        Setting(
+            "local.retention.bytes",
+            "int",
+            -2,
+            "Accepted for compatibility; all segments are local, and `retention.bytes` holds for them.",
+            low=-2,
+            broker_name="log.local.retention.bytes",
+        ),
+        Setting(
+            "local.retention.ms",
+            "int",
+            -2,
+            "Accepted for compatibility; all segments are local, and `retention.ms` holds for them.",
+            low=-2,
+            broker_name="log.local.retention.ms",
         ),
         Setting(
             "max.compaction.lag.ms",
@@ -231,6 +309,25 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name="log.preallocate",
         ),
         Setting(
+            "remote.log.copy.disable",
+            "bool",
+            False,
+            "Accepted for compatibility; there is no remote storage.",
+        ),
+        Setting(
+            "remote.log.delete.on.disable",
+            "bool",
+            False,
+            "Accepted for compatibility; there is no remote storage.",
+        ),
+        Setting(
+            "remote.storage.enable",
+            "bool",
+            False,
+            "Accepted as false only: there is no remote storage.",
+            only="there is no remote storage",
+        ),
+        Setting(
             "retention.bytes",
             "int",
             -1,
@@ -286,6 +383,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             False,
             "Accepted as false only: an unclean election loses data.",
             broker_name="unclean.leader.election.enable",
+            only="it loses acknowledged records",
         ),
         Setting(
             "waystation.dedup.window.ms",
@@ -364,7 +462,8 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
-            raise InvalidSetting(f"there is no topic setting {name[:100]!r}{_nearest(name, TOPIC_SETTINGS)}")
+            # Kafka's words: tools and their tests look for them.
+            raise InvalidSetting(f"Unknown topic config name: {name[:100]}{_nearest(name, TOPIC_SETTINGS)}")
         parsed[name] = setting.parse(text)
     return parsed
 
@@ -390,6 +489,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("auto.create.topics.enable", "bool", True, "Create a topic when a client requests its metadata."),
+        Setting(
+            "node.id",
+            "int",
+            1,
+            "The broker's id, as Kafka clients and tools see it. `broker.id` is another name for it.",
+            low=0,
+            high=2**31 - 1,
+            dynamic=False,
+        ),
         Setting("num.partitions", "int", 1, "Default number of partitions of a new topic.", low=1, high=100_000),
         Setting(
             "delete.topic.enable",
@@ -505,6 +613,46 @@ BROKER_SETTINGS: dict[str, Setting] = {
             high=2**31 - 1,
             dynamic=False,
             protects="members would heartbeat too late for their session, or flood the broker",
+        ),
+        Setting(
+            "group.consumer.min.session.timeout.ms",
+            "int",
+            45_000,
+            "Minimum of a group's own `consumer.session.timeout.ms`.",
+            low=1,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="a small value lets one client have a group's members removed",
+        ),
+        Setting(
+            "group.consumer.max.session.timeout.ms",
+            "int",
+            60_000,
+            "Maximum of a group's own `consumer.session.timeout.ms`.",
+            low=1,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="how long a dead member may keep partitions from the others",
+        ),
+        Setting(
+            "group.consumer.min.heartbeat.interval.ms",
+            "int",
+            5_000,
+            "Minimum of a group's own `consumer.heartbeat.interval.ms`.",
+            low=1,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="a small value lets the members of one group flood the broker",
+        ),
+        Setting(
+            "group.consumer.max.heartbeat.interval.ms",
+            "int",
+            15_000,
+            "Maximum of a group's own `consumer.heartbeat.interval.ms`.",
+            low=1,
+            high=2**31 - 1,
+            dynamic=False,
+            protects="how late members hear of a rebalance",
         ),
         Setting(
             "group.share.delivery.count.limit",
@@ -789,6 +937,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 setting.low,
                 setting.high,
                 setting.choices,
+                only=setting.only,
             )
             for setting in TOPIC_SETTINGS.values()
             if setting.broker_name is not None
@@ -797,11 +946,43 @@ BROKER_SETTINGS: dict[str, Setting] = {
 }
 
 
+BROKER_ID = "broker.id"
+"""Another name of `node.id`, from Kafka's older days."""
+
+UNUSED_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(BROKER_ID, "int", 1, "Another name of `node.id`.", low=0, high=2**31 - 1, dynamic=False),
+        *(
+            Setting(name, kind, default, "Accepted for compatibility; it has no effect.")
+            for name, kind, default in config_kafka.ACCEPTED
+        ),
+        *(
+            Setting(name, kind, default, f"Shown for compatibility; {why}.", high=inf, dynamic=False, only=why)
+            for why, rows in config_kafka.FIXED.items()
+            for name, kind, default in rows
+        ),
+        *(
+            Setting(name, "string", "", f"Shown for compatibility; {where}.", dynamic=False, only=where)
+            for name, where in config_kafka.TOLD.items()
+        ),
+    )
+}
+"""Kafka's settings that the broker does not read. Tools do, and some set them."""
+
+
+def broker_setting(name: str) -> Setting | None:
+    """The row of a setting of the broker, used or not."""
+    return BROKER_SETTINGS.get(name) or UNUSED_SETTINGS.get(name)
+
+
 def check_dynamic(name: str) -> None:
     """Raises InvalidSetting if the setting cannot change while the broker runs; an unknown name is not looked at."""
-    setting = BROKER_SETTINGS.get(name)
+    setting = broker_setting(name)
     if setting is None or setting.dynamic:
         return
+    if setting.only:
+        raise InvalidSetting(f"{name} cannot be changed: {setting.only}")
     why = f" ({setting.protects})" if setting.protects else ""
     raise InvalidSetting(
         f"{name} can only be set before the broker starts{why}: put it into the config file, set the variable"
@@ -825,19 +1006,35 @@ class BrokerSettings:
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None, sources: Mapping[str, Source] | None = None) -> None:
-        self._values: dict[str, Value] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        self._values: dict[str, Value] = {
+            name: setting.default for name, setting in (UNUSED_SETTINGS | BROKER_SETTINGS).items()
+        }
         self.given: dict[str, str] = {}  # from the file, the environment and the flags
         self._sources = dict(sources or {})
         self.changed: dict[str, str] = {}  # at run time, kept in the catalog
         self.ignored: dict[str, str] = {}  # in the catalog from a version that let clients change them; without effect
-        for name, text in (overrides or {}).items():
+        for name, text in self._of_one_name(overrides or {}).items():
             self._values[name] = self.check(name, text)
             self.given[name] = text
+
+    def _of_one_name(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """What was given as `broker.id` is `node.id`; both are fine if they say the same."""
+        given = dict(overrides)
+        old = given.pop(BROKER_ID, None)
+        if old is None:
+            return given
+        if self.check("node.id", given.setdefault("node.id", old)) != self.check(BROKER_ID, old):
+            raise InvalidSetting(
+                f"broker.id={old!r} and node.id={given['node.id']!r} name the same thing: leave one out"
+            )
+        if BROKER_ID in self._sources:
+            self._sources.setdefault("node.id", self._sources[BROKER_ID])
+        return given
 
     @staticmethod
     def check(name: str, text: str) -> Value:
         """The typed value, or InvalidSetting."""
-        setting = BROKER_SETTINGS.get(name)
+        setting = broker_setting(name)
         if setting is None:
             raise InvalidSetting(f"there is no broker setting {name[:100]!r}{_nearest(name, BROKER_SETTINGS)}")
         return setting.parse(text)
@@ -852,20 +1049,25 @@ class BrokerSettings:
             del self.ignored[name]
         else:
             self.changed.pop(name, None)
-            self._values[name] = self.check(name, self.given.get(name, render(BROKER_SETTINGS[name].default)))
+            given = self.given.get(name)
+            self._values[name] = self._default(name) if given is None else self.check(name, given)
+
+    @staticmethod
+    def _default(name: str) -> Value:
+        return (BROKER_SETTINGS.get(name) or UNUSED_SETTINGS[name]).default
 
     def check_change(self, name: str, text: str | None) -> None:
         """Raises what `change` would raise."""
         if text is None and name in self.ignored:
             return
         check_dynamic(name)
-        if text is not None or name not in BROKER_SETTINGS:
+        if text is not None or broker_setting(name) is None:
             self.check(name, text or "")
 
     def load(self, stored: Mapping[str, str]) -> None:
         """Takes over what earlier runs kept in the catalog, but not what clients may not change: see `ignored`."""
         for name, text in stored.items():
-            setting = BROKER_SETTINGS.get(name)
+            setting = broker_setting(name)
             if setting is not None and not setting.dynamic:
                 self.ignored[name] = text
             else:

@@ -7,7 +7,7 @@ the vocabulary still answers sensibly. An error's text says what happened, to wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import ClassVar
 
@@ -118,9 +118,15 @@ class CorruptBatch(Corrupt):
 class InvalidRecord(Invalid):
     """The batch is intact but breaks a rule of the topic (for instance: no key on a compacted topic)."""
 
+    records: Sequence[tuple[int, str]] = ()
+    """Which records of the batch, counted from 0, and why; empty where it is the whole batch, or not known."""
+
 
 class InvalidTimestamp(Invalid):
     """The record's timestamp is further from the broker's clock than the topic allows."""
+
+    records: Sequence[tuple[int, str]] = ()
+    """As those of InvalidRecord."""
 
 
 class OutOfOrderSequence(Conflict):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
+from waystation import config_kafka
 from waystation.config import BROKER_SETTINGS, FOREVER, TOPIC_SETTINGS, Setting, Value, render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
@@ -52,6 +55,23 @@ the broker warns of each one by name when it starts, uses the value of the confi
 `waystation config set --unset NAME` removes the stored one.
 """
 
+UNUSED = """\
+## Settings of Kafka without effect
+
+Tools read a broker's settings, and configuration that was written for Kafka sets some that tune parts which this
+broker does not have. These are accepted, at start and at run time, stored and shown to Kafka clients, and have no
+effect:
+"""
+
+FIXED = """\
+These are shown with the value that is true here, and refused with any other, since a value without effect would be a
+false promise:
+"""
+
+TOLD = """\
+These are shown to Kafka clients, and set in another way:
+"""
+
 LIMITS = f"""\
 ## Limits
 
@@ -92,9 +112,23 @@ def page() -> str:
             + "\n".join(f"| `{row.name}` | {row.protects} |" for row in _by_name(BROKER_SETTINGS) if row.protects),
             "",
             AFTER,
+            UNUSED,
+            _names("", (name for name, _, _ in config_kafka.ACCEPTED)),
+            "",
+            FIXED,
+            *(_names(f"- {why}: ", (name for name, _, _ in rows)) for why, rows in config_kafka.FIXED.items()),
+            "",
+            TOLD,
+            *(f"- `{name}`: {where}" for name, where in sorted(config_kafka.TOLD.items())),
+            "",
             LIMITS,
         )
     )
+
+
+def _names(before: str, names: Iterable[str]) -> str:
+    text = before + ", ".join(f"`{name}`" for name in sorted(names))
+    return textwrap.fill(text, 125, subsequent_indent="  " if before else "", break_on_hyphens=False)
 
 
 def _by_name(table: dict[str, Setting]) -> list[Setting]:
@@ -111,7 +145,13 @@ def _shown(value: Value) -> str:
 
 def _allowed(row: Setting) -> str:
     if row.choices:
-        return ", ".join(f"`{choice}`" for choice in row.choices) + (" (several)" if row.kind == "list" else "")
+        return ", ".join(f"`{choice}`" for choice in row.choices) + (
+            " (several, or none)" if row.kind == "list" else ""
+        )
+    if row.example:
+        return row.example
+    if row.only:
+        return f"`{render(row.default)}`"
     if row.kind == "bool":
         return "`true`, `false`"
     if row.kind not in ("int", "float"):

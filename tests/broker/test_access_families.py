@@ -47,6 +47,7 @@ FAMILIES = (ClusterAccess, GroupAccess, ShareAccess, TopicAccess, TransactionAcc
 
 HIDE: dict[Callable[..., Any], object] = {
     GroupAccess.listing: [],
+    GroupAccess.with_settings: [],
     ShareAccess.with_settings: [],
     TopicAccess.find: None,
     TopicAccess.id_of: None,
@@ -132,6 +133,8 @@ class Stage:
             GroupAccess.commit_offsets: {"group_id": GROUP, "offsets": [OffsetToCommit(TOPIC, 0, 5)]},
             GroupAccess.delete_offsets: {"group_id": GROUP},
             GroupAccess.delete: {"group_id": GROUP},
+            GroupAccess.check_settings: {"own": {"consumer.session.timeout.ms": "50000"}},
+            GroupAccess.alter_settings: {"own": {"consumer.session.timeout.ms": "50000"}},
             TopicAccess.check_new: {"name": "new", "partitions": 1},
             TopicAccess.ensure: {"name": "new"},
             TransactionAccess.commit_offsets: {
@@ -175,6 +178,7 @@ class Stage:
             "groups": sorted((one.group_id, one.state) for one in broker.groups.list_groups()),
             "offsets": {name: sorted(broker.groups.committed(name)) for name in broker.groups.names()},
             "shares": [(one.id, one.machine.epoch, one.places(), dict(one.own)) for one in broker.shared],
+            "group settings": broker.groups.groups_with_settings(),
             "share settings": broker.shared.groups_with_settings(),
             "share sessions": len(broker.shared.sessions),
             "transactions": broker.transactions.listing(TransactionFilter()).transactions,
@@ -189,6 +193,7 @@ def with_stage(folder: Path, permissions: Permissions, story: Callable[[Stage], 
             send(broker, TOPIC, b"a", b"b")
             await broker.groups.commit_offsets(GROUP, [OffsetToCommit(TOPIC, 0, 1)])
             await broker.shared.heartbeat(ShareBeat(group_id=SHARE, member_id="x", member_epoch=0, topics=(TOPIC,)))
+            await broker.groups.alter_settings(GROUP, {"consumer.session.timeout.ms": "55000"})
             broker.shared.change_settings(SHARE, {"share.delivery.count.limit": "4"})
             producer = await broker.transactions.init_producer_id(TX, 60_000)
             await broker.transactions.add_partitions(TX, producer, [(TOPIC, 0)])

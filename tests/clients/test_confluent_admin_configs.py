@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.clients import kit
-from tests.clients.stage import NewTopicCall, OwnServerCall
+from tests.clients.stage import NewTopicCall, OwnServerCall, create_topic
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -88,6 +88,15 @@ def test_list_settings_take_append_and_subtract(admin: AdminClient, new_topic: N
     is_now(admin, topic, "cleanup.policy", "compact")
 
 
+def test_no_cleanup_policy_at_all_is_accepted(admin: AdminClient, new_topic: NewTopicCall) -> None:
+    """Kafka's way to say that nothing is deleted and nothing compacted."""
+    topic = new_topic(config={"cleanup.policy": "compact"})
+    change(admin, ResourceType.TOPIC, topic, "cleanup.policy", "compact", how="SUBTRACT")
+    is_now(admin, topic, "cleanup.policy", "")
+    other = new_topic(config={"cleanup.policy": ""})
+    assert describe(admin, ResourceType.TOPIC, other)["cleanup.policy"].value == ""
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_alter_replaces_all_settings(admin: AdminClient, new_topic: NewTopicCall) -> None:
     topic = new_topic(config={"retention.ms": 1000_000, "segment.bytes": 2_000_000})
@@ -98,7 +107,40 @@ def test_old_alter_replaces_all_settings(admin: AdminClient, new_topic: NewTopic
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("retention.ms", "soon"), ("no.such.setting", "1"), ("segment.bytes", "-5")]
+    ("key", "value"),
+    [
+        ("leader.replication.throttled.replicas", "0:1,1:1"),
+        ("follower.replication.throttled.replicas", "*"),
+        ("remote.storage.enable", "false"),
+        ("remote.log.copy.disable", "false"),
+        ("remote.log.delete.on.disable", "false"),
+        ("local.retention.ms", "-2"),
+        ("local.retention.bytes", "1000000"),
+        ("compression.gzip.level", "6"),
+        ("compression.lz4.level", "9"),
+        ("compression.zstd.level", "-3"),
+    ],
+)
+def test_settings_of_what_is_not_offered_are_accepted_and_shown(
+    admin: AdminClient, new_topic: NewTopicCall, key: str, value: str
+) -> None:
+    """Reassignment tools and topic definitions for other clusters set them."""
+    topic = new_topic(config={key: value})
+    assert describe(admin, ResourceType.TOPIC, topic)[key].value == value
+    change(admin, ResourceType.TOPIC, topic, key, value, how="DELETE")
+    assert describe(admin, ResourceType.TOPIC, topic)[key].is_default
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("retention.ms", "soon"),
+        ("no.such.setting", "1"),
+        ("segment.bytes", "-5"),
+        ("leader.replication.throttled.replicas", "0:1,all"),
+        ("remote.storage.enable", "true"),
+        ("compression.zstd.level", "23"),
+    ],
 )
 def test_bad_change_is_refused_and_changes_nothing(
     admin: AdminClient, new_topic: NewTopicCall, key: str, value: str
@@ -110,6 +152,17 @@ def test_bad_change_is_refused_and_changes_nothing(
     assert kit.code_of(refused.value) == KafkaError.INVALID_CONFIG
     after = {name: entry.value for name, entry in describe(admin, ResourceType.TOPIC, topic).items()}
     assert after == before
+
+
+def test_an_unknown_setting_is_refused_in_kafkas_words(admin: AdminClient, new_topic: NewTopicCall) -> None:
+    """Tools, and tests of tools, look for them."""
+    words = "Unknown topic config name: no.such.setting"
+    with pytest.raises(KafkaException) as refused:
+        change(admin, ResourceType.TOPIC, new_topic(), "no.such.setting", "1")
+    assert words in refused.value.args[0].str()
+    with pytest.raises(KafkaException) as refused:
+        new_topic(config={"no.such.setting": "1"})
+    assert words in refused.value.args[0].str()
 
 
 def test_validate_only_changes_nothing(admin: AdminClient, new_topic: NewTopicCall) -> None:
@@ -182,3 +235,20 @@ def test_unknown_topic_is_refused_while_auto_creation_is_off(own_server: OwnServ
     assert len(reports.bad) == 1
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     assert never not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_a_broker_has_the_id_that_it_was_given(own_server: OwnServerCall) -> None:
+    """Clients find leaders and coordinators by it, and tools read what Kafka calls it and where it listens."""
+    server = own_server(node_id=7)
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    assert set(admin.list_topics(timeout=DEADLINE_S).brokers) == {7}
+    topic = create_topic(admin, unique("led"))
+    kit.produce(server.bootstrap, topic, kit.numbered(3))
+    reader = kit.consumer(server.bootstrap, unique("group"))
+    reader.subscribe([topic])
+    assert len(kit.take(reader, 3)) == 3
+    reader.close()
+    told = {name: entry.value for name, entry in describe(admin, ResourceType.BROKER, "7").items()}
+    assert (told["broker.id"], told["node.id"], told["default.replication.factor"]) == ("7", "7", "1")
+    assert told["advertised.listeners"] == told["listeners"] == f"PLAINTEXT://{server.bootstrap}"
+    assert told["log.dirs"] == str(server.data)

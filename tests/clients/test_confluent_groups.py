@@ -199,6 +199,31 @@ def test_member_of_another_protocol_is_refused(bootstrap: str, new_topic: NewTop
     other.close()
 
 
+@pytest.mark.parametrize("mode", ["classic-range", "classic-cooperative-sticky"])
+def test_a_group_changes_its_protocol_member_by_member_and_back(
+    bootstrap: str, new_topic: NewTopicCall, crew: Crew, mode: str
+) -> None:
+    """A rolling restart of the members with another setting: nothing is read twice, nothing is left out."""
+    topic = new_topic(partitions=4)
+    spots = spots_of(topic, 4)
+    feed = Feed(bootstrap, topic, 4)
+    members = [crew.join([topic], CLASSIC[mode]) for _ in range(2)]
+    everyone = [*members]
+    pump(members, lambda: spread(members, spots), "two classic members have all partitions")
+    for config in (KIP848["kip848-uniform"], CLASSIC[mode]):
+        for number in range(2):
+            feed.more(25)
+            members[number].close()
+            crew.members.remove(members[number])
+            members[number] = crew.join([topic], config)
+            everyone.append(members[number])
+            pump(members, lambda: spread(members, spots), f"member {number} was changed")
+    feed.more(25)
+    journals = [member.journal for member in everyone]
+    pump(members, lambda: saw_all(journals, feed.counts), "all messages were seen")
+    check(journals, feed.counts, twice_allowed=False)
+
+
 def test_unknown_server_assignor_is_refused(bootstrap: str, new_topic: NewTopicCall, group: str) -> None:
     client = kit.consumer(bootstrap, group, {"group.protocol": "consumer", "group.remote.assignor": "by-moonlight"})
     client.subscribe([new_topic()])

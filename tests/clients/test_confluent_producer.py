@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Producer
 
 from tests.clients import kit
 from tests.clients.stage import NewTopicCall
+from tests.support.names import unique
+from tests.support.waiting import DEADLINE_S
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -172,3 +175,16 @@ def test_two_producers_interleave_but_each_keeps_its_order(bootstrap: str, new_t
     assert len(got) == 400
     for letter in (b"a", b"b"):
         assert [value for value in got if value[:1] == letter] == [letter + b"%05d" % n for n in range(200)]
+
+
+def test_a_client_has_nothing_to_say_about_telemetry(bootstrap: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker wants no metrics of clients. One that is told so by an answer writes a line about it to its log."""
+    lines = logging.getLogger(unique("rdkafka"))
+    with caplog.at_level(logging.DEBUG, lines.name):
+        client = Producer({"bootstrap.servers": bootstrap}, logger=lines)
+        for _ in range(30):  # it would ask right after it has connected, and say so when it is answered
+            client.produce(unique("quiet"), b"x")
+            kit.flush(client)
+            assert client.list_topics(timeout=DEADLINE_S).brokers
+            client.poll(0)
+    assert [one.getMessage() for one in caplog.records if one.name == lines.name] == []

@@ -184,6 +184,7 @@ class Stage:
             logs[partition] = FakeLog(partition, kept, len(kept))
             if compacted:
                 logs[partition] = logs[partition].compacted()
+                logs[partition].durable_count = len(logs[partition].batches)
         topics = FakeTopics()
         topics._counts, topics._incarnations = self.topics._counts, self.topics._incarnations
         return Stage(self.world, self.settings, topics, logs)

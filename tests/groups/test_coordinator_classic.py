@@ -8,7 +8,7 @@ import pytest
 
 from tests.groups.kit import Stage, join, join_request, play, settle, sync_request
 from waystation.errors import StorageFailed
-from waystation.groups.calls import LeavingMember, OffsetToCommit
+from waystation.groups.calls import LeavingMember, OffsetToCommit, SyncRequest
 from waystation.groups.errors import (
     CoordinatorUnavailable,
     InvalidGroupId,
@@ -49,6 +49,50 @@ def test_an_assignment_is_durable_before_anyone_hears_of_it() -> None:
         assert not syncing.done()
         assert log.durable_count < len(log.batches)
         await syncing
+        assert log.durable_count == len(log.batches)
+
+    play(story)
+
+
+def test_a_follower_that_syncs_while_the_assignment_is_written_waits_for_it_too() -> None:
+    """Else it would work on partitions of which, after a crash, nobody knows that they are its own."""
+
+    async def story(stage: Stage) -> None:
+        leader, follower = await asyncio.gather(join(stage), join(stage))
+        if leader.leader != leader.member_id:
+            leader, follower = follower, leader
+        log = stage.log_of("g")
+        log.flush_s = 1.0
+        given = sync_request(leader, **{leader.member_id: b"mine", follower.member_id: b"yours"})
+        leading = asyncio.ensure_future(stage.coordinator.sync(given))
+        await asyncio.sleep(0.5)
+        following = asyncio.ensure_future(stage.coordinator.sync(sync_request(follower)))
+        await asyncio.sleep(0.4)
+        assert not leading.done()
+        assert not following.done()
+        assert (await following).assignment == b"yours"
+        assert leading.done()
+        assert log.durable_count == len(log.batches)
+
+    play(story)
+
+
+def test_a_static_member_whose_take_over_is_being_written_waits_for_it_when_it_asks_again() -> None:
+    async def story(stage: Stage) -> None:
+        first = await join(stage, instance_id="i")
+        await settle(stage, [first])
+        log = stage.log_of("g")
+        log.flush_s = 1.0
+        taking_over = asyncio.ensure_future(stage.coordinator.join(join_request(instance_id="i")))
+        await asyncio.sleep(0.5)
+        member_id = stage.coordinator.describe_groups(["g"])[0].members[0].member_id
+        assert member_id != first.member_id
+        asked = SyncRequest(group_id="g", member_id=member_id, generation_id=1, instance_id="i")
+        again = asyncio.ensure_future(stage.coordinator.sync(asked))
+        await asyncio.sleep(0.4)
+        assert not taking_over.done()
+        assert not again.done()
+        await again
         assert log.durable_count == len(log.batches)
 
     play(story)

@@ -7,15 +7,17 @@ import asyncio
 import pytest
 
 from tests.groups.kit import Stage, first_beat, join, play, settle
-from waystation.errors import InvalidPattern, StorageFailed
+from waystation.errors import InvalidPattern, InvalidSetting, StorageFailed
 from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, LeavingMember, OffsetToCommit
 from waystation.groups.errors import (
     InconsistentProtocol,
     InvalidGroupRequest,
+    TooManyGroups,
     UnknownGroup,
     UnknownMember,
     UnsupportedAssignor,
 )
+from waystation.groups.settings import GroupSettings
 
 
 async def beat(stage: Stage, answer: ConsumerBeatAnswer, **changes: object) -> ConsumerBeatAnswer:
@@ -102,6 +104,72 @@ def test_topics_that_change_reach_the_group_through_the_coordinator() -> None:
     play(story)
 
 
+def test_a_group_has_its_own_session_timeout_and_interval_also_after_a_restart() -> None:
+    async def story(stage: Stage) -> None:
+        own = {"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "9000"}
+        await stage.coordinator.alter_settings("g", own)  # before there is a group
+        answer = await stage.coordinator.consumer_heartbeat(first_beat("a"))
+        other = await stage.coordinator.consumer_heartbeat(first_beat("z", group_id="other"))
+        for at_rest_s in (20, 20, 20):
+            await asyncio.sleep(at_rest_s)
+            answer = await beat(stage, answer)
+        assert (answer.heartbeat_interval_ms, other.heartbeat_interval_ms) == (9_000, 250)
+        stage = await stage.restart(only_durable=True, compacted=True)
+        assert stage.coordinator.own_settings("g") == own
+        assert stage.coordinator.groups_with_settings() == ["g"]
+        await asyncio.sleep(59)
+        assert len(stage.coordinator.describe_consumer_groups(["g"])[0].members) == 1, "45 s is the broker's"
+        await asyncio.sleep(2)
+        assert stage.coordinator.describe_consumer_groups(["g"])[0].state == "Empty"
+        await stage.coordinator.alter_settings("g", {})
+        stage = await stage.restart(only_durable=True)
+        assert stage.coordinator.groups_with_settings() == []
+        await stage.coordinator.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"consumer.session.timeout.ms": "44999"},
+        {"consumer.session.timeout.ms": "60001"},
+        {"consumer.heartbeat.interval.ms": "4999"},
+        {"consumer.heartbeat.interval.ms": "often"},
+        {"share.session.timeout.ms": "50000"},
+    ],
+)
+def test_a_group_cannot_have_settings_outside_of_the_brokers_limits(own: dict[str, str]) -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(InvalidSetting):
+            await stage.coordinator.alter_settings("g", own)
+        assert stage.coordinator.groups_with_settings() == []
+
+    play(story)
+
+
+def test_a_session_is_longer_than_the_heartbeat_interval() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.coordinator.alter_settings("g", {"consumer.session.timeout.ms": "9001"})
+        with pytest.raises(InvalidSetting, match="has to be above"):
+            await stage.coordinator.alter_settings("g", {"consumer.session.timeout.ms": "5000"})
+
+    wide = GroupSettings(consumer_session_timeout_bounds_ms=(1, 60_000))
+    play(story, wide)
+
+
+def test_groups_with_settings_are_bounded() -> None:
+    async def story(stage: Stage) -> None:
+        own = {"consumer.session.timeout.ms": "50000"}
+        for name in ("a", "b"):
+            await stage.coordinator.alter_settings(name, own)
+        with pytest.raises(TooManyGroups):
+            await stage.coordinator.alter_settings("c", own)
+        await stage.coordinator.alter_settings("a", {"consumer.session.timeout.ms": "51000"})
+
+    play(story, GroupSettings(max_groups=2))
+
+
 def test_what_could_not_be_written_is_written_with_the_next_change() -> None:
     async def story(stage: Stage) -> None:
         log = stage.log_of("g")
@@ -160,9 +228,7 @@ def test_a_group_without_members_may_change_its_protocol_and_keeps_its_offsets()
         await coordinator.consumer_heartbeat(first_beat("a"))
         assert [listing.kind for listing in coordinator.list_groups()] == ["Consumer"]
         assert coordinator.fetch_offsets("g")[0].offset == 5
-        with pytest.raises(InconsistentProtocol):
-            await join(stage)
-        with pytest.raises(InconsistentProtocol):
+        with pytest.raises(UnknownMember):
             await coordinator.heartbeat("g", answer.member_id, 1)
         await coordinator.consumer_heartbeat(ConsumerBeat(group_id="g", member_id="a", member_epoch=-1))
 

@@ -64,7 +64,7 @@ def test_an_empty_log_is_left_alone(tmp_path: Path) -> None:
     assert logs(home) == [0]
 
 
-@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("policy", ["compact", "delete", ""])
 def test_nothing_goes_without_a_limit_or_a_policy_to_delete(tmp_path: Path, policy: str) -> None:
     home = Home(tmp_path, segment_bytes=1, cleanup_policy=policy, retention_ms=-1 if policy == "delete" else 1)
     home.fill(4)

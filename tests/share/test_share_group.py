@@ -30,13 +30,20 @@ def beat(epoch: int, member: str = "m", topics: tuple[str, ...] | None = ("order
 # -- members -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_member_is_assigned_every_partition_of_its_topics() -> None:
+def test_members_are_assigned_partitions_of_their_topics_and_feeds_have_all() -> None:
     topics, share = FakeTopics(orders=2, payments=1), group()
+    share.enter("feed", Subscription(frozenset({"orders"})), "", 0)
     one = share.heartbeat(beat(0, "one"), topics, 0)
     two = share.heartbeat(beat(0, "two", ("orders", "payments")), topics, 0)
     orders = frozenset({(topic_id("orders"), 0), (topic_id("orders"), 1)})
     assert one.assignment == orders
-    assert two.assignment == orders | {(topic_id("payments"), 0)}
+    one = share.heartbeat(beat(one.member_epoch, "one", None), topics, 0)
+    assert one.assignment is not None
+    assert two.assignment is not None
+    assert one.assignment | two.assignment == orders | {(topic_id("payments"), 0)}
+    assert one.assignment.isdisjoint(two.assignment)
+    told = {member.member_id: member.assignment for member in share.view(topics).members}
+    assert told == {"feed": orders, "one": one.assignment, "two": two.assignment}
 
 
 def test_assignment_is_told_with_a_new_epoch_only() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.config import BROKER_SETTINGS, Setting, render
+from waystation.config import BROKER_SETTINGS, UNUSED_SETTINGS, Setting, render
 from waystation.errors import Invalid
 from waystation.paging import Search
 
@@ -41,9 +41,11 @@ class SettingsOut(msgspec.Struct):
 
 
 def settings_view(broker: ManagedBroker, query: SettingsQuery) -> SettingsOut:
-    """All of them, in the order of names."""
+    """All that have an effect, in the order of names, and of Kafka's others those that somebody has set."""
     wanted = query.search.lower()
-    return SettingsOut([_shown(broker, row) for name, row in sorted(BROKER_SETTINGS.items()) if wanted in name.lower()])
+    was_set = broker.settings.given.keys() | broker.settings.changed.keys()
+    rows = BROKER_SETTINGS | {name: row for name, row in UNUSED_SETTINGS.items() if name in was_set}
+    return SettingsOut([_shown(broker, row) for name, row in sorted(rows.items()) if wanted in name.lower()])
 
 
 def _shown(broker: ManagedBroker, row: Setting) -> SettingOut:

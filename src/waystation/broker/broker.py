@@ -63,14 +63,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("waystation.broker")
 
-NODE_ID = 1
 LOCK_FILE = "waystation.lock"
 
 
 class Broker:
     """Everything that a door may call hangs off this."""
-
-    node_id = NODE_ID
 
     def __init__(
         self,
@@ -83,6 +80,7 @@ class Broker:
         self.world = world
         self.root = root
         self.settings = settings
+        self.node_id = settings.integer("node.id")
         self.catalog = catalog
         self.cluster_id = catalog.cluster_id()
         self.meters = Meters()

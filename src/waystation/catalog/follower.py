@@ -95,6 +95,11 @@ class Follower:
         """Durable, but perhaps not in force yet, when it returns. If it raises, nothing has happened."""
         return await self._world.offload(self._catalog.write, changes, expected)
 
+    @property
+    def revision(self) -> int:
+        """Up to which everything is applied."""
+        return self._applied
+
     async def applied(self, revision: int) -> None:
         """Returns when what was written is in force; raises what kept a part from making it so."""
         await self._wait(revision)

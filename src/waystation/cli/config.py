@@ -61,13 +61,14 @@ def _show(arguments: argparse.Namespace) -> int:
         return _show_running(arguments)
     from waystation.cli.configuration import gather
     from waystation.cli.options import OPTIONS
-    from waystation.config import BROKER_SETTINGS
+    from waystation.config import BROKER_SETTINGS, UNUSED_SETTINGS
 
     told = gather(os.environ, file=arguments.config)
+    known = BROKER_SETTINGS | {name: row for name, row in UNUSED_SETTINGS.items() if name in told.settings}
     for doubt in told.doubts:
         note(doubt)
     options = [(name, told.option(name), option.default) for name, option in OPTIONS.items()]
-    settings = [_row(name, told, setting) for name, setting in sorted(BROKER_SETTINGS.items())]
+    settings = [_row(name, told, setting) for name, setting in sorted(known.items())]
     if arguments.changed:
         options = [row for row in options if row[1].kind != "default"]
         settings = [row for row in settings if row[1].kind != "default"]
@@ -164,9 +165,12 @@ def _set(arguments: argparse.Namespace) -> int:
         answer: Any = mq.view("settings")
     now = {str(one["name"]): one for one in answer["settings"]}
     if arguments.json:
-        print_json({"settings": [now[name] for name in changes]})
+        print_json({"settings": [now[name] for name in changes if name in now]})
         return 0
     for name in changes:
+        if name not in now:  # one of Kafka's without effect, which are listed only while they are set
+            print(f"{name} is not set now")
+            continue
         print(f"{name} is {_shown(now[name]['value'])} now ({now[name]['source']})")
     return 0
 
@@ -174,7 +178,7 @@ def _set(arguments: argparse.Namespace) -> int:
 def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
     """What to change; checked here, so that a slip costs no connection and its sentence has the nearest name."""
     from waystation.cli.config_file import unknown
-    from waystation.config import BROKER_SETTINGS, BrokerSettings, check_dynamic
+    from waystation.config import BrokerSettings, broker_setting, check_dynamic
 
     changes: dict[str, str | None] = {}
     for name, text in parse_pairs(arguments.pair, "config set"):
@@ -186,8 +190,7 @@ def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
     if not changes:
         raise Invalid("nothing to change: give NAME=VALUE, or --unset NAME")
     for name, value in changes.items():
-        setting = BROKER_SETTINGS.get(name)
-        if setting is None:
+        if broker_setting(name) is None:
             raise Invalid(unknown(name))
         if value is not None:
             check_dynamic(name)

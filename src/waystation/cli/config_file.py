@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from waystation.cli.options import DOORS, OPTIONS, Option, door_address, nearest
-from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from waystation.errors import Invalid
 from waystation.toml_file import Path, TomlInvalid, TomlPlace, read_toml
 
@@ -160,7 +160,7 @@ def _option(option: Option, value: object) -> str:
 
 
 def _setting(name: str, value: object) -> str:
-    setting = BROKER_SETTINGS.get(name)
+    setting = broker_setting(name)
     if setting is None:
         raise Invalid(unknown(name))
     text = _text_of(name, value)

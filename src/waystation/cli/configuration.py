@@ -17,7 +17,7 @@ import msgspec
 from waystation.cli.arguments import parse_pairs
 from waystation.cli.options import OPTIONS, closest, door_address, nearest
 from waystation.client.address import Address
-from waystation.config import BROKER_SETTINGS, BrokerSettings, Source, render
+from waystation.config import BROKER_SETTINGS, UNUSED_SETTINGS, BrokerSettings, Source, render
 from waystation.errors import Invalid
 
 PREFIX = "WAYSTATION_"
@@ -113,7 +113,7 @@ def _from_environment(made: Configuration, environment: Mapping[str, str]) -> No
     if not ours:
         return
     options = {option.variable: option.name for option in OPTIONS.values()}
-    settings = {variable_of(name): name for name in BROKER_SETTINGS}
+    settings = {variable_of(name): name for name in BROKER_SETTINGS | UNUSED_SETTINGS}
     for variable, text in sorted(ours.items()):
         if not text and (variable in options or variable in settings):
             # How scripts and unit files take a variable back. A secret that is not there is empty, too: it must not

@@ -139,6 +139,8 @@ class ConsumerMemberView(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None
     assignment: frozenset[TopicPartition]
     target: frozenset[TopicPartition]
+    classic: bool = False
+    """It speaks the classic protocol still, or again."""
 
 
 class ConsumerGroupView(msgspec.Struct, frozen=True, kw_only=True):

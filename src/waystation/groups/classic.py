@@ -6,7 +6,8 @@ coordinator's shell is the only caller.
 
 What never breaks: a generation's members are fixed when it is made; an assignment is handed only to members of the
 generation it was computed for; the group is saved before any member hears of its assignment (`Save` comes before the
-answers, and the shell holds those back until it is durable); the only moves are those of `classic_states.MOVES`.
+answers, and the shell holds back all that a stable group tells until it is durable); the only moves are those of
+`classic_states.MOVES`.
 """
 
 from __future__ import annotations
@@ -203,6 +204,10 @@ class ClassicGroup:
         self._newcomer = False
         self._timers.set(_JOIN, now_ms + min(self.settings.initial_rebalance_delay_ms, limit_ms))
         return decisions
+
+    def call_back(self, now_ms: int) -> list[Decision]:
+        """Everybody has to join again: the group was of the other protocol, and has lost its last member of that."""
+        return self._rebalance(now_ms)
 
     def _maybe_finish_joining(self, now_ms: int) -> list[Decision]:
         if self.state is not State.PREPARING or self._initial_until_ms is not None:

@@ -24,6 +24,7 @@ from waystation.groups.calls import (
 )
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
+from waystation.groups.classic_states import State
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.errors import (
     CoordinatorUnavailable,
@@ -89,6 +90,13 @@ class ClassicDesk:
         self._alarm = alarm
         self._joins: _Waiting[JoinAnswer] = _Waiting()
         self._syncs: _Waiting[SyncAnswer] = _Waiting()
+        shards.converted = self._converted
+
+    def _converted(self, group_id: str) -> None:
+        """The group is of the other protocol from now on: whoever waits joins again, and is a member there."""
+        error = RebalanceInProgress(f"group {group_id!r} uses the consumer protocol (KIP-848) from now on; rejoin")
+        self._joins.end(group_id.__eq__, error)
+        self._syncs.end(group_id.__eq__, error)
 
     @property
     def waiting(self) -> int:
@@ -107,11 +115,11 @@ class ClassicDesk:
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """Returns when the next generation is made. Raises MemberIdRequired to have the client ask again."""
-        self._check_join(request)
+        self.check_join(request)
         known = bool(request.member_id)
         group = self._group(request.group_id) if known else self._shards.classic(request.group_id)
         self._check_bytes(group, request)
-        fresh_id = self._fresh_id(request)
+        fresh_id = self.fresh_id(request)
         try:
             decisions = group.join(request, fresh_id, self._shards.now_ms())
         except MemberIdRequired:
@@ -160,7 +168,7 @@ class ClassicDesk:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    def _check_join(self, request: JoinRequest) -> None:
+    def check_join(self, request: JoinRequest) -> None:
         settings = self._shards.settings
         self._shards.check_group_id(request.group_id)
         self._shards.check_names(
@@ -173,17 +181,17 @@ class ClassicDesk:
             )
         for name, _ in request.protocols:
             self._shards.check_names(protocol=name)
+        if _size(request) > settings.max_member_bytes:
+            raise InvalidGroupRequest(f"the member's protocols are larger than {settings.max_member_bytes} bytes")
 
     def _check_bytes(self, group: ClassicGroup, request: JoinRequest) -> None:
         settings = self._shards.settings
-        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-        if size > settings.max_member_bytes:
-            raise InvalidGroupRequest(f"the member's protocols are larger than {settings.max_member_bytes} bytes")
+        size = _size(request)
         # Only members far above the usual few hundred bytes are worth adding up the whole group for.
         if size > _LARGE_BYTES and size + group.roster.size_bytes() > settings.max_group_bytes:
             raise GroupFull(f"the members of group {group.group_id!r} bring more than {settings.max_group_bytes} bytes")
 
-    def _fresh_id(self, request: JoinRequest) -> str:
+    def fresh_id(self, request: JoinRequest) -> str:
         # Readable, as Kafka makes them; cut so that the id itself passes the limit on ids.
         return f"{(request.instance_id or request.client_id)[:100]}-{self._random.uuid()}"
 
@@ -214,7 +222,7 @@ class ClassicDesk:
         return answer
 
     def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision], why: str) -> None:
-        saved = False
+        saved = group.state is State.STABLE  # what a stable group tells was saved, now or by an earlier request
         self._shards.history.note(group.group_id, group.state.value, len(group.roster), why)
         for decision in decisions:
             if isinstance(decision, Save):
@@ -236,3 +244,7 @@ class ClassicDesk:
         )
         with contextlib.suppress(CoordinatorUnavailable):  # told by the shard; the next change is saved as a whole
             self._shards.shard_of(group.group_id).save_classic(group, self._shards.wall_ms())
+
+
+def _size(request: JoinRequest) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in request.protocols)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 CONSUMER = "consumer"
 """The protocol type of consumers (Kafka Connect and others bring their own)."""
@@ -73,6 +74,45 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     except (struct.error, UnicodeDecodeError):
         return None
     return frozenset(topics)
+
+
+class Subscribed(NamedTuple):
+    """What a consumer says in its metadata (ConsumerProtocolSubscription)."""
+
+    version: int
+    topics: frozenset[str]
+    owned: list[tuple[str, list[int]]]
+    """What it has and keeps while it rejoins (cooperative assignors); empty if it gave up everything, or cannot say."""
+
+
+def read_subscription(metadata: bytes) -> Subscribed | None:
+    """None if it is something else."""
+    topics = subscribed_topics(metadata)
+    if topics is None:
+        return None
+    version, count = struct.unpack_from(">hi", metadata)
+    try:
+        at = 6
+        for _ in range(count):
+            at += 2 + int(struct.unpack_from(">h", metadata, at)[0])
+        if version >= 1:
+            at += 4 + max(0, int(struct.unpack_from(">i", metadata, at)[0]))
+    except struct.error:
+        return None
+    # Behind the members' own data, the owned partitions are written as an assignment's, without its version.
+    owned = (
+        assigned_partitions(struct.pack(">h", version) + metadata[at:]) if version >= 1 and at < len(metadata) else []
+    )
+    return None if owned is None else Subscribed(version, topics, owned)
+
+
+def write_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
+    """A consumer's assignment (ConsumerProtocolAssignment), in the version of its subscription."""
+    parts = [struct.pack(">hi", version, len(partitions))]
+    for topic, indexes in sorted(partitions.items()):
+        name, numbers = topic.encode(), sorted(indexes)
+        parts.append(struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers))
+    return b"".join((*parts, struct.pack(">i", -1)))
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, list[int]]] | None:

@@ -25,6 +25,9 @@ class State(Enum):
 MOVES: dict[tuple[State, State], str] = {
     (State.EMPTY, State.PREPARING): "the first member joins",
     (State.EMPTY, State.DEAD): "deleted, expired or taken over by the other protocol",
+    (State.PREPARING, State.DEAD): "a member of the consumer protocol joined: the group uses that from now on",
+    (State.COMPLETING, State.DEAD): "a member of the consumer protocol joined",
+    (State.STABLE, State.DEAD): "a member of the consumer protocol joined",
     (State.PREPARING, State.COMPLETING): "all members joined, or the rebalance timeout passed",
     (State.PREPARING, State.EMPTY): "the last member left or timed out",
     (State.COMPLETING, State.STABLE): "the leader handed in the assignment",

@@ -16,20 +16,36 @@ from uuid import UUID
 
 import msgspec
 
+from waystation.errors import WaystationError
 from waystation.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
-from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView, TopicPartition, TopicView
-from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH, ConsumerMember
+from waystation.groups.calls import (
+    ConsumerBeat,
+    ConsumerBeatAnswer,
+    ConsumerGroupView,
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+    TopicPartition,
+    TopicView,
+)
+from waystation.groups.classic_member import CONSUMER, Subscribed, read_subscription, write_assignment
+from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH, ClassicSide, ConsumerMember
 from waystation.groups.errors import (
     FencedInstance,
     FencedMemberEpoch,
     GroupFull,
     IllegalGeneration,
+    InconsistentProtocol,
     InvalidGroupRequest,
+    RebalanceInProgress,
     StaleMemberEpoch,
     UnknownMember,
     UnreleasedInstance,
 )
-from waystation.groups.reconcile import JOIN_EPOCH, Partitions, Phase, step
+from waystation.groups.reconcile import JOIN_EPOCH, Holding, Partitions, Phase, step
 from waystation.groups.settings import GroupSettings
 from waystation.groups.subscriptions import Subscriptions, sizes
 from waystation.world.deadlines import Deadlines
@@ -135,7 +151,7 @@ class ConsumerGroup:
             self._retarget(topics)
         lost = beat.member_epoch != had.epoch  # it does not know yet what we told it last
         self._reconcile(member, None if lost else beat.owned, now_ms)
-        self._timers.set(("session", member.member_id), now_ms + self.settings.consumer_session_timeout_ms)
+        self._touch(member, now_ms)
         subscribes = beat.topics is not None or beat.pattern is not None
         full = beat.rebalance_timeout_ms >= 0 and beat.owned is not None and subscribes
         news = full or lost or had.epoch == JOIN_EPOCH or had.assigned != member.holding.assigned
@@ -152,8 +168,7 @@ class ConsumerGroup:
             return self._rejoin(present, beat)
         if beat.instance_id is not None and beat.instance_id in self._statics:
             return self._take_over(self.members[self._statics[beat.instance_id]], beat)
-        if len(self.members) >= self.settings.max_group_size:
-            raise GroupFull(f"group {self.group_id!r} has {self.settings.max_group_size} members, which is its limit")
+        self._check_room()
         member = ConsumerMember(beat.member_id, beat.instance_id)
         self._put(member)
         self._bump()
@@ -170,7 +185,7 @@ class ConsumerGroup:
         return member
 
     def _take_over(self, old: ConsumerMember, beat: ConsumerBeat) -> ConsumerMember:
-        if not old.is_away:
+        if not old.is_away and old.classic is None:  # a static classic member says nothing when it stops
             raise UnreleasedInstance(
                 f"group.instance.id {beat.instance_id!r} of group {self.group_id!r} is in use by {old.member_id!r}; "
                 f"stop that process first, or wait for its session to end"
@@ -204,6 +219,158 @@ class ConsumerGroup:
         else:
             self._remove(member)
         return ConsumerBeatAnswer(beat.member_id, beat.member_epoch, self.settings.consumer_heartbeat_interval_ms, None)
+
+    # -- classic members, while the group changes from one protocol to the other -------------------------------
+
+    @property
+    def all_classic(self) -> bool:
+        """Nobody speaks the consumer protocol any longer, and there is somebody."""
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
+
+    def classic_bytes(self) -> int:
+        """What its classic members have brought, which has to fit into one record if it is a classic group again."""
+        sides = (member.classic for member in self.members.values() if member.classic is not None)
+        return sum(len(metadata) for side in sides for _, metadata in side.protocols)
+
+    def classic_join(
+        self, join: JoinRequest, wish: Subscribed, fresh_id: str, topics: TopicView, now_ms: int
+    ) -> JoinAnswer:
+        """Answered at once: nobody is waited for. Who joins has what it says it owns, and has let go of all else."""
+        self._check_protocols(join)
+        epoch = self.epoch
+        member = self._classic_joiner(join, fresh_id)
+        beat = ConsumerBeat(
+            group_id=self.group_id,
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            instance_id=join.instance_id,
+            client_id=join.client_id,
+            client_host=join.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            topics=tuple(wish.topics),
+        )
+        _, wished = member.update(beat)
+        member.classic = ClassicSide(join.session_timeout_ms, join.protocols)
+        self._changed_members.add(member.member_id)
+        if wished and self.epoch == epoch:
+            self._bump()
+        if self.assignment_epoch < self.epoch:
+            self._retarget(topics)
+        owned = member.has() & partitions_of(wish.owned, topics)
+        self._release(member)
+        member.holding = Holding(member.epoch, Phase.WAITING, owned)
+        self._hold(member)
+        self._timers.cancel(("rebalance", member.member_id))
+        self._reconcile(member, owned, now_ms)
+        self._touch(member, now_ms)
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation_id=member.epoch,
+            protocol_type=CONSUMER,
+            protocol_name=join.protocols[0][0],
+            leader="",  # the broker assigns
+        )
+
+    def _check_protocols(self, join: JoinRequest) -> None:
+        """Classic members have an assignor in common: the group may become a classic one again."""
+        others = [m.classic for m in self.members.values() if m.classic is not None and m.member_id != join.member_id]
+        common = {name for name, _ in join.protocols}
+        for other in others:
+            common &= {name for name, _ in other.protocols}
+        if not common:
+            raise InconsistentProtocol(
+                f"the classic members of group {self.group_id!r} have no assignor in common with this one"
+            )
+
+    def _classic_joiner(self, join: JoinRequest, fresh_id: str) -> ConsumerMember:
+        if join.member_id:
+            return self._find_classic(join.member_id, join.instance_id)
+        static = None if join.instance_id is None else self._statics.get(join.instance_id)
+        if static is not None:
+            old = self.members[static]
+            if not old.is_away and old.classic is None:
+                raise FencedInstance(f"group.instance.id {join.instance_id!r} is in use by {old.member_id!r}")
+            self._drop(old)
+            member = old.hand_over(fresh_id)
+            self._put(member)
+            return member
+        self._check_room()
+        member = ConsumerMember(fresh_id, join.instance_id)
+        self._put(member)
+        self._bump()
+        return member
+
+    def classic_sync(self, sync: SyncRequest, topics: TopicView, now_ms: int) -> SyncAnswer:
+        """What the member has at this generation."""
+        member = self._find_classic(sync.member_id, sync.instance_id)
+        self._check_generation(member, sync.generation_id)
+        side = member.classic
+        if side is None or (sync.protocol_name or side.protocols[0][0]) != side.protocols[0][0]:
+            raise InconsistentProtocol(f"member {sync.member_id!r} did not join with {sync.protocol_name!r}")
+        self._touch(member, now_ms)
+        if member.epoch < self.epoch and member.holding.phase is not Phase.REVOKING:
+            raise self._call_back(member, now_ms)
+        return SyncAnswer(CONSUMER, side.protocols[0][0], self.classic_assignment(member, topics))
+
+    def classic_heartbeat(
+        self, member_id: str, instance_id: str | None, generation_id: int, topics: TopicView, now_ms: int
+    ) -> None:
+        """Returns if the member is fine; RebalanceInProgress if it has to join, for what it is to get or to give up."""
+        member = self._find_classic(member_id, instance_id)
+        self._check_generation(member, generation_id)
+        self._touch(member, now_ms)
+        if self.assignment_epoch < self.epoch:
+            self._retarget(topics)
+        phase = member.holding.phase
+        awaited = member.target - member.holding.assigned
+        if (
+            member.epoch < self.assignment_epoch
+            or phase is Phase.REVOKING
+            or (phase is Phase.WAITING and any(one not in self._holders for one in awaited))
+        ):
+            raise self._call_back(member, now_ms)
+
+    def classic_leave(self, leaving: Iterable[LeavingMember]) -> list[LeaveResult]:
+        results = []
+        for one in leaving:
+            error: WaystationError | None = None
+            try:
+                static = None if one.instance_id is None else self._statics.get(one.instance_id)
+                self._remove(self._find(one.member_id or static or "", one.instance_id))
+            except WaystationError as caught:
+                error = caught
+            results.append(LeaveResult(one.member_id, one.instance_id, error))
+        return results
+
+    def _call_back(self, member: ConsumerMember, now_ms: int) -> RebalanceInProgress:
+        """It has its rebalance timeout to join again; then it is removed, so that others get what it has."""
+        timer = ("rebalance", member.member_id)
+        if timer not in self._timers:
+            self._timers.set(timer, now_ms + member.rebalance_timeout_ms)
+        return RebalanceInProgress(f"group {self.group_id!r} is rebalancing; rejoin")
+
+    def _find_classic(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        member = self._find(member_id, instance_id)
+        if member.classic is None:
+            raise UnknownMember(f"{member_id!r} of group {self.group_id!r} uses the consumer protocol (KIP-848)")
+        return member
+
+    def _check_generation(self, member: ConsumerMember, generation_id: int) -> None:
+        if generation_id != member.epoch:
+            raise IllegalGeneration(
+                f"member {member.member_id!r} is at generation {member.epoch}, the request says {generation_id}"
+            )
+
+    @staticmethod
+    def classic_assignment(member: ConsumerMember, topics: TopicView) -> bytes:
+        """What the member has, as the classic protocol writes it."""
+        wish = None if member.classic is None else read_subscription(member.classic.protocols[0][1])
+        names: dict[str, list[int]] = {}
+        for topic_id, index in member.holding.assigned:
+            name = topics.name_of(topic_id)
+            if name is not None:
+                names.setdefault(name, []).append(index)
+        return write_assignment(0 if wish is None else wish.version, names)
 
     # -- the target and the way to it ------------------------------------------------------------------------
 
@@ -299,7 +466,7 @@ class ConsumerGroup:
             return  # an old producer that cannot say for whom it commits
         member = self._find(member_id, instance_id)
         if epoch != member.epoch:
-            if transactional:
+            if transactional or member.classic is not None:
                 raise IllegalGeneration(f"member {member_id!r} is at epoch {member.epoch}, the request says {epoch}")
             raise self._stale(member, epoch)
 
@@ -334,11 +501,21 @@ class ConsumerGroup:
         """Everybody gets a full session from now; those that were revoking get their full time for that too."""
         self._restless_at_ms = now_ms
         for member in self.members.values():
-            self._timers.set(("session", member.member_id), now_ms + self.settings.consumer_session_timeout_ms)
+            self._touch(member, now_ms)
             if member.holding.phase is Phase.REVOKING:
                 self._timers.set(("rebalance", member.member_id), now_ms + member.rebalance_timeout_ms)
 
     # -- small parts -----------------------------------------------------------------------------------------
+
+    def _check_room(self) -> None:
+        if len(self.members) >= self.settings.max_group_size:
+            raise GroupFull(f"group {self.group_id!r} has {self.settings.max_group_size} members, which is its limit")
+
+    def _touch(self, member: ConsumerMember, now_ms: int) -> None:
+        """The member lives. A classic one has said how long it may be silent."""
+        classic, settings = member.classic, self.settings
+        timeout_ms = settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        self._timers.set(("session", member.member_id), now_ms + timeout_ms)
 
     def _find(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         if instance_id is not None:
@@ -383,3 +560,13 @@ class ConsumerGroup:
     def holders(self) -> Iterable[tuple[TopicPartition, str]]:
         """Who has what, for tests and for `describe`."""
         return self._holders.items()
+
+
+def partitions_of(named: Iterable[tuple[str, list[int]]], topics: TopicView) -> Partitions:
+    """By their topics' ids; those of topics that are not there are left out."""
+    return frozenset(
+        (topic_id, index)
+        for name, indexes in named
+        if (topic_id := topics.id_of(name)) is not None
+        for index in indexes
+    )

@@ -8,14 +8,27 @@ touches no disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from waystation.groups.assignors import ASSIGNORS
-from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, ConsumerGroupView
+from waystation.groups.calls import (
+    ConsumerBeat,
+    ConsumerBeatAnswer,
+    ConsumerGroupView,
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
+from waystation.groups.classic_member import CONSUMER, read_subscription
 from waystation.groups.consumer import ConsumerGroup
 from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH
+from waystation.groups.conversion import to_classic
 from waystation.groups.errors import (
     CoordinatorUnavailable,
+    GroupFull,
     InconsistentProtocol,
     InvalidGroupRequest,
     UnknownGroup,
@@ -46,8 +59,7 @@ class ConsumerDesk:
                 await self._shards.shard_of(group.group_id).durable()
         except CoordinatorUnavailable:
             # Who is in a group is known as long as the broker lives. A full disk must not keep readers from reading.
-            group.mark_changed()
-            self._alarm.set(group.group_id, group.next_deadline_ms())
+            self._not_written(group)
         return answer
 
     def tick(self, group: ConsumerGroup) -> None:
@@ -55,6 +67,73 @@ class ConsumerDesk:
         group.tick(self._shards.now_ms())
         gone = sorted(before - set(group.members))
         self._save_unasked(group, f"{', '.join(gone[:3])} was silent for too long")
+
+    # -- classic members, while a group changes from one protocol to the other -------------------------------
+
+    def has_members(self, group_id: str) -> bool:
+        """Whether there is a KIP-848 group with members: then classic ones join that."""
+        group = self._shards.find(group_id)
+        return isinstance(group, ConsumerGroup) and not group.is_empty
+
+    async def classic_join(self, request: JoinRequest, fresh_id: str) -> JoinAnswer:
+        wishes = [read_subscription(metadata) for _, metadata in request.protocols]
+        if request.protocol_type != CONSUMER or not wishes or wishes[0] is None or None in wishes:
+            raise InconsistentProtocol(
+                f"group {request.group_id!r} has members that use the consumer protocol (KIP-848); a classic member"
+                " beside them has to be a consumer"
+            )
+        group = self._present(request.group_id)
+        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+        if size + group.classic_bytes() > self._shards.settings.max_group_bytes:
+            raise GroupFull(f"the classic members of group {request.group_id!r} bring too many bytes for one record")
+        answer = group.classic_join(request, wishes[0], fresh_id, self._shards.topics, self._shards.now_ms())
+        await self._saved(group, f"{request.client_id or answer.member_id} joined, with the classic protocol")
+        return answer
+
+    async def classic_sync(self, request: SyncRequest) -> SyncAnswer:
+        group = self._present(request.group_id)
+        answer = group.classic_sync(request, self._shards.topics, self._shards.now_ms())
+        await self._saved(group, "a classic member was told its partitions")
+        return answer
+
+    def classic_heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        group = self._present(group_id)
+        try:
+            group.classic_heartbeat(member_id, instance_id, generation_id, self._shards.topics, self._shards.now_ms())
+        finally:
+            self._save_unasked(group, "its topics or members have changed")
+
+    async def classic_leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
+        group = self._present(group_id)
+        results = group.classic_leave(members)
+        left = [one.member_id or one.instance_id or "a member" for one in results if one.error is None]
+        await self._saved(group, f"{', '.join(left[:3])} left")
+        return results
+
+    def _present(self, group_id: str) -> ConsumerGroup:
+        group = self._shards.find(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise UnknownMember(f"there is no consumer group {group_id!r}; rejoin")
+        return group
+
+    async def _saved(self, group: ConsumerGroup, why: str) -> None:
+        """Durable when it returns, or when the disk refuses: then it is written with the next change."""
+        try:
+            self._save(group, why)
+            await self._shards.shard_of(group.group_id).durable()
+        except CoordinatorUnavailable:
+            self._not_written(group)
+
+    def _back_to_classic(self, group: ConsumerGroup) -> None:
+        """Its last member of this protocol is gone, and classic ones are there: they go on among themselves."""
+        shards = self._shards
+        classic = to_classic(group, shards.topics, shards.settings, shards.now_ms())
+        shards.shard_of(group.group_id).convert(group, classic, shards.wall_ms())
+        classic.call_back(shards.now_ms())
+        shards.history.note(
+            group.group_id, classic.state.value, len(classic.roster), "it uses the classic protocol again"
+        )
+        self._alarm.set(group.group_id, classic.next_deadline_ms())
 
     def topics_changed(self, groups: Iterable[ConsumerGroup]) -> None:
         for group in groups:
@@ -71,6 +150,24 @@ class ConsumerDesk:
                 what = f"group {group_id!r} is not a consumer group" if group else f"there is no group {group_id!r}"
                 views.append(ConsumerGroupView(group_id=group_id, error=UnknownGroup(what)))
         return views
+
+    # -- settings of groups ----------------------------------------------------------------------------------
+
+    def own_settings(self, group_id: str) -> dict[str, str]:
+        return dict(self._shards.shard_of(group_id).own.get(group_id, {}))
+
+    def with_settings(self) -> list[str]:
+        return sorted(group_id for shard in self._shards for group_id in shard.own)
+
+    def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        self._shards.check_own(group_id, own)
+
+    async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """They hold from the members' next heartbeats on."""
+        self._shards.check_own(group_id, own)
+        shard = self._shards.shard_of(group_id)
+        shard.change_settings(group_id, own)
+        await shard.durable()
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -97,14 +194,22 @@ class ConsumerDesk:
                 group.epoch,
                 len(group.members),
             )
+        if group.all_classic:
+            self._back_to_classic(group)
         return saved
+
+    def _not_written(self, group: ConsumerGroup) -> None:
+        """It is written with the next change. The group goes on, unless it is a classic one by now."""
+        group.mark_changed()
+        if self._shards.find(group.group_id) is group:
+            self._alarm.set(group.group_id, group.next_deadline_ms())
 
     def _save_unasked(self, group: ConsumerGroup, why: str) -> None:
         """Nobody waits for an answer; what could not be written stays marked and is written with the next change."""
         try:
             self._save(group, why)
         except CoordinatorUnavailable:
-            self._alarm.set(group.group_id, group.next_deadline_ms())
+            self._not_written(group)
 
     def _check(self, beat: ConsumerBeat) -> None:
         shards = self._shards

@@ -14,6 +14,14 @@ AWAY_EPOCH = -2
 NOTHING = Holding(JOIN_EPOCH, Phase.STABLE, NONE)
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What a member that speaks the classic protocol has besides: it joins and syncs while its group changes over."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 @dataclass(slots=True)
 class ConsumerMember:
     """Mutable; owned by its group alone. `holding` is immutable and replaced as a whole."""
@@ -31,6 +39,8 @@ class ConsumerMember:
     """The epoch before the present one: a heartbeat that still carries it did not get our last answer."""
     holding: Holding = NOTHING
     target: Partitions = NONE
+    classic: ClassicSide | None = None
+    """Of one that speaks the classic protocol; its epoch is its generation."""
 
     @property
     def epoch(self) -> int:
@@ -52,7 +62,7 @@ class ConsumerMember:
     def hand_over(self, new_id: str) -> ConsumerMember:
         """The same place in the group for the process that comes back under a new id."""
         held = Holding(JOIN_EPOCH, Phase.STABLE, self.holding.assigned)
-        return replace(self, member_id=new_id, previous_epoch=JOIN_EPOCH, holding=held)
+        return replace(self, member_id=new_id, previous_epoch=JOIN_EPOCH, holding=held, classic=None)
 
     def go_away(self) -> None:
         self.holding = Holding(AWAY_EPOCH, Phase.STABLE, self.holding.assigned)
@@ -93,4 +103,5 @@ class ConsumerMember:
             pattern=self.pattern,
             assignment=self.has(),
             target=self.target,
+            classic=self.classic is not None,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
 from waystation.groups.admin_desk import AdminDesk
@@ -159,19 +159,27 @@ class GroupCoordinator:
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         """Returns when the next generation is made; MemberIdRequired tells the client to ask again with an id."""
+        if self._consumer.has_members(request.group_id):
+            self._classic.check_join(request)
+            return await self._consumer.classic_join(request, self._classic.fresh_id(request))
         return await self._classic.join(request)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Returns the member's assignment when the leader has handed it in and it is durable."""
+        if self._consumer.has_members(request.group_id):
+            return await self._consumer.classic_sync(request)
         return await self._classic.sync(request)
 
     async def heartbeat(
         self, group_id: str, member_id: str, generation_id: int, instance_id: str | None = None
     ) -> None:
         """Returns if all is well; RebalanceInProgress calls the member back to join."""
-        self._classic.heartbeat(group_id, member_id, generation_id, instance_id)
+        desk = self._consumer.classic_heartbeat if self._consumer.has_members(group_id) else self._classic.heartbeat
+        desk(group_id, member_id, generation_id, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
+        if self._consumer.has_members(group_id):
+            return await self._consumer.classic_leave(group_id, members)
         return await self._classic.leave(group_id, members)
 
     # -- KIP-848 members -------------------------------------------------------------------------------------
@@ -181,6 +189,23 @@ class GroupCoordinator:
 
     def describe_consumer_groups(self, group_ids: Sequence[str]) -> list[ConsumerGroupView]:
         return self._consumer.describe(group_ids)
+
+    # -- settings of KIP-848 groups --------------------------------------------------------------------------
+
+    def own_settings(self, group_id: str) -> dict[str, str]:
+        """Those that were set on the group itself."""
+        return self._consumer.own_settings(group_id)
+
+    def groups_with_settings(self) -> list[str]:
+        return self._consumer.with_settings()
+
+    def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Raises what `alter_settings` would raise now."""
+        self._consumer.check_settings(group_id, own)
+
+    async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Replaces the group's own settings, durably. The group need not be there."""
+        await self._consumer.alter_settings(group_id, own)
 
     # -- offsets ---------------------------------------------------------------------------------------------
 

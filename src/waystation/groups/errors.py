@@ -42,7 +42,7 @@ class RebalanceInProgress(Conflict):
 
 
 class InconsistentProtocol(Conflict):
-    """The member's protocol does not fit the group's (another type, none in common, or classic beside KIP-848)."""
+    """The member's protocol does not fit the group's (another type, or no assignor in common)."""
 
     kafka_code: ClassVar[str | None] = "INCONSISTENT_GROUP_PROTOCOL"
 

@@ -16,7 +16,9 @@ KIP-848 groups are ours alone. Their key versions are far above Kafka's, whose r
 values are an int16 version (0) and a MessagePack array, the fields in the order of `_GroupBody` and `_MemberBody`.
 
     key    int16 22355, string group                 the group: epochs, the topics it saw
-    key    int16 22356, string group, string member  one member: subscription, epoch, partitions, target
+    key    int16 22356, string group, string member  one member: subscription, epoch, partitions, target; of one of
+                                                     the classic protocol also its session timeout and protocols
+    key    int16 22357, string group                 the group's own settings, whether it exists or not: {name: value}
 
 A null value deletes. A key that this module does not know is left alone (`Unknown`), a value that does not parse is
 `Corrupt`: recovery stops rather than forget a group.
@@ -25,6 +27,7 @@ A null value deletes. A key that this module does not know is left alone (`Unkno
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -34,7 +37,7 @@ from waystation.errors import Corrupt
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.classic_member import Member
 from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_member import ConsumerMember
+from waystation.groups.consumer_member import ClassicSide, ConsumerMember
 from waystation.groups.offsets import Committed
 from waystation.groups.reconcile import Holding, Partitions, Phase
 
@@ -42,6 +45,7 @@ OFFSET_KEY = 1
 CLASSIC_KEY = 2
 CONSUMER_KEY = 0x5753  # "WS"
 CONSUMER_MEMBER_KEY = 0x5754
+CONSUMER_SETTINGS_KEY = 0x5755
 
 Record = tuple[bytes, bytes | None]
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -66,11 +70,15 @@ class ConsumerMemberKey(msgspec.Struct, frozen=True):
     member_id: str
 
 
+class ConsumerSettingsKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
 class Unknown(msgspec.Struct, frozen=True):
     version: int
 
 
-RecordKey = OffsetKey | ClassicKey | ConsumerKey | ConsumerMemberKey | Unknown
+RecordKey = OffsetKey | ClassicKey | ConsumerKey | ConsumerMemberKey | ConsumerSettingsKey | Unknown
 
 
 def partition_for(group_id: str, partitions: int) -> int:
@@ -211,6 +219,11 @@ class _MemberBody(msgspec.Struct, array_like=True):
     assigned: _Flat
     revoking: _Flat
     target: _Flat
+    classic: tuple[int, list[tuple[str, bytes]]] | None = None  # session timeout, protocols
+
+
+class _SettingsBody(msgspec.Struct, array_like=True):
+    own: dict[str, str]
 
 
 def consumer_key(group_id: str) -> bytes:
@@ -247,8 +260,19 @@ def consumer_member_record(group_id: str, member: ConsumerMember) -> Record:
         _flat(member.holding.assigned),
         _flat(member.holding.revoking),
         _flat(member.target),
+        None if member.classic is None else (member.classic.session_timeout_ms, list(member.classic.protocols)),
     )
     return consumer_member_key(group_id, member.member_id), struct.pack(">h", 0) + msgspec.msgpack.encode(body)
+
+
+def consumer_settings_record(group_id: str, own: Mapping[str, str]) -> Record:
+    """None of its own: a tombstone."""
+    key = struct.pack(">H", CONSUMER_SETTINGS_KEY) + _string(group_id)
+    return key, struct.pack(">h", 0) + msgspec.msgpack.encode(_SettingsBody(dict(own))) if own else None
+
+
+def read_consumer_settings(value: bytes) -> dict[str, str]:
+    return _body(value, _SettingsBody).own
 
 
 def read_consumer(value: bytes, group: ConsumerGroup) -> None:
@@ -273,6 +297,7 @@ def read_consumer_member(value: bytes, member_id: str) -> ConsumerMember:
         body.previous_epoch,
         Holding(body.epoch, Phase(body.phase), _unflat(body.assigned), _unflat(body.revoking)),
         _unflat(body.target),
+        None if body.classic is None else ClassicSide(body.classic[0], tuple(body.classic[1])),
     )
 
 
@@ -290,6 +315,8 @@ def read_key(key: bytes) -> RecordKey:
         return ConsumerKey(read.string() or "")
     if version == CONSUMER_MEMBER_KEY:
         return ConsumerMemberKey(read.string() or "", read.string() or "")
+    if version == CONSUMER_SETTINGS_KEY:
+        return ConsumerSettingsKey(read.string() or "")
     return Unknown(version)
 
 

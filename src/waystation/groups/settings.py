@@ -6,9 +6,39 @@ it is handed a new one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from waystation.config import BrokerSettings
+from waystation.config import BrokerSettings, Setting
+from waystation.errors import InvalidSetting, near_matches
+
+SESSION_TIMEOUT = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+
+CONSUMER_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            SESSION_TIMEOUT,
+            "int",
+            45_000,
+            "KIP-848: a member silent for this long is removed, and its partitions are assigned to others.",
+            low=1,
+            high=2**31 - 1,
+            broker_name="group.consumer.session.timeout.ms",
+        ),
+        Setting(
+            HEARTBEAT_INTERVAL,
+            "int",
+            5_000,
+            "KIP-848: how often members of a group at rest are told to heartbeat.",
+            low=1,
+            high=2**31 - 1,
+            broker_name="group.consumer.heartbeat.interval.ms",
+        ),
+    )
+}
+"""What a KIP-848 group may have of its own, over the broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +72,12 @@ class GroupSettings:
 
     consumer_heartbeat_interval_ms: int = 5_000
     """group.consumer.heartbeat.interval.ms: what members of a group at rest are told."""
+
+    consumer_session_timeout_bounds_ms: tuple[int, int] = (45_000, 60_000)
+    """group.consumer.min.session.timeout.ms and …max…: of what a group sets for itself."""
+
+    consumer_heartbeat_interval_bounds_ms: tuple[int, int] = (5_000, 15_000)
+    """group.consumer.min.heartbeat.interval.ms and …max…: the same."""
 
     consumer_settling_interval_ms: int = 250
     """What KIP-848 members are told while the group is not settled; from there it grows to the interval above. A
@@ -81,6 +117,44 @@ class GroupSettings:
             max_group_size=broker.integer("group.max.size"),
             consumer_session_timeout_ms=broker.integer("group.consumer.session.timeout.ms"),
             consumer_heartbeat_interval_ms=broker.integer("group.consumer.heartbeat.interval.ms"),
+            consumer_session_timeout_bounds_ms=_bounds(broker, "session.timeout.ms"),
+            consumer_heartbeat_interval_bounds_ms=_bounds(broker, "heartbeat.interval.ms"),
             offset_metadata_max_bytes=broker.integer("offset.metadata.max.bytes"),
             offsets_retention_ms=broker.integer("offsets.retention.minutes") * 60_000,
         )
+
+    def with_own(self, own: Mapping[str, str]) -> GroupSettings:
+        """For a group that has these settings of its own."""
+        if not own:
+            return self
+        return replace(
+            self,
+            consumer_session_timeout_ms=int(own.get(SESSION_TIMEOUT, self.consumer_session_timeout_ms)),
+            consumer_heartbeat_interval_ms=int(own.get(HEARTBEAT_INTERVAL, self.consumer_heartbeat_interval_ms)),
+        )
+
+    def check_own(self, own: Mapping[str, str]) -> None:
+        """Raises InvalidSetting unless a group can have these."""
+        bounds = {
+            SESSION_TIMEOUT: self.consumer_session_timeout_bounds_ms,
+            HEARTBEAT_INTERVAL: self.consumer_heartbeat_interval_bounds_ms,
+        }
+        for name, text in own.items():
+            setting = CONSUMER_SETTINGS.get(name)
+            if setting is None:
+                raise InvalidSetting(f"there is no group setting {name[:100]!r}{near_matches(name, CONSUMER_SETTINGS)}")
+            low, high = bounds[name]
+            if not low <= int(setting.parse(text)) <= high:
+                raise InvalidSetting(f"{name}={text}: this broker takes {low} to {high} (group.{_limit(name)})")
+        made = self.with_own(own)
+        if own and made.consumer_session_timeout_ms <= made.consumer_heartbeat_interval_ms:
+            raise InvalidSetting(f"{SESSION_TIMEOUT} has to be above {HEARTBEAT_INTERVAL}")
+
+
+def _limit(name: str) -> str:
+    kind, _, what = name.partition(".")
+    return f"{kind}.min.{what} and {kind}.max.{what}"
+
+
+def _bounds(broker: BrokerSettings, what: str) -> tuple[int, int]:
+    return broker.integer(f"group.consumer.min.{what}"), broker.integer(f"group.consumer.max.{what}")

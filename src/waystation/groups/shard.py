@@ -11,7 +11,7 @@ The desks of the coordinator are the only callers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from waystation.errors import StorageFailed
 from waystation.groups import records
@@ -36,6 +36,7 @@ class GroupShard:
         self.partition = partition
         self.settings = settings
         self.groups: dict[str, Group] = {}
+        self.own: dict[str, dict[str, str]] = {}  # settings that were set for a group, which need not be there
         self.offsets = OffsetStore()
         self._open_log = open_log
         self._log: StateLog | None = None
@@ -95,6 +96,24 @@ class GroupShard:
             raise
         return True
 
+    def settings_of(self, group_id: str) -> GroupSettings:
+        """What holds for a group: its own settings over the broker's."""
+        return self.settings.with_own(self.own.get(group_id, {}))
+
+    def change_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Replaces a group's own settings, in the log and at once in memory."""
+        self.write([records.consumer_settings_record(group_id, own)])
+        self._use(group_id, dict(own))
+
+    def _use(self, group_id: str, own: dict[str, str]) -> None:
+        if own:
+            self.own[group_id] = own
+        else:
+            self.own.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.settings = self.settings_of(group_id)
+
     # -- groups that come and go -----------------------------------------------------------------------------
 
     def remove(self, group: Group) -> None:
@@ -103,6 +122,19 @@ class GroupShard:
         if isinstance(group, ClassicGroup):
             group.die()
         del self.groups[group.group_id]
+
+    def convert(self, old: Group, new: Group, now_ms: int) -> None:
+        """A group is of the other protocol from now on, with its members: all of it in one batch."""
+        gone: list[Record] = [self._tombstone(old)]
+        if isinstance(new, ClassicGroup):
+            gone += [(records.consumer_member_key(old.group_id, member_id), None) for member_id in _ids(old)]
+            self.write([*gone, records.classic_record(new, now_ms)])
+        elif isinstance(new, ConsumerGroup):
+            made = [records.consumer_member_record(new.group_id, member) for _, member in sorted(new.members.items())]
+            self.write([*gone, records.consumer_record(new), *made])
+        if isinstance(old, ClassicGroup):
+            old.die()
+        self.groups[new.group_id] = new
 
     @staticmethod
     def _tombstone(group: Group) -> Record:
@@ -133,6 +165,7 @@ class GroupShard:
         self.led = False
         self._log = None
         self.groups.clear()
+        self.own.clear()
         self.offsets = OffsetStore()
 
     def apply(self, batch: StateBatch) -> None:
@@ -149,6 +182,8 @@ class GroupShard:
                     self._apply_consumer(group_id, value)
                 case records.ConsumerMemberKey(group_id, member_id):
                     self._apply_member(group_id, member_id, value)
+                case records.ConsumerSettingsKey(group_id):
+                    self._use(group_id, {} if value is None else records.read_consumer_settings(value))
                 case records.Unknown(version):
                     log.warning("group.unknown_record partition=%d key_version=%d", self.partition, version)
 
@@ -188,7 +223,7 @@ class GroupShard:
     def _consumer(self, group_id: str) -> ConsumerGroup:
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
-            group = self.groups[group_id] = ConsumerGroup(group_id, self.settings)
+            group = self.groups[group_id] = ConsumerGroup(group_id, self.settings_of(group_id))
         return group
 
     # -- looking up ------------------------------------------------------------------------------------------
@@ -198,3 +233,7 @@ class GroupShard:
         if not group.is_empty or self.offsets.has_any(group.group_id):
             return False
         return not (isinstance(group, ClassicGroup) and (group.state is not State.EMPTY or group.roster.pending))
+
+
+def _ids(group: Group) -> list[str]:
+    return sorted(group.members) if isinstance(group, ConsumerGroup) else []

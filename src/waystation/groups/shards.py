@@ -6,11 +6,12 @@ clock for what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from waystation.groups.calls import TopicView
 from waystation.groups.classic import ClassicGroup
 from waystation.groups.consumer import ConsumerGroup
+from waystation.groups.conversion import to_consumer
 from waystation.groups.errors import (
     InconsistentProtocol,
     InvalidGroupId,
@@ -43,6 +44,7 @@ class GroupShards:
         self.history = history or GroupHistory(clock)
         self.topics = topics
         self.taken: Callable[[object], bool] = lambda _: False  # names of groups of another kind
+        self.converted: Callable[[str], None] = lambda _: None  # told of classic groups that are of the other protocol
         self._settings = settings
         self._shards = [GroupShard(partition, settings, log_for) for partition in range(partition_count)]
 
@@ -56,7 +58,7 @@ class GroupShards:
         for shard in self._shards:
             shard.settings = settings
             for group in shard.groups.values():
-                group.settings = settings
+                group.settings = shard.settings_of(group.group_id)
 
     def __iter__(self) -> Iterator[GroupShard]:
         return iter(self._shards)
@@ -94,14 +96,21 @@ class GroupShards:
         return ClassicGroup(group_id, self._settings)
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        """The KIP-848 group, or a new one if there is none, or only an empty classic group. `adopt` keeps it."""
+        """The KIP-848 group, or a new one if there is none, or only an empty classic group, or a classic group of
+        consumers, whose members are in it then. `adopt` keeps it."""
         group = self.find(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         if group is not None and not group.is_empty:
-            raise InconsistentProtocol(f"group {group_id!r} has members that use the classic protocol")
+            settings = self.shard_of(group_id).settings_of(group_id)
+            converted = to_consumer(group, self.topics, settings, self.now_ms())
+            if converted is None:
+                raise InconsistentProtocol(
+                    f"group {group_id!r} has members of the classic protocol that cannot be taken over"
+                )
+            return converted
         self._check_free(group_id)
-        return ConsumerGroup(group_id, self._settings)
+        return ConsumerGroup(group_id, self.shard_of(group_id).settings_of(group_id))
 
     def adopt(self, group: Group) -> None:
         """Keeps a group that was just made, in the place of an empty one of the other protocol if there is one."""
@@ -111,6 +120,9 @@ class GroupShards:
             return
         if present is None:
             self._check_room()
+        elif not present.is_empty:
+            shard.convert(present, group, self.wall_ms())
+            self.converted(group.group_id)
         else:
             shard.remove(present)
         shard.groups[group.group_id] = group
@@ -124,6 +136,14 @@ class GroupShards:
     def _check_room(self) -> None:
         if sum(len(shard.groups) for shard in self._shards) >= self._settings.max_groups:
             raise TooManyGroups(f"this broker keeps at most {self._settings.max_groups} groups; delete unused ones")
+
+    def check_own(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Raises unless these can be a group's own settings."""
+        self.check_group_id(group_id)
+        self._settings.check_own(own)
+        most = self._settings.max_groups
+        if group_id not in self.shard_of(group_id).own and sum(len(shard.own) for shard in self._shards) >= most:
+            raise TooManyGroups(f"at most {most} groups have settings of their own")
 
     # -- limits ----------------------------------------------------------------------------------------------
 

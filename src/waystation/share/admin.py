@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import UnknownTopic, WaystationError
 from waystation.groups.calls import DeleteResult, GroupListing, OffsetResult
-from waystation.groups.errors import NonEmptyGroup
+from waystation.groups.errors import InconsistentProtocol, NonEmptyGroup, UnknownGroup
 from waystation.share.calls import ShareGroupView, ShareOffset
 from waystation.share.group import SharedGroup
 from waystation.share.records import PARTITION, ShareKey
@@ -80,19 +80,20 @@ class SharedAdmin:
         return ShareOffset(topic=topic, partition=index, start=start, leader_epoch=partition.epoch, lag=lag)
 
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:
-        """(topic, partition, offset): the group goes on there, as if it had not taken anything. It has no members."""
-        group = self._empty(group_id)
+        """(topic, partition, offset): the group goes on there, as if it had not taken anything. It has no members. A
+        group that is not there is made, for the first of the partitions that is."""
         results = []
         receipt = None
+        group = self._empty(group_id) if group_id in self._groups else None
         for topic, index, offset in offsets:
             try:
                 partition = self._partition(topic, index)
             except WaystationError as error:
                 results.append(OffsetResult(topic, index, error))
                 continue
-            one = group.partition(partition)
+            group = group or self._made(group_id)
             start = min(max(offset, partition.start_offset), partition.end_offset)
-            receipt = one.reset(start)
+            receipt = group.partition(partition).reset(start)
             results.append(OffsetResult(topic, index, None))
         await self._groups.durability.wait(receipt)
         return results
@@ -117,6 +118,12 @@ class SharedAdmin:
 
     def _partition(self, topic: str, index: int) -> Partition:
         return self._groups.topics.get(topic).partition(index)
+
+    def _made(self, group_id: str) -> SharedGroup:
+        try:
+            return self._groups.make(group_id)
+        except InconsistentProtocol as error:  # there is no share group of this name, and there cannot be
+            raise UnknownGroup(str(error)) from error
 
     def _empty(self, group_id: str) -> SharedGroup:
         group = self._groups.get(group_id)

@@ -1,9 +1,10 @@
 """The members of a share group, as a pure state machine: who is in, what they subscribe to, which epoch they are at.
 
-All members share all partitions of the topics they subscribe to, so there is nothing to move from one to another when
-members come and go: a member's assignment is every partition of its topics, at once. The *group epoch* rises when
-members or topics change; a *member's epoch* is the group epoch that it was last told of, and a heartbeat that brings it
-up to date carries the assignment.
+The partitions are dealt among the members by heartbeat (`assignor.py`) for each epoch. Nothing has to be given up
+before another may have it: two members may fetch from one partition, and do while one does not know yet. The *group
+epoch* rises when members or topics change; a *member's epoch* is the group epoch that it was last told of, and a
+heartbeat that brings it up to date carries the assignment. Members by connection have every partition of their topics:
+the group itself divides what there is among them.
 
 Members by heartbeat (Kafka's share consumers) have a session that ends when they are silent for too long; others (feeds
 of our own doors) are there as long as their connection. Membership is not kept over a restart: then nobody holds
@@ -20,13 +21,14 @@ from dataclasses import dataclass, field
 from waystation.groups.calls import TopicPartition, TopicView
 from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
 from waystation.routing.patterns import NamePattern, Pattern
+from waystation.share.assignor import assign
 from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareMemberView
 from waystation.share.settings import ShareSettings
 from waystation.world.deadlines import Deadlines
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-ASSIGNOR = "all"
+ASSIGNOR = "simple"
 SETTLING_INTERVAL_MS = 500
 """While a group changes, its members are told to ask this often: a new topic is picked up in half a second."""
 _QUIET_SHARE = 4
@@ -75,6 +77,8 @@ class ShareMember:
     epoch: int = 0
     beats: bool = False
     """It is here by heartbeat."""
+    assigned: frozenset[TopicPartition] = frozenset()
+    """As of the group epoch that partitions were last dealt for; of members by heartbeat alone."""
     previous_epoch: int = 0
     """A heartbeat that still carries it did not get our last answer."""
 
@@ -89,6 +93,7 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self._timers: Deadlines[str] = Deadlines()
         self._seen: dict[str, int] = {}
+        self._dealt_epoch = -1
         self._restless_at_ms = 0
 
     @property
@@ -229,14 +234,32 @@ class ShareGroup:
         self._restless_at_ms = now_ms
 
     def _assignment(self, member: ShareMember, topics: TopicView) -> frozenset[TopicPartition]:
+        if member.beats:
+            self._deal(topics)
+            return member.assigned
         return frozenset(
-            (topic_id, index)
-            for name in member.subscription.matching(topics)
-            if (topic_id := topics.id_of(name)) is not None
-            for index in range(topics.partitions_of(name) or 0)
+            partition for name in member.subscription.matching(topics) for partition in _partitions(name, topics)
         )
+
+    def _deal(self, topics: TopicView) -> None:
+        """Once for each epoch, when somebody wants to know."""
+        if self._dealt_epoch == self.epoch:
+            return
+        self._dealt_epoch = self.epoch
+        beating = {member.member_id: member for member in self.members.values() if member.beats}
+        wanted = {member_id: member.subscription.matching(topics) for member_id, member in beating.items()}
+        names = sorted(NOTHING.union(*wanted.values()))
+        present = {member_id: member.assigned for member_id, member in beating.items()}
+        dealt = assign(wanted, {name: _partitions(name, topics) for name in names}, present)
+        for member_id, member in beating.items():
+            member.assigned = dealt[member_id]
 
     def _interval_ms(self, now_ms: int) -> int:
         """Soon after a change, then less and less often: changes seldom come alone."""
         quiet_ms = now_ms - self._restless_at_ms
         return min(self.settings.heartbeat_interval_ms, max(SETTLING_INTERVAL_MS, quiet_ms // _QUIET_SHARE))
+
+
+def _partitions(name: str, topics: TopicView) -> list[TopicPartition]:
+    topic_id = topics.id_of(name)
+    return [] if topic_id is None else [(topic_id, index) for index in range(topics.partitions_of(name) or 0)]

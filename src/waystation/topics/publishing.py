@@ -36,6 +36,9 @@ AWAY_OPENED_BYTES = 1024 * 1024
 """So are those that open to more than this, and are small as they came: up to here it takes a few milliseconds."""
 AWAY_RECORDS = 20_000
 """So are those with more records than this: 20 ms, if no two of them are alike."""
+MAX_RECORD_ERRORS = 1_000
+"""Records that the refusal of a batch names, at most: an answer of 50 KB. A producer sends the others again, without
+those that were named."""
 
 
 _SEEN = struct.Struct(">21xh34xi")  # attributes, record count
@@ -107,17 +110,22 @@ class Publishing:
         if header.attributes & LOG_APPEND_TIME:
             raise InvalidTimestamp("the broker's own time is the broker's alone to set (attribute bit 3)")
         if not settings.log_append_time:
-            self._check_times(header, settings)
+            self._check_times(batch, header, settings)
         if partition.topic.internal and not internal:
             raise NotAllowed(f"topic {partition.topic.name!r} is the broker's own")
         return header
 
-    def _check_times(self, header: Header, settings: TopicSettings) -> None:
+    def _check_times(self, batch: bytearray | memoryview, header: Header, settings: TopicSettings) -> None:
         now = self._clock.now_ms()
-        if header.max_timestamp > now + settings.message_timestamp_after_max_ms:
-            raise InvalidTimestamp(f"timestamp {header.max_timestamp} is too far ahead of the broker's clock ({now})")
-        if header.base_timestamp < now - settings.message_timestamp_before_max_ms and header.base_timestamp >= 0:
-            raise InvalidTimestamp(f"timestamp {header.base_timestamp} is too far behind the broker's clock ({now})")
+        low, high = now - settings.message_timestamp_before_max_ms, now + settings.message_timestamp_after_max_ms
+        if header.max_timestamp > high:
+            error = InvalidTimestamp(f"timestamp {header.max_timestamp} is too far ahead of the broker's clock ({now})")
+        elif header.base_timestamp < low and header.base_timestamp >= 0:
+            error = InvalidTimestamp(f"timestamp {header.base_timestamp} is too far behind the broker's clock ({now})")
+        else:
+            return
+        error.records = _untimely(batch, header, low, high)
+        raise error
 
     def append(self, partition: Partition, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a batch that `check` has passed."""
@@ -167,9 +175,28 @@ def _check_content(settings: TopicSettings, opened: _Opened, header: Header) -> 
     if settings.validate_records == "full":
         check_records(opened.buffer, header, opened.start, opened.end)
     if settings.compacts:
-        for record in batches.parse_records(bytes(memoryview(opened.buffer)[opened.start : opened.end]), header):
-            if record.key is None:
-                raise InvalidRecord("a record without a key on a compacted topic")
+        body = bytes(memoryview(opened.buffer)[opened.start : opened.end])
+        records = batches.parse_records(body, header)
+        bad = [number for number, record in enumerate(records) if record.key is None]
+        if bad:
+            error = InvalidRecord(f"{len(bad)} of {header.record_count} records have no key, on a compacted topic")
+            error.records = [(number, "no key, on a compacted topic") for number in bad[:MAX_RECORD_ERRORS]]
+            raise error
+
+
+def _untimely(batch: bytearray | memoryview, header: Header, low: int, high: int) -> list[tuple[int, str]]:
+    """Which records of a batch that is refused have a time outside of what is taken. None, where it is not quick to
+    see: then the batch is refused without."""
+    if header.record_count > AWAY_RECORDS or (header.codec != NONE and len(batch) > AWAY_BYTES):
+        return []
+    try:
+        opened = _opened(batch, None, header, AWAY_OPENED_BYTES)
+        body = bytes(memoryview(opened.buffer)[opened.start : opened.end])
+        times = [record.timestamp for record in batches.parse_records(body, header)]
+    except (InvalidRecord, TooLarge):
+        return []
+    bad = [(number, at) for number, at in enumerate(times) if at > high or 0 <= at < low]
+    return [(number, f"timestamp {at} is not from {low} to {high}") for number, at in bad[:MAX_RECORD_ERRORS]]
 
 
 def _opened(batch: bytearray | memoryview, place: int | None, header: Header, limit: int) -> _Opened:

@@ -29,13 +29,13 @@ from waystation.broker.broker import Broker
 from waystation.catalog import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.log import batch as batches
-from waystation.protocols.kafka import cluster, configs, metadata, telemetry, topics
+from waystation.protocols.kafka import cluster, configs, metadata, topics
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.codec import API_KEYS, decode_request, encode_response
 from waystation.protocols.kafka.registry import Call, Listener
 from waystation.world.world import real_world
 
-FAMILIES = (cluster, configs, metadata, telemetry, topics)
+FAMILIES = (cluster, configs, metadata, topics)
 LISTENER = Listener("broker.test", 19_092)
 DEADLINE_S = 30.0
 

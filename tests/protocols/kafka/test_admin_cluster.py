@@ -1,20 +1,16 @@
-"""What operators ask of the broker as a machine, and client telemetry: answered in every version."""
+"""What operators ask of the broker as a machine: answered in every version."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.protocols.kafka.admin_kit import Desk, each_version
+from tests.protocols.kafka.admin_kit import LISTENER, Desk, each_version
 from waystation.protocols.kafka.api_versions import FEATURES
-from waystation.protocols.kafka.telemetry import MAX_PUSH_BYTES, SUBSCRIPTION_ID
 from waystation.topics.partition import log_of
-
-CLIENT = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")
 
 
 @each_version("describe_log_dirs")
@@ -41,6 +37,39 @@ def test_only_partitions_that_were_asked_for_are_told(desk: Desk, version: int) 
     (folder,) = desk.ask("describe_log_dirs", version, topics=asked).results
     assert [(one.name, [p.partition_index for p in one.partitions]) for one in folder.topics] == [("a", [0, 2])]
     assert desk.ask("describe_log_dirs", version, topics=[]).results[0].topics == ()
+
+
+@each_version("alter_replica_log_dirs")
+def test_replicas_are_moved_to_the_one_folder_and_to_no_other(desk: Desk, version: int) -> None:
+    desk.create("a", 2)
+    dirs = [
+        {"path": desk.broker.root, "topics": [{"name": "a", "partitions": [0]}, {"name": "never", "partitions": [0]}]},
+        {"path": "/elsewhere", "topics": [{"name": "a", "partitions": [1, 7]}]},
+    ]
+    answer = desk.ask("alter_replica_log_dirs", version, dirs=dirs)
+    told = {(one.topic_name, p.partition_index): p.error_code for one in answer.results for p in one.partitions}
+    assert told == {
+        ("a", 0): ErrorCode.none,
+        ("a", 1): ErrorCode.log_dir_not_found,
+        ("a", 7): ErrorCode.unknown_topic_or_partition,
+        ("never", 0): ErrorCode.unknown_topic_or_partition,
+    }
+
+
+@each_version("describe_quorum")
+def test_this_broker_alone_is_the_quorum(desk: Desk, version: int) -> None:
+    desk.create("a")
+    asked = [{"topic_name": name, "partitions": [{"partition_index": 0}]} for name in ("__cluster_metadata", "a")]
+    answer = desk.ask("describe_quorum", version, topics=asked)
+    assert answer.error_code is ErrorCode.none
+    told, other = (one.partitions[0] for one in answer.topics)
+    assert (told.error_code, told.leader_id, told.observers) == (ErrorCode.none, 1, ())
+    assert told.high_watermark == desk.broker.catalog.revision() > 0
+    assert [(one.replica_id, one.log_end_offset) for one in told.current_voters] == [(1, told.high_watermark)]
+    assert (other.error_code, other.leader_id) == (ErrorCode.unknown_topic_or_partition, -1)
+    if version >= 2:
+        (node,) = answer.nodes
+        assert (node.node_id, node.listeners[0].host, node.listeners[0].port) == (1, LISTENER.host, LISTENER.port)
 
 
 @each_version("offset_for_leader_epoch")
@@ -119,24 +148,3 @@ def test_credentials_of_a_user_are_not_found(desk: Desk) -> None:
         ("ann", ErrorCode.resource_not_found),
         ("bob", ErrorCode.duplicate_resource),
     ]
-
-
-def test_clients_are_asked_for_no_metrics(desk: Desk) -> None:
-    first = desk.ask("get_telemetry_subscriptions", 0)
-    assert (first.error_code, first.requested_metrics) == (ErrorCode.none, ())
-    assert first.client_instance_id is not None
-    assert first.push_interval.total_seconds() >= 300
-    again = desk.ask("get_telemetry_subscriptions", 0, client_instance_id=CLIENT)
-    assert again.client_instance_id == CLIENT
-
-
-def test_metrics_that_are_pushed_are_accepted(desk: Desk) -> None:
-    def push(**fields: Any) -> ErrorCode:
-        given = {"client_instance_id": CLIENT, "subscription_id": SUBSCRIPTION_ID, "metrics": b"m", **fields}
-        return ErrorCode(desk.ask("push_telemetry", 0, **given).error_code)
-
-    assert push() == ErrorCode.none
-    assert push(terminating=True) == ErrorCode.none
-    assert push(client_instance_id=None) == ErrorCode.invalid_request
-    assert push(subscription_id=SUBSCRIPTION_ID + 1) == ErrorCode.unknown_subscription_id
-    assert push(metrics=b"m" * (MAX_PUSH_BYTES + 1)) == ErrorCode.telemetry_too_large

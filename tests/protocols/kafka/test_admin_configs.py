@@ -10,7 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
-from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from waystation import config_kafka
+from waystation.config import BROKER_SETTINGS, MAX_VALUE_CHARACTERS, TOPIC_SETTINGS, UNUSED_SETTINGS
 from waystation.protocols.kafka.configs import (
     APPEND,
     BROKER,
@@ -24,6 +25,7 @@ from waystation.protocols.kafka.configs import (
 )
 
 NODE = "1"
+THROTTLED = "leader.replication.throttled.replicas"
 
 
 def resource(kind: int, name: str, *keys: str) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def test_broker_settings_are_told(make_desk: MakeDesk, version: int) -> None:
     desk = make_desk(num_partitions="3")
     desk.run(desk.broker.alter_settings({"message.max.bytes": "2000000"}))
     configs = told(desk, BROKER, NODE, version=version)
-    assert set(configs) == set(BROKER_SETTINGS)
+    assert set(configs) == set(BROKER_SETTINGS) | set(UNUSED_SETTINGS)
     assert (configs["num.partitions"].value, configs["num.partitions"].config_source) == ("3", 4)
     assert (configs["message.max.bytes"].value, configs["message.max.bytes"].config_source) == ("2000000", 2)
     assert configs["auto.create.topics.enable"].config_source == 5
@@ -148,7 +150,7 @@ def test_groups_and_client_metrics_and_loggers_are_answered(make_desk: MakeDesk,
     desk = make_desk(group_consumer_session_timeout_ms="6000")
     group = told(desk, GROUP, "readers", version=version)
     assert group["consumer.session.timeout.ms"].value == "6000"
-    assert group["consumer.session.timeout.ms"].read_only
+    assert not group["consumer.session.timeout.ms"].read_only
     assert told(desk, CLIENT_METRICS, "some", version=version) == {}
     loggers = told(desk, BROKER_LOGGER, NODE, version=version)
     assert loggers["waystation"].config_source == 6
@@ -269,8 +271,10 @@ def test_lists_take_append_and_subtract(desk: Desk, version: int) -> None:
     ):
         assert changed(desk, version, TOPIC, "a", ("cleanup.policy", how, value)) == ErrorCode.none
         assert topic.overrides == {"cleanup.policy": expected}
-    assert changed(desk, version, TOPIC, "a", ("cleanup.policy", SUBTRACT, "compact")) == ErrorCode.invalid_config
-    assert topic.settings.compacts
+    assert changed(desk, version, TOPIC, "a", ("cleanup.policy", SUBTRACT, "compact")) == ErrorCode.none
+    assert topic.overrides == {"cleanup.policy": ""}
+    assert not topic.settings.compacts
+    assert not topic.settings.deletes
     assert changed(desk, version, BROKER, NODE, ("log.cleanup.policy", APPEND, "compact")) == ErrorCode.none
     assert desk.broker.settings.text("log.cleanup.policy") == "delete,compact"
 
@@ -314,6 +318,65 @@ def test_bad_change_is_refused_and_changes_nothing(desk: Desk, version: int) -> 
             assert changed(desk, version, kind, name, change, only_try=only_try) == code, (kind, name, change)
     assert topic.overrides == {"retention.ms": "1000"}
     assert desk.broker.settings.changed == {}
+
+
+def test_a_group_has_settings_of_its_own(desk: Desk) -> None:
+    """Of the new protocol, and of share groups, by one name: which kind it is shows when its first member joins."""
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    changes = ((session, SET, "50000"), (interval, SET, "7000"), ("share.delivery.count.limit", SET, "3"))
+    assert changed(desk, 1, GROUP, "readers", *changes, only_try=True) == ErrorCode.none
+    assert told(desk, GROUP, "readers")[session].value == "45000"
+    assert changed(desk, 1, GROUP, "readers", *changes) == ErrorCode.none
+    for name, _, value in changes:
+        assert told(desk, GROUP, "readers")[name].value == value
+    synonyms = [(one.name, one.value) for one in told(desk, GROUP, "readers")[session].synonyms]
+    assert synonyms == [(session, "50000"), ("group.consumer.session.timeout.ms", "45000")]
+    listed = desk.ask("list_config_resources", 1, resource_types=(GROUP,)).config_resources
+    assert [one.resource_name for one in listed] == ["readers"]
+    bad = ((interval, SET, "8000"), ("share.delivery.count.limit", SET, "none"))
+    assert changed(desk, 1, GROUP, "readers", *bad) == ErrorCode.invalid_config
+    assert told(desk, GROUP, "readers")[interval].value == "7000"
+    assert changed(desk, 1, GROUP, "readers", (session, DELETE, None)) == ErrorCode.none
+    assert told(desk, GROUP, "readers")[session].value == "45000"
+
+
+def test_what_is_known_of_the_broker_is_told_by_kafkas_names(make_desk: MakeDesk) -> None:
+    desk = make_desk(node_id="7", log_retention_ms="7200000")
+    configs = told(desk, BROKER, "7")
+    values = {name: configs[name].value for name in UNUSED_SETTINGS}
+    assert (values["broker.id"], configs["node.id"].value) == ("7", "7")
+    assert values["advertised.listeners"] == values["listeners"] == "PLAINTEXT://broker.test:19092"
+    assert values["log.dirs"] == values["log.dir"] == desk.broker.root
+    assert (values["log.retention.hours"], values["log.retention.minutes"]) == ("2", "120")
+    assert (values["default.replication.factor"], values["num.network.threads"]) == ("1", "3")
+    assert all(configs[name].read_only for name in (*config_kafka.TOLD, "broker.id"))
+
+
+def test_kafkas_settings_without_effect_are_accepted_and_those_that_promise_something_are_not(desk: Desk) -> None:
+    assert changed(desk, 1, BROKER, NODE, ("num.network.threads", SET, "5")) == ErrorCode.none
+    assert told(desk, BROKER, NODE)["num.network.threads"].value == "5"
+    assert told(desk, BROKER, "")["num.network.threads"].value == "5"
+    assert changed(desk, 1, BROKER, NODE, ("num.network.threads", DELETE, None)) == ErrorCode.none
+    assert told(desk, BROKER, NODE)["num.network.threads"].value == "3"
+    for name, value in (
+        ("num.network.threads", "many"),
+        ("authorizer.class.name", "org.acme.Authorizer"),
+        ("max.connections.per.ip", "3"),
+        ("default.replication.factor", "3"),
+        ("listeners", "PLAINTEXT://0.0.0.0:9092"),
+        ("log.retention.hours", "1"),
+        ("broker.id", "3"),
+    ):
+        assert changed(desk, 1, BROKER, NODE, (name, SET, value)) == ErrorCode.invalid_config, name
+    assert desk.broker.settings.changed == {}
+
+
+def test_the_value_of_a_setting_has_a_limit(desk: Desk) -> None:
+    """It is stored in the catalog and held in memory."""
+    topic = desk.create("a")
+    for count, code in ((MAX_VALUE_CHARACTERS // 4, ErrorCode.none), (20_000, ErrorCode.invalid_config)):
+        assert changed(desk, 1, TOPIC, "a", (THROTTLED, SET, ",".join(["0:1"] * count))) == code
+    assert len(topic.overrides[THROTTLED]) == MAX_VALUE_CHARACTERS - 1
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ from tests.protocols.kafka.frames import TOPIC
 from tests.protocols.kafka.test_fetch_steps import Client
 from tests.support.permissions import RefusesEverything
 from waystation.broker.access.types import ShareBeat
-from waystation.broker.broker import NODE_ID
 from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.server import KafkaListener
 
 ASK_NOTHING = {
-    *("api_versions", "describe_cluster", "find_coordinator", "get_telemetry_subscriptions", "push_telemetry"),
+    *("api_versions", "describe_cluster", "find_coordinator"),
     *("describe_acls", "create_acls", "delete_acls", "describe_client_quotas", "describe_user_scram_credentials"),
     *("list_partition_reassignments", "update_features"),
 }
@@ -26,7 +25,7 @@ ASK_NOTHING = {
 
 TOPIC_TYPE = 2
 """Of resources with settings."""
-ASSIGNED = {"num_partitions": -1, "replication_factor": -1, "broker_ids": NODE_ID}
+ASSIGNED = {"num_partitions": -1, "replication_factor": -1, "broker_ids": 1}
 """A new topic whose partitions are assigned to this broker."""
 
 TURNS = 5_000

@@ -42,6 +42,11 @@ class ClusterAccess(Family):
         free, total = await self._broker.world.offload(disk_room, self._broker)
         return (total, free) if total else (UNKNOWN, UNKNOWN)
 
+    def catalog_revision(self) -> int:
+        """Of names and settings: up to where the broker follows its catalog."""
+        self._ask_cluster("describe")
+        return self._broker.follower.revision
+
     def log_levels(self) -> dict[str, int]:
         """The loggers that exist by now, and the level that holds for each: its own or an ancestor's."""
         self._ask_cluster("describe")

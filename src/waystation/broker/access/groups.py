@@ -6,7 +6,7 @@ others, since all groups have their names in common; what is theirs alone is in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from waystation.admin.group_resetting import delete_whole_group
 from waystation.broker.access.family import Family
@@ -102,6 +102,27 @@ class GroupAccess(Family):
     async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
         self._ask("delete", "group", group_id)
         return await self._broker.groups.delete_offsets(group_id, keys)
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def settings(self, group_id: str) -> dict[str, str]:
+        """Of the new group protocol (KIP-848): those that were set on the group itself."""
+        self._ask("describe", "group", group_id)
+        return self._broker.groups.own_settings(group_id)
+
+    def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Raises what `alter_settings` would raise now."""
+        self._ask("alter", "group", group_id)
+        self._broker.groups.check_settings(group_id, own)
+
+    async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Replaces the group's own settings, durably. The group need not be there."""
+        self._ask("alter", "group", group_id)
+        await self._broker.groups.alter_settings(group_id, own)
+
+    def with_settings(self) -> list[str]:
+        """The groups that have settings of their own and that the principal may see."""
+        return [name for name in self._broker.groups.groups_with_settings() if self._sees("group", name)]
 
     # -- administration ---------------------------------------------------------------------------------------------
 

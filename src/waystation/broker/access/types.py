@@ -21,6 +21,7 @@ from waystation.groups.calls import TopicPartition as TopicPartition
 from waystation.groups.errors import IllegalGeneration as IllegalGeneration
 from waystation.groups.errors import MemberIdRequired as MemberIdRequired
 from waystation.groups.errors import UnknownGroup as UnknownGroup
+from waystation.groups.settings import CONSUMER_SETTINGS as CONSUMER_SETTINGS
 from waystation.health.lags import GroupLag as GroupLag
 from waystation.health.sampling import Point as Point
 from waystation.log.batch import Header as Header

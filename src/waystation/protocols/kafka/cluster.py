@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import Invalid, WaystationError
 from waystation.protocols.kafka.api_versions import FEATURES
+from waystation.protocols.kafka.config_entries import LISTENER
 from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.topics import check_replicas
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from waystation.broker.access.types import Partition
 
 UNKNOWN = -1
+METADATA_TOPIC = "__cluster_metadata"
+"""What Kafka calls the log of its quorum."""
 PREFERRED, UNCLEAN = 0, 1
 NO_AUTHORIZER = "access rules are not enforced by this broker: everybody may do everything"
 
@@ -82,6 +85,85 @@ def _described(access: Access, asked: Iterable[Any] | None) -> Iterator[tuple[st
         if topic is not None:
             indexes = sorted(index for index in set(entry.partitions) if 0 <= index < len(topic.partitions))
             yield topic.name, [topic.partitions[index] for index in indexes]
+
+
+# -- AlterReplicaLogDirs ---------------------------------------------------------------------------------------------
+
+
+def alter_replica_log_dirs(call: Call) -> object:
+    """There is one folder: what is to be moved there is there, and there is no other."""
+    topics: dict[str, dict[int, ErrorCode]] = {}
+    for folder in call.request.dirs:
+        for asked in folder.topics:
+            topic = topics.setdefault(asked.name, {})
+            topic.update((index, _moved(call, folder.path, asked.name, index)) for index in asked.partitions)
+    make = call.make
+    results = tuple(
+        make(
+            "AlterReplicaLogDirTopicResult",
+            topic_name=name,
+            partitions=tuple(
+                make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=code)
+                for index, code in partitions.items()
+            ),
+        )
+        for name, partitions in topics.items()
+    )
+    return make("AlterReplicaLogDirsResponse", throttle_time=0, results=results)
+
+
+def _moved(call: Call, path: str, topic: str, index: int) -> ErrorCode:
+    try:
+        call.access.cluster.check_alter()
+        call.access.topics.get(topic).partition(index)
+    except WaystationError as error:
+        return call.code(error)
+    return ErrorCode.none if path.rstrip("/") == call.broker.root.rstrip("/") else ErrorCode.log_dir_not_found
+
+
+# -- DescribeQuorum --------------------------------------------------------------------------------------------------
+
+
+def describe_quorum(call: Call) -> object:
+    """The catalog has the place of Kafka's metadata log, its revision that of the offsets; this broker alone votes."""
+    make = call.make
+    try:
+        revision = call.access.cluster.catalog_revision()
+    except WaystationError as error:
+        return make("DescribeQuorumResponse", error_code=call.code(error), error_message=str(error))
+    topics = tuple(
+        make(
+            "TopicData",
+            topic_name=asked.topic_name,
+            partitions=tuple(
+                _quorum(call, asked.topic_name, one.partition_index, revision) for one in asked.partitions
+            ),
+        )
+        for asked in call.request.topics
+    )
+    listener = make("Listener", name=LISTENER, host=call.listener.host, port=call.listener.port)
+    nodes = (make("Node", node_id=call.broker.node_id, listeners=(listener,)),)
+    return make("DescribeQuorumResponse", error_code=ErrorCode.none, error_message=None, topics=topics, nodes=nodes)
+
+
+def _quorum(call: Call, topic: str, index: int, revision: int) -> object:
+    make, node = call.make, call.broker.node_id
+    if (topic, index) != (METADATA_TOPIC, 0):
+        error, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
+        return make("PartitionData", partition_index=index, error_code=error, error_message=message, leader_id=UNKNOWN)
+    now_ms = call.broker.world.clock.now_ms()
+    voter = make("ReplicaState", replica_id=node, log_end_offset=revision, last_caught_up_timestamp=now_ms)
+    return make(
+        "PartitionData",
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=node,
+        leader_epoch=1,
+        high_watermark=revision,
+        current_voters=(voter,),
+        observers=(),
+    )
 
 
 # -- OffsetForLeaderEpoch --------------------------------------------------------------------------------------------

@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from waystation.broker.access.types import SHARE_SETTINGS
-from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, Setting, render
+from waystation.broker.access.types import CONSUMER_SETTINGS, SHARE_SETTINGS
+from waystation.config import (
+    BROKER_ID,
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    UNUSED_SETTINGS,
+    BrokerSettings,
+    Setting,
+    render,
+)
 
 # Where a value comes from (Kafka's ConfigSource).
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC_BROKER, BUILT_IN, GROUP = 1, 2, 3, 4, 5, 8
@@ -19,11 +27,12 @@ _TYPES = {"bool": 1, "string": 2, "float": 6, "list": 7}
 _INT, _LONG = 3, 5
 _INT_MAX = 2**31 - 1
 
-GROUP_SETTINGS = {
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-}
-"""Settings of consumer groups and the broker's that they are: these groups have none of their own."""
+LISTENER = "PLAINTEXT"
+"""The name of the one Kafka listener, and what it speaks."""
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
+
+GROUP_SETTINGS = CONSUMER_SETTINGS | SHARE_SETTINGS
+"""What a group of any kind may have of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +74,12 @@ def _canonical(setting: Setting, text: str) -> str:
     return render(setting.parse(text))
 
 
+def _row(name: str) -> Setting:
+    return BROKER_SETTINGS.get(name) or UNUSED_SETTINGS[name]
+
+
 def _broker_synonyms(name: str, settings: BrokerSettings) -> Iterator[Synonym]:
-    setting = BROKER_SETTINGS[name]
+    setting = _row(name)
     if name in settings.changed:
         yield Synonym(name, _canonical(setting, settings.changed[name]), DYNAMIC_BROKER)
     if name in settings.given:
@@ -89,29 +102,53 @@ def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings) -> lis
     return entries
 
 
-def broker_entries(settings: BrokerSettings) -> list[Entry]:
-    """All settings of this broker."""
-    return [
+def broker_entries(settings: BrokerSettings, facts: Mapping[str, str]) -> list[Entry]:
+    """All settings of this broker, with those of Kafka's that have no effect. `facts`: what is known of it, and is not
+    set by the name that Kafka gives it."""
+    entries = [
         Entry(name, setting, tuple(_broker_synonyms(name, settings)), read_only=not setting.dynamic)
-        for name, setting in BROKER_SETTINGS.items()
+        for name, setting in (BROKER_SETTINGS | UNUSED_SETTINGS).items()
+        if name not in facts
     ]
+    known = (
+        Entry(name, UNUSED_SETTINGS[name], (Synonym(name, value, STATIC_BROKER),), read_only=True)
+        for name, value in facts.items()
+    )
+    return [*entries, *known]
+
+
+def broker_facts(node_id: int, address: str, root: str, settings: BrokerSettings) -> dict[str, str]:
+    """`address`: as host:port, that clients are told."""
+    listener = f"{LISTENER}://{address}"
+    retention_ms, roll_ms = settings.integer("log.retention.ms"), settings.integer("log.roll.ms")
+    return {
+        BROKER_ID: str(node_id),
+        "advertised.listeners": listener,
+        "listeners": listener,
+        "listener.security.protocol.map": f"{LISTENER}:{LISTENER}",
+        "controller.listener.names": LISTENER,
+        "inter.broker.listener.name": LISTENER,
+        "log.dir": root,
+        "log.dirs": root,
+        "log.retention.minutes": str(max(retention_ms // _MINUTE_MS, -1)),
+        "log.retention.hours": str(max(retention_ms // _HOUR_MS, -1)),
+        "log.roll.hours": str(roll_ms // _HOUR_MS),
+        "log.roll.jitter.hours": str(settings.integer("log.roll.jitter.ms") // _HOUR_MS),
+    }
 
 
 def default_entries(settings: BrokerSettings) -> list[Entry]:
     """What was changed at run time. With one broker, its own changes and the cluster's defaults are the same thing."""
     return [
-        Entry(name, BROKER_SETTINGS[name], (Synonym(name, _canonical(BROKER_SETTINGS[name], text), DYNAMIC_DEFAULT),))
+        Entry(name, _row(name), (Synonym(name, _canonical(_row(name), text), DYNAMIC_DEFAULT),))
         for name, text in settings.changed.items()
     ]
 
 
 def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[Entry]:
-    """What holds for a group: of the new protocol the broker's settings, of a share group also its own."""
-    entries = [
-        Entry(name, BROKER_SETTINGS[broker_name], tuple(_broker_synonyms(broker_name, settings)), read_only=True)
-        for name, broker_name in GROUP_SETTINGS.items()
-    ]
-    for name, setting in SHARE_SETTINGS.items():
+    """What holds for a group of the new protocol or a share group, whichever it is or will be."""
+    entries = []
+    for name, setting in GROUP_SETTINGS.items():
         synonyms: list[Synonym] = []
         if name in own:
             synonyms.append(Synonym(name, _canonical(setting, own[name]), GROUP))

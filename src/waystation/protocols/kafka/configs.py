@@ -13,10 +13,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.access.types import SHARE_SETTINGS
+from waystation.broker.access.types import CONSUMER_SETTINGS
 from waystation.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
+    UNUSED_SETTINGS,
     BrokerSettings,
     Setting,
     check_dynamic,
@@ -26,8 +27,10 @@ from waystation.config import (
 from waystation.errors import Invalid, InvalidSetting, WaystationError
 from waystation.protocols.kafka import loggers
 from waystation.protocols.kafka.config_entries import (
+    GROUP_SETTINGS,
     Entry,
     broker_entries,
+    broker_facts,
     default_entries,
     group_entries,
     topic_entries,
@@ -86,12 +89,16 @@ def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         if name == "":
             return default_entries(access.cluster.settings())
         _check_broker(call, name)
-        return broker_entries(access.cluster.settings())
+        listener = f"{call.listener.host}:{call.listener.port}"
+        facts = broker_facts(call.broker.node_id, listener, call.broker.root, settings)
+        return broker_entries(access.cluster.settings(), facts)
     if kind not in (GROUP, CLIENT_METRICS):
         raise _no_such_type(kind)
     if not name:
         raise Invalid("the name of a group or client metrics subscription cannot be empty")
-    return group_entries(access.shares.settings(name), settings) if kind == GROUP else []
+    if kind == CLIENT_METRICS:
+        return []
+    return group_entries(access.groups.settings(name) | access.shares.settings(name), settings)
 
 
 def _no_such_type(kind: int) -> Invalid:
@@ -244,7 +251,8 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
     cluster = call.access.cluster
     cluster.check_alter()
     settings = cluster.settings()
-    new = change(settings.changed, BROKER_SETTINGS, lambda setting: render(settings[setting.name]))
+    table = BROKER_SETTINGS | UNUSED_SETTINGS
+    new = change(settings.changed, table, lambda setting: render(settings[setting.name]))
     for name, text in new.items():
         if settings.changed.get(name) != text:
             _check_broker_setting(name, text)
@@ -257,13 +265,20 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
 
 
 async def _apply_to_group(call: Call, name: str, change: Change) -> None:
-    """Share groups have settings of their own; other groups go by the broker's."""
-    shares = call.access.shares
-    present = shares.settings(name)
-    new = change(present, SHARE_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
-    shares.check_settings(name, new)
-    if new != present and not call.request.validate_only:
-        await shares.alter_settings(name, new)
+    """Settings of the new group protocol and of share groups; a classic group has none of its own."""
+    groups, shares = call.access.groups, call.access.shares
+    consumer, shared = groups.settings(name), shares.settings(name)
+    new = change(consumer | shared, GROUP_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
+    new_consumer = {key: text for key, text in new.items() if key in CONSUMER_SETTINGS}
+    new_shared = {key: text for key, text in new.items() if key not in CONSUMER_SETTINGS}
+    groups.check_settings(name, new_consumer)
+    shares.check_settings(name, new_shared)
+    if call.request.validate_only:
+        return
+    if new_consumer != consumer:
+        await groups.alter_settings(name, new_consumer)
+    if new_shared != shared:
+        await shares.alter_settings(name, new_shared)
 
 
 def _check_broker_setting(name: str, text: str) -> None:
@@ -326,7 +341,7 @@ def list_config_resources(call: Call) -> object:
     if call.version >= 1:
         topics = sorted(topic.name for topic in call.access.topics.listing())
         known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node]}
-        known[GROUP] = call.access.shares.with_settings()
+        known[GROUP] = sorted({*call.access.groups.with_settings(), *call.access.shares.with_settings()})
     kinds = getattr(call.request, "resource_types", ()) or tuple(known)
     make = call.make
     if any(kind not in known for kind in kinds):

@@ -1,9 +1,11 @@
 """One client's connection: requests are done in their order, and answered in their order.
 
-Produce requests are done as they come: many may be under way, each has a slot, and a slot is sent when it and all
-before it are filled. Any other request is done when all before it are answered: nothing that a client asks for is read
-before it can be sent. While too much is under way, or the client does not read its answers, or there is no room for a
-large request (`protocols/budget.py`), the socket is not read: its memory here stays bounded, and nobody else notices.
+Produce requests are done as they come, behind one another and behind a fetch that waits for records: many may be under
+way, each is appended before the next is looked at, each has a slot, and a slot is sent when it and all before it are
+filled. Any other request is done when all before it are answered, and nothing passes it: each sees what those before it
+did, and nothing that a client asks for is read before it can be sent. While too much is under way, or the client does
+not read its answers, or there is no room for a large request (`protocols/budget.py`), the socket is not read: its
+memory here stays bounded, and nobody else notices.
 
 Whatever a client sends, the worst that happens is that its own connection ends.
 """
@@ -40,6 +42,7 @@ MAX_FINISHED_BYTES = 1024 * 1024
 """Answers to produce requests that wait behind one that is not finished."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+NO_API = -1
 
 Parts = list[bytes | bytearray | memoryview]
 NOBODY = ("", "")
@@ -235,7 +238,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         engine = self._engine
         try:
             while self._transport is not None and not self._busy:
-                request = engine.next_request(PRODUCE if self._slots else None)
+                request = engine.next_request(self._next_api())
                 if request is None:
                     break
                 self._dispatch(request)
@@ -248,6 +251,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             logger.exception("request failed, connection closed: client=%s", self.client_host)
             self._abort("internal error")
         self._balance()
+
+    def _next_api(self) -> int | None:
+        """The one API that may be done now, behind what is under way; None: any."""
+        if not self._slots:
+            return None
+        first = self._slots[0].times
+        return PRODUCE if first is self._listener.produce_times or first is self._listener.fetch_times else NO_API
 
     def _claim(self, awaited: int) -> None:
         """Asks for room for a large request that has begun to arrive. Between two of them the room goes with the

@@ -16,7 +16,7 @@ from waystation.errors import WaystationError
 from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED, milliseconds
 from waystation.protocols.kafka.registry import Call
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 """Member type in descriptions: one that uses the consumer protocol, as all in such a group do here."""
 
 
@@ -132,7 +132,7 @@ def _member(call: Call, member: ConsumerMemberView) -> object:
         subscribed_topic_regex=member.pattern,
         assignment=_assignment(call, member.assignment),
         target_assignment=_assignment(call, member.target),
-        member_type=CONSUMER_MEMBER,
+        member_type=CLASSIC_MEMBER if member.classic else CONSUMER_MEMBER,
     )
 
 

@@ -24,7 +24,7 @@ from waystation.broker.access.types import (
     TransactionAbortable,
     may_be_slow,
 )
-from waystation.errors import InvalidRecord, WaystationError
+from waystation.errors import InvalidRecord, InvalidTimestamp, WaystationError
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
@@ -176,6 +176,8 @@ def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None
             result.error = refused(access.meter, error)
             result.message = str(error)
             result.base_offset = -1
+            if isinstance(error, InvalidRecord | InvalidTimestamp):
+                result.records = error.records
     if request.acks == 0:
         answer(None)
     elif request.acks == 1:

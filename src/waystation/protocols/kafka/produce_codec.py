@@ -7,6 +7,7 @@ answered with UNSUPPORTED_FOR_MESSAGE_FORMAT instead of a closed connection.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -60,6 +61,8 @@ class PartitionResult:
     append_time_ms: int = -1
     start_offset: int = -1
     message: str | None = None
+    records: Sequence[tuple[int, str]] = ()
+    """Those that the batch was refused for, counted from 0, and why (KIP-467)."""
 
 
 def decode(data: memoryview, version: int, place: int = 0) -> ProduceRequest:
@@ -113,7 +116,12 @@ def _write_result(out: bytearray, result: PartitionResult, version: int, compact
     if version >= 5:
         out += _I64.pack(result.start_offset)
     if version >= 8:
-        write_array(out, 0, compact)  # errors of single records: we refuse whole batches
+        write_array(out, len(result.records), compact)
+        for number, why in result.records:
+            out += _I32.pack(number)
+            write_nullable_string(out, why, compact)
+            if compact:
+                out.append(0)
         write_nullable_string(out, result.message, compact)
     if compact:
         out.append(0)
