@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from waystation.client.failures import failure
+from waystation.client.forks import no_loop
 from waystation.client.link import Dial, Link
 from waystation.errors import ConnectionLost, Invalid, RequestTimeout, WaystationError
 from waystation.message import Delivered
@@ -73,6 +74,9 @@ class Consumer(Protocol):
 
     def resume(self) -> None:
         """There is a link again."""
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: nothing will come."""
 
 
 class _Pending:
@@ -174,6 +178,17 @@ class Connection:
             consumer.ended(ConnectionLost(why))
         self._consumers.clear()
         self._fail_all(lambda _: True, why)
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: its loop does not run here, so nothing is called on it."""
+        self._closed = True
+        self._up = False
+        self._why = error
+        self.loop = no_loop(error)
+        if self._link is not None:
+            self._link.forked()
+        for consumer in list(self._consumers.values()):
+            consumer.forked(error)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import msgspec
 from waystation.client.budget import Budget
 from waystation.client.connection import Connection, Ignored, Waiter
 from waystation.client.feeding import Feed, Held, Wanted
+from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
@@ -105,6 +106,15 @@ class Core:
         self.closed = True
         for connection in self._connections:
             connection.close()
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: this copy cannot be used."""
+        self.closed = True
+        self.loop = no_loop(error)
+        for connection in self._connections:
+            connection.forked(error)
+        for holder in self._getters.values():
+            holder.forked(error)
 
     async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
         """A request of its own, over the first connection."""

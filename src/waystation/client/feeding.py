@@ -227,6 +227,12 @@ class Feed:
         if self._renewal is not None:
             self._renewal.cancel()
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: what waits here is the parent's."""
+        self.error = error
+        self._buffer.holder.forked(error)
+        self._buffer = self._new_buffer()
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:

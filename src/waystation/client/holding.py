@@ -138,6 +138,16 @@ class Holder:
         self._flying -= 1
         self._flush()
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: what is held is the parent's, and so are the verdicts that were not sent yet."""
+
+        def soon(call: Callable[[], None]) -> None:
+            raise error
+
+        self.soon = soon
+        self._says.clear()
+        self._scheduled = False
+
 
 class _Flight:
     """Waits for one frame of verdicts, for all who wait for one in it."""

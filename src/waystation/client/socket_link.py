@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from waystation.client.address import Address, parse_address
+from waystation.client.forks import let_go
 from waystation.client.link import Dial, Ear, Link
 from waystation.errors import ConnectionLost, Invalid, TooLarge, WaystationError
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure
@@ -120,6 +121,13 @@ class SocketLink(asyncio.Protocol):
         self._over = True
         if self._transport is not None:
             self._transport.close()
+
+    def forked(self) -> None:
+        self._over = True
+        if self._transport is not None:
+            descriptor = self._transport.get_extra_info("socket").fileno()
+            if descriptor >= 0:
+                let_go(descriptor)
 
     # -- in --------------------------------------------------------------------------------------------------------
 

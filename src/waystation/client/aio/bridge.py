@@ -8,12 +8,16 @@ folders have, written by hand: `Bridge`, `Deliveries`, `Workers`, `Handlers`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+from waystation.client.budget import Budget
 from waystation.client.core import Core
 from waystation.client.feeding import Feed
+from waystation.client.forks import no_loop
 from waystation.client.producing import Group, Lane, in_groups, size_of
+from waystation.errors import WaystationError
 from waystation.message import Message
 
 
@@ -55,6 +59,13 @@ class Bridge:
         """Has a consumer closed that nobody refers to any more, on whatever thread that was found out."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(feed.abandon)
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: the loop is the parent's."""
+        self._loop = no_loop(error)
+        self._budget = Budget(sys.maxsize)
+        self.over = asyncio.Event()
+        self.over.set()
 
     async def rest(self) -> None:
         """Waits until the client is closed."""

@@ -19,6 +19,7 @@ from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
 from waystation.client.core import Core
 from waystation.client.feeding import Held
+from waystation.client.forks import tell_after_fork
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Acks, Guarantee, chosen
@@ -45,6 +46,7 @@ from waystation.client.values import (
     outgoing,
     with_id,
 )
+from waystation.errors import WaystationError
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -61,6 +63,7 @@ class Client:
         self._core = core
         self._bridge = bridge
         self._handlers = Handlers()
+        tell_after_fork(self)
 
     async def __aenter__(self) -> Client:
         return self
@@ -85,6 +88,11 @@ class Client:
 
     async def _end(self) -> None:
         """What this client was made of besides."""
+
+    def forked(self, error: WaystationError) -> None:
+        """Called in a child process after a fork: this copy is closed there, and every use of it raises `error`."""
+        self._core.forked(error)
+        self._bridge.forked(error)
 
     @property
     def closed(self) -> bool:

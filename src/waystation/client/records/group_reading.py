@@ -129,3 +129,6 @@ class _Membership:
 
     def resume(self) -> None:
         pass
+
+    def forked(self, error: WaystationError) -> None:
+        self.error = error

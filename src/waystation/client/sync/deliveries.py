@@ -23,6 +23,7 @@ class Deliveries:
 
     def take_nowait(self, most: int) -> list[Held]:
         """What is here already; raises what the consumer ended for."""
+        self._bridge.check_forked()
         with self._news:
             taken = self.feed.hand_out(most)
         if not taken and self.feed.error is not None:
@@ -31,6 +32,7 @@ class Deliveries:
 
     def take(self, most: int, timeout: float | None) -> list[Held]:
         """At least one; none when the time is over (None: it never is), or it is paused or closed."""
+        self._bridge.check_forked()
         feed = self.feed
         with self._news:
             taken = feed.hand_out(most)
