@@ -191,7 +191,8 @@ class Credit(Command, tag="credit"):
 
 
 class Settle(Command, tag="settle"):
-    """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs."""
+    """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs. `deliveries`: which delivery of the
+    messages of a queue is meant, as `Delivered` counted it: a later one is unknown. 0: whichever the consumer holds."""
 
     consumer: int
     runs: list[Run]
@@ -199,14 +200,16 @@ class Settle(Command, tag="settle"):
     delay_ms: int | None = None
     error: str | None = None
     tx: int = 0
+    deliveries: int = 0
 
 
 class Touch(Command, tag="touch"):
-    """→ SettleAnswer: more time for held messages."""
+    """→ SettleAnswer: more time for held messages. `deliveries`: as in `Settle`."""
 
     consumer: int
     runs: list[Run]
     hold_ms: int | None = None
+    deliveries: int = 0
 
 
 class Cease(Command, tag="cease"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.names import unique
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import Priority, Retry, errors
 from waystation.message import Message as Outgoing
 
@@ -376,3 +376,77 @@ def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:
     jobs.put(b"x" * 300_000)
     with jobs.get(timeout=30) as message:
         assert len(message.payload) == 300_000
+
+
+SHORT_S = 0.2
+"""A visibility timeout that a test can wait for."""
+
+
+def delivered_twice(jobs: Any, value: str) -> tuple[Any, Any]:
+    """The first delivery of a message, whose visibility timeout has ended, and the second one, by the same client."""
+    jobs.put(value)
+    old = jobs.get(timeout=DEADLINE_S, hold=SHORT_S)
+    new = jobs.get(timeout=DEADLINE_S, hold=SHORT_S)
+    new.touch(DEADLINE_S)  # from now on it is in flight for as long as the test needs
+    assert (old.id, old.deliveries, new.deliveries) == (new.id, 1, 2)
+    return old, new
+
+
+@pytest.mark.parametrize("verdict", ["ack", "reject", "release", "kill", "touch"])
+def test_a_delivery_that_timed_out_cannot_settle_the_one_after_it(mq: Any, verdict: str) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    with pytest.raises(errors.Conflict, match="not in flight any more"):
+        getattr(old, verdict)()
+    info = jobs.describe()
+    assert (info.held, info.acked) == (1, 0)
+    new.ack()
+    assert jobs.describe().acked == 1
+
+
+def test_a_stale_ack_that_nobody_waits_for_does_nothing_either(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    old.ack(wait=False)
+    mq.flush()
+    assert jobs.describe().held == 1
+    new.ack(wait=False)
+    mq.flush()
+    assert jobs.describe().acked == 1
+
+
+def test_a_stale_delivery_among_many_is_left_out_and_the_others_are_acked(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    jobs.put_many(["a", "b"])
+    others = jobs.get_many(2, timeout=DEADLINE_S)
+    with pytest.raises(errors.Conflict, match="not in flight any more"):
+        jobs.ack_many([old, *others])
+    info = jobs.describe()
+    assert (info.held, info.acked) == (1, 2)
+    new.ack()
+
+
+def test_a_stale_delivery_cannot_be_acked_in_a_transaction(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    with pytest.raises(errors.Conflict, match="not in flight"), mq.transaction(unique("stale")) as tx:
+        tx.ack(old)
+    assert jobs.describe().held == 1
+    with mq.transaction(unique("stale")) as tx:
+        tx.ack(new)
+    assert jobs.describe().held == 0
+
+
+def test_a_consumer_that_gets_a_message_again_has_two_deliveries_of_it(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"), hold=SHORT_S)
+    jobs.put("again")
+    with jobs.consume(prefetch=2) as feed:
+        old = feed.get_message(timeout=DEADLINE_S)
+        new = feed.get_message(timeout=DEADLINE_S)
+        assert (old.id, new.deliveries) == (new.id, old.deliveries + 1)
+        new.touch(DEADLINE_S)
+        with pytest.raises(errors.Conflict, match="not in flight any more"):
+            old.ack()
+        new.ack()
+    assert jobs.describe().acked == 1

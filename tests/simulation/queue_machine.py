@@ -304,14 +304,17 @@ class QueueMachine:
         for delivered in got:
             verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
             if verdict is not None:
-                await self._settle(feed, verdict, got, [delivered])
+                await self._settle(feed, verdict, got, [delivered], receipt=delivered.deliveries)
 
     async def _settle_together(self, feed: QueueFeed, got: list[Delivered]) -> None:
         """Everything in one go, in runs that may span what is not held."""
         verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL))
         await self._settle(feed, verdict, got, list(got))
 
-    async def _settle(self, feed: QueueFeed, verdict: Verdict, got: list[Delivered], messages: list[Delivered]) -> None:
+    async def _settle(
+        self, feed: QueueFeed, verdict: Verdict, got: list[Delivered], messages: list[Delivered], receipt: int = 0
+    ) -> None:
+        """`receipt`: of the delivery that is meant; a later one of the same message, to whomever, stays as it is."""
         ours = [one for one in messages if self.clients.of(one.message).pair is None]
         sent = {one.tag: self.clients.of(one.message) for one in ours}
         final = verdict is Verdict.ACK or (verdict is Verdict.KILL and not feed.queue.settings.keeps_dead)
@@ -321,15 +324,19 @@ class QueueMachine:
         if verdict is Verdict.RELEASE:
             self.clients.forgiven.update((feed.queue.name, feed.queue.id, tag) for tag in sent)
         try:
-            settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
+            settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no", deliveries=receipt)
         except StorageFailed:  # nothing has happened
             for tag, one in sent.items():
                 one.may_go = before[tag]
             raise
-        self._let_go(feed.queue, got, sent)
+        latest = {tag: self._counts.get((feed.queue.name, feed.queue.id, tag), 0) for tag in sent}
+        stale = {tag for tag, count in latest.items() if receipt and receipt < count}
+        self._let_go(feed.queue, got, set(sent) - stale)
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
             sent[tag].may_go = before[tag]
+        for tag in stale:
+            expect(tag in unknown, f"settled by the receipt of an earlier delivery: {sent[tag]}")
         await self.broker.durable(settled.receipt)
         if self.told() and final:
             for tag in set(sent) - unknown:

@@ -24,9 +24,10 @@ from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
+from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
@@ -249,6 +250,14 @@ def test_visibility_timeouts_that_go_by_the_wall_clock_are_caught(monkeypatch: p
     for module in (upkeep, pump, shard_module):
         monkeypatch.setattr(module, "monotonic_ms", wall_ms)
     monkeypatch.setattr(upkeep, "Alarm", CalendarAlarm)
+    assert _caught(30) > ENOUGH
+
+
+def test_a_receipt_that_settles_a_later_delivery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whichever(self: Ledger, runs: Sequence[Run], deliveries: int, stale: list[Run]) -> Sequence[Run]:
+        return runs  # the deliberate bug
+
+    monkeypatch.setattr(Ledger, "of_delivery", whichever)
     assert _caught(30) > ENOUGH
 
 

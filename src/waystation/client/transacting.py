@@ -68,27 +68,28 @@ class Tx:
 
     async def ack(self, messages: Iterable[Received]) -> None:
         """Messages of a queue are done, messages of a stream passed, when the transaction commits."""
-        by_holder: dict[Holder, list[Received]] = {}
+        together: dict[tuple[Holder, int], list[Received]] = {}
         for message in messages:
-            by_holder.setdefault(message._holder, []).append(message)
-        for holder, held in by_holder.items():
+            together.setdefault((message._holder, message.deliveries), []).append(message)
+        for (holder, deliveries), held in together.items():
             if not holder.queue and not holder.group:
                 raise Conflict(
                     f"{held[0].id}: only messages of a queue or of a stream subscription can be acked in a transaction"
                 )
-            await self._settle(holder, held)
+            await self._settle(holder, held, deliveries)
             for message in held:
                 message._verdict = "ack"
                 self._acked.append(message)
 
-    async def _settle(self, holder: Holder, held: list[Received]) -> None:
+    async def _settle(self, holder: Holder, held: list[Received], deliveries: int) -> None:
         if not holder.alive:
             raise Conflict(f"{held[0].id}: it was in flight on a connection that was lost since: it is redelivered")
         for message in held:
             if message.settled is not None:
                 raise Conflict(f"{message.id}: it is settled already: {message.settled}")
         runs = runs_of([message.delivered.tag for message in held])
-        answer = await self._core.ask(Settle(consumer=holder.consumer, runs=runs, tx=self._live()), SettleAnswer)
+        command = Settle(consumer=holder.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
+        answer = await self._core.ask(command, SettleAnswer)
         if answer.unknown:
             where = holder.queue or holder.group
             raise Conflict(

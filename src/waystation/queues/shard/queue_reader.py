@@ -124,9 +124,16 @@ class QueueReader(QueueFeed):
         return fits
 
     def settle(
-        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+        self,
+        verdict: Verdict,
+        runs: Sequence[Run],
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        deliveries: int = 0,
     ) -> Settled:
-        """`ack` ends entries for good, `release` gives them back; a reader has no other verdicts."""
+        """`ack` ends entries for good, `release` gives them back; a reader has no other verdicts. What is claimed is
+        not delivered, so that there is nothing to tell apart by `deliveries`."""
         if self.closed:
             return Settled(None, list(runs))
         if verdict not in (Verdict.ACK, Verdict.RELEASE) or delay_ms is not None:
@@ -143,7 +150,7 @@ class QueueReader(QueueFeed):
             self._claimed = without(self._claimed, known)
         return Settled(receipt, without(wanted, known))
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None, deliveries: int = 0) -> list[Run]:
         """What is claimed needs no more time."""
         wanted = list(apart(runs))
         tidy(wanted)
