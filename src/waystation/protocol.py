@@ -94,6 +94,7 @@ class Put(Command, tag="put"):
     messages: list[Message]
     wait_ms: int = 0  # how long to wait for room in a full queue before Full is answered
     tx: int = 0
+    series: int = 0  # above 0: when one put of a series is refused, so are those behind it
 
 
 class Get(Command, tag="get"):

@@ -378,6 +378,56 @@ def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:
         assert len(message.payload) == 300_000
 
 
+def values_in(jobs: Any) -> list[Any]:
+    """Everything in a queue, a page at a time."""
+    found: list[Any] = []
+    page = jobs.peek(1000)
+    while page:
+        found += page
+        page = jobs.peek(1000, after=page[-1].delivered.tag)
+    return [looked.value for looked in found]
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+def test_put_many_to_a_queue_that_gets_full_leaves_no_hole(mq: Any, wait: float) -> None:
+    jobs = mq.queue(unique("hole"), max_length=1500)
+    with pytest.raises(errors.Full, match="first 1000 messages of this call are stored, none of the others") as caught:
+        jobs.put_many(range(2500), wait=wait)
+    assert caught.value.stored == 1000
+    assert values_in(jobs) == [*range(1000)]
+    jobs.alter(max_length=10_000)
+    assert len(jobs.put_many(range(caught.value.stored, 2500))) == 1500
+    assert values_in(jobs) == [*range(2500)]
+
+
+def test_put_many_that_is_refused_at_once_stores_nothing(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"), max_length=10)
+    for count in (11, 5000):
+        with pytest.raises(errors.Full) as caught:
+            jobs.put_many(range(count))
+        assert caught.value.stored == 0
+    assert values_in(jobs) == []
+    jobs.put_many(range(10))  # a refusal is of that call alone
+
+
+def test_put_many_stops_at_a_value_that_is_none(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"))
+    with pytest.raises(errors.Invalid, match="first 1000 messages of this call are stored") as caught:
+        jobs.put_many([*range(1500), object(), *range(1500, 3000)])
+    assert caught.value.stored == 1000
+    assert values_in(jobs) == [*range(1000)]
+
+
+def test_calls_of_others_are_not_refused_with_put_many(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"), max_length=1600)
+    others = [jobs.put_nowait("between") for _ in range(3)]
+    with pytest.raises(errors.Full):
+        jobs.put_many(range(10_000))
+    others += [jobs.put_nowait("after") for _ in range(3)]
+    mq.flush()
+    assert values_in(jobs) == ["between"] * 3 + [*range(1000)] + ["after"] * 3
+
+
 SHORT_S = 0.2
 """A visibility timeout that a test can wait for."""
 

@@ -9,6 +9,7 @@ client's loop may call this.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -119,6 +120,8 @@ class Connection:
         self._closed = False
         self._pending: dict[int, _Pending] = {}
         self._consumers: dict[int, Consumer] = {}
+        self.series = itertools.count(1)
+        """Numbers of what is sent in several requests that belong together."""
         self._number = 0
         self._last_id = 0
         self._heard = 0.0

@@ -42,6 +42,11 @@ class Stored:
         return sum(part.given - len(part.duplicates) for part in self._parts)
 
     @property
+    def given(self) -> int:
+        """How many it was asked to store."""
+        return sum(part.given for part in self._parts)
+
+    @property
     def duplicates(self) -> list[int]:
         found: list[int] = []
         start = 0

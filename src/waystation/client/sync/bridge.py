@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from waystation.client.budget import ThreadBudget
 from waystation.client.feeding import Feed
 from waystation.client.forks import no_loop
-from waystation.client.producing import Group, Lane, in_groups, size_of
+from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
 from waystation.errors import Conflict, ConnectionLost, WaystationError
 from waystation.message import Message
 
@@ -112,13 +112,34 @@ class Bridge:
         return future
 
     def send_many(self, lane: Lane, messages: Iterable[Message]) -> list[Any]:
-        """Sends many, in groups that fit in a frame each; the answers of the groups."""
+        """Sends many, in groups that fit in a frame each; the answers of the groups. It stops at the first that fails,
+        and the error says how many messages are stored."""
         futures: list[Future[Any]] = []
-        for group, size in in_groups(messages):
-            self.budget.take_waiting(size)
+        series: Series | None = None
+        portions = in_groups(messages)
+        failed: WaystationError | None = None
+        while series is None or series.refused is None:
+            try:
+                portion = next(portions, None)
+            except WaystationError as error:  # a value that is no message
+                failed = error
+                break
+            if portion is None:
+                break
+            if portion.more and series is None:
+                series = lane.begin_series()
+            self.budget.take_waiting(portion.size)
             futures.append(Future())
-            self.post(lane.add, Group(group, size, futures[-1], single=False))
-        return [self.wait(future) for future in futures]
+            self.post(lane.add, Group(portion.messages, portion.size, futures[-1], single=False, series=series))
+        answers: list[Any] = []
+        try:
+            for future in futures:
+                answers.append(self.wait(future))
+        except WaystationError as error:
+            failed = error
+        if failed is not None:
+            raise partly_stored(failed, answers) from None
+        return answers
 
     def abandon(self, feed: Feed) -> None:
         """Has a consumer closed that nobody refers to any more."""

@@ -63,7 +63,8 @@ class Queue:
     def put_many(self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
 
-        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be messages
+        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
+        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
         made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
         """
         messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
