@@ -57,6 +57,9 @@ class DeclareQueue(Command, tag="declare_queue"):
     settings: QueueSettings | None = None
     passive: bool = False  # NotFound instead of making it
     alter: bool = False  # change the settings of one that is there
+    only: list[str] | None = (
+        None  # with `alter`: the fields of `settings` that change; the others stay. None: all of them
+    )
 
 
 class DeleteQueue(Command, tag="delete_queue"):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
@@ -376,6 +377,29 @@ def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:
     jobs.put(b"x" * 300_000)
     with jobs.get(timeout=30) as message:
         assert len(message.payload) == 300_000
+
+
+def test_alter_changes_what_is_named_and_nothing_else(mq: Any) -> None:
+    jobs = mq.queue(
+        unique("altered"), max_deliveries=3, dead_letter="dead", retry=Retry(7), hold=60, max_length=10, ttl=9
+    )
+    before = jobs.describe().settings
+    assert jobs.alter(ttl=50).settings == replace(before, ttl_ms=50_000)
+    assert jobs.alter(ttl=None).settings == replace(before, ttl_ms=None)
+    assert jobs.alter(overflow="dead-letter").settings.overflow == "dead-letter"  # it has a dead_letter already
+    assert jobs.alter().settings.overflow == "dead-letter"
+    changed = jobs.alter(retry=None, max_deliveries=0, dead_letter=None, overflow="reject", ttl=9).settings
+    assert changed == replace(before, retry_base_ms=1_000, max_deliveries=0, dead_letter=None)
+    with pytest.raises(errors.Invalid, match="dead_letter_key"):
+        jobs.alter(dead_letter_key="k")
+    assert jobs.describe().settings == changed
+
+
+def test_alter_does_not_make_a_queue_that_was_deleted(mq: Any) -> None:
+    jobs = mq.queue(unique("altered"))
+    jobs.delete()
+    with pytest.raises(errors.NotFound):
+        jobs.alter(ttl=50)
 
 
 def values_in(jobs: Any) -> list[Any]:

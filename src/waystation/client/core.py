@@ -221,6 +221,13 @@ class Core:
             self._mine[command.queue] = command
         return info
 
+    async def alter(self, command: DeclareQueue) -> QueueInfo:
+        """What is declared again after a lost link is what it was altered to."""
+        info = await self.ask(command, QueueInfo, resend=True)
+        if command.queue in self._mine:
+            self._mine[command.queue] = DeclareQueue(queue=command.queue, settings=info.settings)
+        return info
+
     def forget(self, queue: str) -> None:
         """It was deleted on purpose."""
         self._mine.pop(queue, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from waystation.client.values import Seconds, milliseconds
-from waystation.queues.settings import Overflow, QueueSettings, check_settings
+from waystation.queues.settings import Overflow, QueueSettings, check_bounds, check_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,18 @@ _IN_MS = {"hold": "hold_ms", "ttl": "ttl_ms", "dedup_window": "dedup_window_ms",
 
 def queue_settings(options: QueueOptions) -> QueueSettings | None:
     """The settings that the options mean; None where nothing was said. Raises Invalid, naming the option."""
-    if not options:
-        return None
+    return check_settings(QueueSettings(**_values(options))) if options else None
+
+
+def changed_settings(options: QueueOptions) -> tuple[QueueSettings, list[str]]:
+    """The same for a queue that has settings: what the options mean, and which fields of it they say."""
+    values = _values(options)
+    settings = QueueSettings(**values)
+    check_bounds(settings)  # whether they fit to the others is the broker's to say
+    return settings, list(values)
+
+
+def _values(options: QueueOptions) -> dict[str, Any]:
     unknown = options.keys() - QueueOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no option {min(unknown)!r}; there are {', '.join(QueueOptions.__annotations__)}")
@@ -73,12 +83,12 @@ def queue_settings(options: QueueOptions) -> QueueSettings | None:
             values[_IN_MS[name]] = milliseconds(name, value)  # type: ignore[arg-type]
         else:
             values[name] = value
-    return check_settings(QueueSettings(**values))
+    return values
 
 
 def _retry(retry: Retry | None) -> dict[str, Any]:
     if retry is None:
-        return {}
+        retry = Retry()
     return {
         "retry_base_ms": milliseconds("retry.base", retry.base),
         "retry_factor": retry.factor,

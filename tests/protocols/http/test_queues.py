@@ -72,7 +72,11 @@ def test_declaring_again_is_fine_and_with_other_settings_a_conflict(http: Http) 
     assert http("PUT", f"/v1/queues/{queue}", settings).status == 200
     assert http("PUT", f"/v1/queues/{queue}").status == 200
     assert http.refused("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}) == (409, "Conflict")
-    assert http("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}, alter=True).json["settings"]["max_deliveries"] == 4
+    altered = http("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}, alter=True).json["settings"]
+    assert (altered["max_deliveries"], altered["dead_letter"]) == (4, "dead")  # what is not named stays
+    altered = http("PUT", f"/v1/queues/{queue}", {"dead_letter": None}, alter=True).json["settings"]
+    assert (altered["max_deliveries"], altered.get("dead_letter")) == (4, None)
+    assert http("PUT", f"/v1/queues/{queue}", alter=True).json["settings"]["max_deliveries"] == 4
 
 
 def test_a_long_list_is_read_in_pages(http: Http) -> None:

@@ -17,7 +17,7 @@ here: it was admitted when it was published. On the loop's thread only; the face
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -181,11 +181,13 @@ class Access:
         *,
         passive: bool = False,
         alter: bool = False,
+        only: Collection[str] | None = None,
         owner: str | None = None,
     ) -> QueueInfo:
-        """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns."""
-        self._permissions.check(self.principal, "describe" if passive else "create", "queue", queue)
-        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, owner=owner)
+        """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns.
+        `alter`: settings that differ are changed, those in `only` (None: all of them)."""
+        self._permissions.check(self.principal, "describe" if passive and not alter else "create", "queue", queue)
+        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
 
     async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were deleted with it."""

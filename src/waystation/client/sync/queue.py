@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from waystation.client import admin
 from waystation.client.looked import Looked
 from waystation.client.producing import Guarantee, PutLane
-from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Stored
 from waystation.client.subscribing import ConsumeOptions, consume_wanted
 from waystation.client.sync.message import Message, settle_many
@@ -152,8 +152,8 @@ class Queue:
         return True  # an empty queue is a queue too
 
     def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
-        """Changes its settings; those that are not named get their defaults."""
-        return self._bridge.run(admin.declare(self._core, self.name, queue_settings(options), alter=True))
+        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back."""
+        return self._bridge.run(admin.alter_queue(self._core, self.name, options))
 
     def purge(self) -> int:
         """Throws away all messages but those that are held; returns how many."""
