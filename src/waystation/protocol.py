@@ -205,6 +205,7 @@ class Settle(Command, tag="settle"):
     error: str | None = None
     tx: int = 0
     deliveries: int = 0
+    durable: bool = True  # False: answered when it is in force; a power cut may undo it
 
 
 class Touch(Command, tag="touch"):

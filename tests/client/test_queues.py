@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation import Priority, Retry, errors
+from waystation import Priority, Retry, aio, errors
 from waystation.message import Message as Outgoing
 
 Client = Any
@@ -287,6 +288,96 @@ def test_at_most_once_is_acked_before_it_is_worked_on(mq: Client) -> None:
     with jobs.consume() as consumer:
         assert consumer.get_message(30).text() == "y"
         wait_for(lambda: jobs.describe().acked == 2, "it counts as done")
+
+
+PREFETCHED = 50
+
+
+def handed_out(feed: Any, ways: str) -> list[str]:
+    """Three messages, in one of the ways in which a subscription gives them."""
+    if ways == "poll":
+        return [message.text() for message in feed.poll(DEADLINE_S, 3)]
+    if ways == "iterate":
+        loop = iter(feed)
+        return [next(loop).text() for _ in range(3)]
+    return [feed.get_message(DEADLINE_S).text() for _ in range(3)]
+
+
+@pytest.mark.parametrize("ways", ["poll", "iterate", "get_message"])
+def test_at_most_once_gives_back_what_was_prefetched_and_not_handed_out(mq: Client, ways: str) -> None:
+    jobs = mq.queue(unique("most"))
+    jobs.put_many([str(number) for number in range(PREFETCHED)])
+    with jobs.consume(guarantee="at-most-once") as feed:
+        first = handed_out(feed, ways)
+        wait_for(lambda: jobs.describe().held == PREFETCHED - 3, "the rest is prefetched")
+    assert first == ["0", "1", "2"]
+    info = jobs.describe()
+    assert (info.ready, info.held, info.acked) == (PREFETCHED - 3, 0, 3)
+    assert [message.text() for message in jobs.get_many(100)] == [str(number) for number in range(3, PREFETCHED)]
+
+
+def test_at_most_once_is_acked_when_it_is_handed_out(mq: Client) -> None:
+    jobs = mq.queue(unique("most"), hold=0.3)
+    jobs.put_many(["a", "b", "c"])
+    with jobs.consume(guarantee="at-most-once") as feed:
+        assert feed.get_message(DEADLINE_S).text() == "a"
+        assert (jobs.describe().acked, jobs.describe().held) == (1, 2)
+        time.sleep(0.7)  # the others are kept for this consumer, and renewed
+        assert [feed.get_message(DEADLINE_S).text() for _ in range(2)] == ["b", "c"]
+        assert feed.get_message(0.01) is None
+
+
+def test_a_handler_with_at_most_once_gets_each_once_and_close_loses_none(connect: Any) -> None:
+    mq = connect()
+    jobs = mq.queue(unique("most"))
+    jobs.put_many([str(number) for number in range(PREFETCHED)])
+    seen: list[str] = []
+
+    def handle(message: Any) -> None:
+        seen.append(message.text())
+        if len(seen) > 5:
+            time.sleep(0.05)
+
+    with jobs.consume(guarantee="at-most-once") as feed:
+        feed.start_consuming(handle, concurrency=2)
+        wait_for(lambda: len(seen) > 6, "some were handled")
+    rest = [message.text() for message in jobs.get_many(100)]
+    assert sorted([*seen, *rest], key=int) == [str(number) for number in range(PREFETCHED)]
+
+
+def test_at_most_once_loses_nothing_to_a_task_that_is_cancelled(url: str) -> None:
+    async def work() -> None:
+        async with aio.connect(url) as mq:
+            jobs = await mq.queue(unique("most"))
+            await jobs.put_many([str(number) for number in range(PREFETCHED)])
+            async with jobs.consume(guarantee="at-most-once") as feed:
+                seen: list[str] = []
+                while len(seen) < PREFETCHED:
+                    asking = asyncio.ensure_future(feed.get_message(DEADLINE_S))
+                    for _ in range(len(seen) % 7):  # here and there on its way
+                        await asyncio.sleep(0)
+                    asking.cancel()
+                    await asyncio.wait([asking])
+                    message = await feed.get_message(DEADLINE_S) if asking.cancelled() else asking.result()
+                    assert message is not None
+                    seen.append(message.text())
+                with pytest.raises(errors.Invalid, match="at-most-once"):
+                    feed.get_message_nowait()
+            assert sorted(seen, key=int) == [str(number) for number in range(PREFETCHED)]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+def test_at_most_once_of_a_group_gives_back_what_was_prefetched_too(mq: Client, mode: str) -> None:
+    topic = unique("most")
+    mq.create_topic(topic, 1)
+    options: dict[str, Any] = {"group": unique("g"), "mode": mode, "guarantee": "at-most-once", "start": "earliest"}
+    mq.publish_many(topic, [str(number) for number in range(PREFETCHED)])
+    with mq.subscribe(topic, **options) as feed:
+        assert handed_out(feed, "get_message") == ["0", "1", "2"]
+    with mq.subscribe(topic, **options) as feed:
+        assert handed_out(feed, "get_message") == ["3", "4", "5"]
 
 
 def test_queues_are_listed_altered_purged_and_deleted(mq: Client) -> None:

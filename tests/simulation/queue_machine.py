@@ -66,6 +66,7 @@ class QueueMachine:
         self.clients = clients
         self.rng = clients.rng
         self.trouble = Trouble(disk, clients.rng) if faults else None
+        self._handed_out: set[int] = set()  # at most once, in this life
         self._counts: dict[Place, int] = {}  # how often each was delivered in this life
         self._in_flight: dict[Place, tuple[int, float]] = {}  # who has it (its inbox), and until when at least
         self._leadership_moves = clients.rng.random() < 0.5
@@ -112,6 +113,7 @@ class QueueMachine:
             lambda: self.put_once(1),
             *[self.consume] * 5,
             self.consume_auto,
+            self.consume_at_most_once,
             self.cancel,
             self.checkpoint,
             self.redrive,
@@ -342,6 +344,33 @@ class QueueMachine:
             for tag in set(sent) - unknown:
                 sent[tag].gone = True
 
+    async def consume_at_most_once(self) -> None:
+        """A consumer that is sent more than it hands out, and acks each before it does: it never comes again while the
+        power is on, and what was not handed out is given back when the consumer goes."""
+        got: list[Delivered] = []
+        feed = self._open(self.rng.choice(("plain", "once", "out")), got)
+        if feed is None:
+            return
+        feed.credit(8)
+        await asyncio.sleep(self.rng.choice((0, 0.01, 0.4)))
+        for delivered in got[: self.rng.choice((0, 1, 3))]:
+            sent = self.clients.of(delivered.message)
+            if sent.pair is not None:
+                continue
+            before, sent.may_go = sent.may_go, True
+            try:
+                settled = feed.settle(Verdict.ACK, [(delivered.tag, 1)], deliveries=delivered.deliveries)
+            except StorageFailed:
+                sent.may_go = before
+                break
+            if settled.unknown:
+                sent.may_go = before
+            elif self.trouble is None:
+                self._handed_out.add(sent.number)
+        self._let_go(feed.queue, got, [one.tag for one in got])
+        feed.leave()
+        await asyncio.sleep(0.02)
+
     async def consume_auto(self) -> None:
         """A consumer whose messages are acknowledged before it has them."""
         got: list[Delivered] = []
@@ -374,6 +403,7 @@ class QueueMachine:
             sent = self.clients.of(delivered.message)
             expect(not sent.gone, f"delivered after it was done: {sent}")
             expect(not sent.refused, f"delivered though it was refused: {sent}")
+            expect(sent.number not in self._handed_out, f"delivered again to one who wants it at most once: {sent}")
             died = bool(story_of(delivered.message))
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")

@@ -169,7 +169,7 @@ class _Flight:
     def set_result(self, answer: SettleAnswer) -> None:
         self._done = True
         for tags, waiter in self._waiters:
-            gone = [tag for tag in tags if _within(tag, answer.unknown)] if answer.unknown else []
+            gone = [tag for tag in tags if within(tag, answer.unknown)] if answer.unknown else []
             if gone:
                 said = f"messages {gone[:10]} are not in flight any more: their visibility timeout ended"
                 reject(waiter, Conflict(f"{said}; they may be redelivered"))
@@ -186,7 +186,7 @@ class _Flight:
             self._holder.landed()
 
 
-def _within(tag: int, runs: Sequence[Run]) -> bool:
+def within(tag: int, runs: Sequence[Run]) -> bool:
     return any(first <= tag < first + count for first, count in runs)
 
 

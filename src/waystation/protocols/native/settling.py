@@ -36,6 +36,7 @@ def settles_together(commands: Sequence[AnyCommand], at: int) -> int:
             or command.delay_ms != first.delay_ms
             or command.error != first.error
             or command.deliveries != first.deliveries
+            or command.durable != first.durable
             or command.tx
         ):
             break
@@ -74,7 +75,7 @@ def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
             settle(session, (command,))
         return
     session.meter.settled(first.verdict, count_of(runs) - count_of(settled.unknown))
-    kept(session, settled.receipt, share_out(commands, settled.unknown))
+    kept(session, settled.receipt if first.durable else None, share_out(commands, settled.unknown))
 
 
 def _settle_in_transaction(session: NativeSession, command: Settle) -> None:
