@@ -20,7 +20,7 @@ from waystation.client.forks import let_go, tell_after_fork
 from waystation.client.local_link import OpenSession, local_dial
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
-from waystation.errors import Invalid, Unavailable, WaystationError
+from waystation.errors import Invalid, InvalidSetting, Unavailable, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -38,6 +38,9 @@ KAFKA_PORT = 9092
 AMQP_PORT = 5672
 HTTP_PORT = 8080
 MEMORY = ":memory:"
+
+Setting = str | int | float
+"""A broker setting as a program says it; booleans are whole numbers to Python."""
 
 
 class AddressTaken(Unavailable):
@@ -175,12 +178,12 @@ class BrokerThread:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        settings: Mapping[str, str] | None,
+        settings: Mapping[str, Setting] | None,
         kafka: str,
         http: str = "off",
         amqp: str = "off",
     ) -> None:
-        values = dict(settings or {})
+        values = {name: _setting_text(name, value) for name, value in (settings or {}).items()}
         world: World | None = None
         self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
         if self._memory is not None:
@@ -325,6 +328,15 @@ class _MemoryFolder:
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _setting_text(name: str, value: object) -> str:
+    """As a config file would have it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidSetting(f"{name}: {value!r:.60} is neither text nor a number")
 
 
 def _door_address(door: str, text: str) -> Address | None:

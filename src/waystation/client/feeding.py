@@ -203,7 +203,7 @@ class Feed:
         if self._connection.closed:
             self.closed = True
         else:
-            self.error = error
+            self.error = self._buffer.holder.ended = error
         if not self._opened.done():
             self._opened.set_exception(error)
         self._stop_renewal()

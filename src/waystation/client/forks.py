@@ -25,18 +25,19 @@ class Forked(Protocol):
         """
 
 
-def tell_after_fork(thing: Forked) -> None:
-    """Has `thing.forked()` called in every child that is forked while the thing is there."""
+def tell_after_fork(*things: Forked) -> None:
+    """Has `forked` of these called, in order, in every child that is forked while they are there."""
     register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
     if register is None:
         return
-    weak = ref(thing)
+    weak = [ref(thing) for thing in things]
     opened_by = os.getpid()
 
     def tell() -> None:
-        alive = weak()
-        if alive is not None:
-            alive.forked(_copy_in_child(opened_by))
+        for thing in weak:
+            alive = thing()
+            if alive is not None:
+                alive.forked(_copy_in_child(opened_by))
 
     register(after_in_child=tell)
 

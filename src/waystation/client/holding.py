@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from waystation.client.connection import Waiter, reject, resolve
-from waystation.errors import Conflict, WaystationError
+from waystation.errors import Conflict, NotFound, WaystationError
 from waystation.message import Delivered, Run
 from waystation.protocol import Settle, SettleAnswer, Touch
 
@@ -69,6 +69,8 @@ class Holder:
         """Whether verdicts are for transactions only."""
         self.settles = settles
         """Whether messages wait for a verdict at all."""
+        self.ended: WaystationError | None = None
+        """Why the broker ended the consumer: then there is nothing to settle."""
         self._epoch = connection.epoch
         self.soon = soon
         self._says: deque[int | Say] = deque()
@@ -180,6 +182,8 @@ class _Flight:
 
     def set_exception(self, error: WaystationError) -> None:
         self._done = True
+        if self._holder is not None and self._holder.ended is not None and isinstance(error, NotFound):
+            error = Conflict(f"{self._holder.ended}; there is nothing to settle any more")
         for _, waiter in self._waiters:
             reject(waiter, error)
         if self._holder is not None:

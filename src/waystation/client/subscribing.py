@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 from waystation.client.feeding import DEFAULT_WINDOW, Wanted
 from waystation.client.producing import Guarantee, chosen
-from waystation.client.values import Moment, Seconds, milliseconds, moment_ms
+from waystation.client.values import Moment, Seconds, milliseconds, moment_ms, whole_number
 from waystation.errors import Invalid
 from waystation.protocol import Consume, DeclareQueue, Subscribe
 from waystation.queues.settings import QueueSettings
@@ -140,7 +140,7 @@ def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:
 
 
 def _prefetch(count: int) -> int:
-    if count < 0:
+    if whole_number("prefetch", count) < 0:
         raise Invalid(f"prefetch: {count} is below zero")
     return count
 

@@ -156,7 +156,8 @@ class Queue:
         return True  # an empty queue is a queue too
 
     async def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
-        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back."""
+        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back
+        that need not be there, like `ttl`."""
         return await admin.alter_queue(self._core, self.name, options)
 
     async def purge(self) -> int:

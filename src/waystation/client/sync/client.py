@@ -47,7 +47,6 @@ from waystation.client.values import (
     outgoing,
     with_id,
 )
-from waystation.errors import WaystationError
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -65,7 +64,7 @@ class Client:
         self._core = core
         self._bridge = bridge
         self._handlers = Handlers()
-        tell_after_fork(self)
+        tell_after_fork(core, bridge)
 
     def __enter__(self) -> Client:
         return self
@@ -88,11 +87,6 @@ class Client:
 
     def _end(self) -> None:
         """What this client was made of besides."""
-
-    def forked(self, error: WaystationError) -> None:
-        """Called in a child process after a fork: this copy is closed there, and every use of it raises `error`."""
-        self._core.forked(error)
-        self._bridge.forked(error)
 
     @property
     def closed(self) -> bool:

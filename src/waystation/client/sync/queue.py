@@ -152,7 +152,8 @@ class Queue:
         return True  # an empty queue is a queue too
 
     def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
-        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back."""
+        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back
+        that need not be there, like `ttl`."""
         return self._bridge.run(admin.alter_queue(self._core, self.name, options))
 
     def purge(self) -> int:

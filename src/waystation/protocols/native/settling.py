@@ -62,6 +62,7 @@ def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
             raise Invalid(f"delay_ms: {first.delay_ms} is below zero")
         verdict = Verdict(first.verdict)
         if isinstance(feed, QueueFeed):
+            feed.check_open()
             settled = feed.settle(
                 verdict, runs, delay_ms=first.delay_ms, error=first.error, deliveries=first.deliveries
             )

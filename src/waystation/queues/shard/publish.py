@@ -11,6 +11,7 @@ import msgspec
 
 from waystation.errors import Full, Invalid, TooLarge
 from waystation.message import PLAIN, Message, Run, check_id, check_terms, terms_of
+from waystation.queues.errors import NeverFits
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Enqueue, FanOut
@@ -81,13 +82,15 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):
         return
-    if settings.refuses:
-        limit = f"max_length {settings.max_length}" if too_long else f"max_bytes {settings.max_bytes}"
-        raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
+    limit = f"max_length {settings.max_length}" if too_long else f"max_bytes {settings.max_bytes}"
     if (settings.max_length is not None and count > settings.max_length) or (
         settings.max_bytes is not None and size > settings.max_bytes
     ):
-        raise Full(f"queue {queue.name!r} can never have {count} messages of {size} bytes at once")
+        raise NeverFits(
+            f"{count} messages of {size} bytes will never fit into queue {queue.name!r} ({limit}); put fewer at once"
+        )
+    if settings.refuses:
+        raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
     if too_long and settings.max_length is not None and _parked(queue) + count > settings.max_length:
         raise Full(
             f"queue {queue.name!r} is full (max_length {settings.max_length}):"

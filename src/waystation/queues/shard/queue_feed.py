@@ -259,7 +259,8 @@ class QueueFeed:
         except Exception:
             logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises why there is nothing to be had or settled here any more."""
         if self._dropped is not None:
             raise self._dropped
         if self.closed:
@@ -312,7 +313,7 @@ class Getter(QueueFeed):
     def _begin(self, count: int) -> None:
         if count < 1:
             raise Invalid(f"count: {count} is below 1")
-        self._check_open()
+        self.check_open()
         self.queue.open_ledger().attach(self.consumer, aside=self.silent)  # it may have given way
         self.shard.touch(self.queue)
 

@@ -51,7 +51,7 @@ class QueueReader(QueueFeed):
         not 0: more than that only if the first one alone is larger."""
         if count < 1 or max_bytes < 0:
             raise Invalid(f"count: {count} is below 1" if count < 1 else f"max_bytes: {max_bytes} is below zero")
-        self._check_open()
+        self.check_open()
         if self._waiter is not None:
             raise Conflict(f"queue {self.queue.name!r}: this reader waits for entries already")
         self._count, self._max_bytes = count, max_bytes
@@ -71,7 +71,7 @@ class QueueReader(QueueFeed):
 
     def claim_these(self, runs: Sequence[Run]) -> list[Run]:
         """Entries by their numbers; returns those of them that the reader has now, or had before."""
-        self._check_open()
+        self.check_open()
         wanted = list(apart(runs))
         tidy(wanted)
         self.shard.note_use(self.queue)
