@@ -689,6 +689,7 @@ class PublishAnswer(msgspec.Struct, omit_defaults=True):
     places: list[tuple[str, int, int]] = []  # (topic, partition, first offset) per partition written
     queues: list[str] = []
     subscribers: int = 0
+    unroutable: int = 0  # how many messages matched no binding of the exchange: nobody got them
 
 
 class CommitStagedAnswer(msgspec.Struct, omit_defaults=True):

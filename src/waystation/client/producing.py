@@ -356,6 +356,7 @@ class PublishLane(Lane):
                 places=places,
                 queues=answer.queues,
                 subscribers=answer.subscribers,
+                unroutable=answer.unroutable,
             )
             resolve(group.waiter, published)
             if offset >= 0:

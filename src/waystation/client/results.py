@@ -77,10 +77,11 @@ class Published:
     `partition` and `offset` are those of the first message, -1 where they are not known: with `acks="none"`, with a
     delay, through an exchange, or when messages of one frame went to several partitions. `places` are all partitions
     that were written, with the first offset in each; `queues` those that an exchange put it into; `subscribers` how
-    many listened.
+    many listened. `unroutable` is how many matched no binding of the exchange: nobody got those, and `len` leaves them
+    out.
     """
 
-    __slots__ = ("_count", "_own_id", "offset", "partition", "places", "queues", "subscribers", "topic")
+    __slots__ = ("_count", "_own_id", "offset", "partition", "places", "queues", "subscribers", "topic", "unroutable")
 
     def __init__(
         self,
@@ -93,8 +94,10 @@ class Published:
         places: Sequence[tuple[str, int, int]] = (),
         queues: Sequence[str] = (),
         subscribers: int = 0,
+        unroutable: int = 0,
     ) -> None:
         self._count = count
+        self.unroutable = unroutable
         self._own_id = own_id
         self.topic = topic
         self.partition = partition
@@ -118,10 +121,12 @@ class Published:
             places=[place for part in parts for place in part.places],
             queues=sorted({queue for part in parts for queue in part.queues}),
             subscribers=max((part.subscribers for part in parts), default=0),
+            unroutable=sum(part.unroutable for part in parts),
         )
 
     def __len__(self) -> int:
-        return self._count
+        """How many somebody got."""
+        return self._count - self.unroutable
 
     @property
     def id(self) -> str:
@@ -131,4 +136,6 @@ class Published:
         return f"{self.topic}-{self.partition}@{self.offset}" if self.offset >= 0 else ""
 
     def __repr__(self) -> str:
-        return f"<Published {len(self)} to {self.topic!r} {self.partition}@{self.offset}>"
+        rest = f", {self.unroutable} unroutable: nobody got them" if self.unroutable else ""
+        where = f"{self.topic!r} {self.partition}@{self.offset}" if self.topic else ", ".join(map(repr, self.queues))
+        return f"<Published {len(self)}{f' to {where}' if where else ''}{rest}>"

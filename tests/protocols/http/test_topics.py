@@ -133,6 +133,8 @@ def test_a_topic_exchange_routes_by_pattern(http: Http, queue: str) -> None:
     assert http("POST", f"{path}/route", route).json == {"targets": [f"queue:{queue}"]}
     assert http("POST", f"{path}/messages", {"payload": "x"}, routing_key="orders.eu").json["queues"] == [queue]
     assert http("POST", f"{path}/messages", {"payload": "y"}, routing_key="else").json["queues"] == []
+    lost = http("POST", f"{path}/messages", {"payload": "y"}, routing_key="else")
+    assert (lost.status, lost.json["unroutable"], lost.json["queues"]) == (200, 1, [])  # nobody got it
     refusal = http.refused("POST", f"{path}/messages", {"payload": "y"}, routing_key="else", mandatory=True)
     assert refusal == (404, "NotFound")
     assert [message["payload"] for message in http.take(queue, count=5)] == ["x"]

@@ -47,6 +47,9 @@ class Published(msgspec.Struct):
     places: list[Place]
     queues: list[str]
     subscribers: int
+    unroutable: Annotated[
+        int, Meta(description="messages that matched no binding of the exchange: nobody got them")
+    ] = 0
 
 
 class ReadQuery(msgspec.Struct):
