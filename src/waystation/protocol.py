@@ -306,6 +306,7 @@ class Publish(Command, tag="publish_messages"):
     partition: int | None = None  # None: by the key, or one for the whole batch
     acks: Literal["none", "written", "durable"] = "durable"
     mandatory: bool = False  # NotFound if no binding matches
+    once: bool = False  # Conflict if the topic has no deduplication window; one that is created now has
     tx: int = 0
 
 
@@ -690,6 +691,7 @@ class PublishAnswer(msgspec.Struct, omit_defaults=True):
     queues: list[str] = []
     subscribers: int = 0
     unroutable: int = 0  # how many messages matched no binding of the exchange: nobody got them
+    duplicates: list[int] = []  # positions of messages that the topic has by their ids: they were not stored again
 
 
 class CommitStagedAnswer(msgspec.Struct, omit_defaults=True):

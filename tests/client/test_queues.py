@@ -290,6 +290,22 @@ def test_at_most_once_is_acked_before_it_is_worked_on(mq: Client) -> None:
         wait_for(lambda: jobs.describe().acked == 2, "it counts as done")
 
 
+def test_an_id_that_was_used_is_told_in_a_transaction_too(mq: Client) -> None:
+    jobs = mq.queue(unique("used"), dedup_window=600)
+    jobs.put("x", id="a")
+    with mq.transaction(unique("used")) as tx:
+        with pytest.raises(errors.AlreadyExists, match="'a' was used"):
+            tx.put(jobs, "again", id="a")
+        tx.put(jobs.name, "y", id="b")
+        stored = tx.put_many(jobs, [Outgoing(b"1", id="a"), Outgoing(b"2", id="c")])
+        assert (len(stored), stored.duplicates) == (1, [0])
+    assert [message.text() for message in jobs.get_many(10)] == ["x", "y", "2"]
+    once = mq.queue(jobs.name, guarantee="exactly-once")
+    with mq.transaction(unique("used")) as tx:
+        tx.put(once, "x", id="a")  # a repetition ends here, and that is meant
+    assert jobs.describe().put == 3
+
+
 PREFETCHED = 50
 
 

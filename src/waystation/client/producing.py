@@ -310,8 +310,7 @@ class PutLane(Lane):
             return
         message = group.messages[0]
         if left_out and not resent and not self._forgiving:
-            said = f"id: {message.id!r} was used within the deduplication window of queue {self.queue!r}"
-            reject(group.waiter, AlreadyExists(f"{said}; nothing was stored"))
+            reject(group.waiter, AlreadyExists(id_used(self.queue, message)))
             return
         resolve(group.waiter, message.id if message.id is not None else f"{self.queue}#{tag}")
 
@@ -336,6 +335,7 @@ class PublishLane(Lane):
             partition=shape.partition,
             acks=shape.acks,
             mandatory=shape.mandatory,
+            once=shape.once,
         )
 
     def add(self, group: Group) -> None:
@@ -357,10 +357,16 @@ class PublishLane(Lane):
                 queues=answer.queues,
                 subscribers=answer.subscribers,
                 unroutable=answer.unroutable,
+                duplicates=() if resent else answer.duplicates,  # sent again, they are our own
             )
             resolve(group.waiter, published)
             if offset >= 0:
                 offset += len(group.messages)
+
+
+def id_used(queue: str, message: Message) -> str:
+    said = f"id: {message.id!r} was used within the deduplication window of queue {queue!r}"
+    return f"{said}; nothing was stored"
 
 
 def _plain(message: Message) -> bool:

@@ -14,8 +14,10 @@ from typing import Any
 from waystation.client.admin import NOTHING
 from waystation.client.core import Core
 from waystation.client.holding import Holder, runs_of
+from waystation.client.producing import id_used
 from waystation.client.received import Received
-from waystation.errors import Conflict, ConnectionLost
+from waystation.client.results import Stored
+from waystation.errors import AlreadyExists, Conflict, ConnectionLost
 from waystation.message import Message
 from waystation.protocol import (
     Begin,
@@ -63,8 +65,15 @@ class Tx:
         """Record batches that the caller built, each with its partition."""
         await self._core.ask(PublishBatches(topic=topic, batches=batches, tx=self._live()), PublishAnswer)
 
-    async def put(self, queue: str, messages: list[Message]) -> None:
-        await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+    async def put(self, queue: str, messages: list[Message]) -> Stored:
+        answer = await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+        return Stored.of(queue, messages, answer.first, answer.duplicates)
+
+    async def put_one(self, queue: str, message: Message, *, forgiving: bool) -> None:
+        """AlreadyExists if the queue has its id, unless that is what the sender expects of a repetition."""
+        stored = await self.put(queue, [message])
+        if stored.duplicates and not forgiving:
+            raise AlreadyExists(id_used(queue, message))
 
     async def ack(self, messages: Iterable[Received]) -> None:
         """Messages of a queue are done, messages of a stream passed, when the transaction commits."""

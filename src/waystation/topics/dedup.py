@@ -10,14 +10,19 @@ The ids are those in the log: after a restart they are read again from it, so th
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from waystation.errors import InvalidRecord, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import Header, Record
 from waystation.log.compression import compress
+from waystation.message import Message
 from waystation.topics.partition import Partition
 
 ID_HEADER = "x-message-id"
+DEDUP_SETTING = "waystation.dedup.window.ms"
+DEDUP_MS = 600_000
+"""The window of a topic that is created for somebody who wants each message once."""
 
 
 class DedupWindow:
@@ -41,6 +46,21 @@ class DedupWindow:
 
     def __len__(self) -> int:
         return len(self._seen)
+
+    def fresh(self, messages: Sequence[Message], now_ms: int) -> Sequence[Message]:
+        """Those whose ids were not seen, nor are those of others before them: what is not in a batch yet leaves no gap
+        in it."""
+        self._forget(now_ms - self.window_ms)
+        ids: set[bytes] = set()
+        kept: list[Message] = []
+        for message in messages:
+            if message.id is not None:
+                message_id = message.id.encode(errors="replace")
+                if message_id in self._seen or message_id in ids:
+                    continue
+                ids.add(message_id)
+            kept.append(message)
+        return messages if len(kept) == len(messages) else kept
 
     def filter(
         self, batch: bytearray | memoryview, header: Header, now_ms: int

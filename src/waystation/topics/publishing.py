@@ -14,6 +14,7 @@ it is a view into.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from waystation.log.batch import LOG_APPEND_TIME, Header
 from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
 from waystation.log.log import Appended
 from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
+from waystation.message import Message
 from waystation.observe.tracing import Tracing
 from waystation.topics.dedup import DedupWindow
 from waystation.topics.partition import Partition
@@ -117,6 +119,13 @@ class Publishing:
             raise InvalidTimestamp(f"timestamp {header.max_timestamp} is too far ahead of the broker's clock ({now})")
         if header.base_timestamp < now - settings.message_timestamp_before_max_ms and header.base_timestamp >= 0:
             raise InvalidTimestamp(f"timestamp {header.base_timestamp} is too far behind the broker's clock ({now})")
+
+    def fresh(self, partition: Partition, messages: Sequence[Message]) -> Sequence[Message]:
+        """Those of a topic that deduplicates which it does not have by their ids; all of them in another one."""
+        window_ms = partition.topic.settings.dedup_window_ms
+        if not window_ms:
+            return messages
+        return self._window(partition, window_ms).fresh(messages, self._clock.now_ms())
 
     def append(self, partition: Partition, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a batch that `check` has passed."""

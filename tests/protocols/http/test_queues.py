@@ -341,6 +341,8 @@ def test_an_id_used_twice_in_the_window_is_left_out(http: Http) -> None:
     messages = [{"payload": "a", "id": "one"}, {"payload": "b", "id": "two"}, {"payload": "c"}]
     answer = http("POST", f"/v1/queues/{queue}/messages", messages).json
     assert (answer["stored"], answer["duplicates"]) == (2, [0])
+    again = http("POST", f"/v1/queues/{queue}/messages", {"payload": "a", "id": "one"})
+    assert (again.status, again.json["stored"], again.json["duplicates"]) == (200, 0, [0])  # nothing was created
     assert answer["ids"][:2] == [None, "two"]
     assert [message["id"] for message in http.take(queue, count=5)] == ["one", "two", answer["ids"][2]]
 

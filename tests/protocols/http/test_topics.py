@@ -198,3 +198,14 @@ def test_dead_letters_are_shown_with_their_story_and_sent_back(http: Http) -> No
     assert http.one(queue)["payload"] == "a"
     assert http("POST", f"/v1/dead-letters/{dead}/redrive").json["moved"] == 1
     assert http.refused("POST", f"/v1/dead-letters/{dead}/redrive", {"filter": "headers.kind ="})[0] == 400
+
+
+def test_a_message_that_a_topic_has_by_its_id_is_told_and_not_created(http: Http) -> None:
+    path = f"/v1/topics/{unique('once')}"
+    http("PUT", path, {"settings": {"waystation.dedup.window.ms": "60000"}, "partitions": 1})
+    assert http("POST", f"{path}/messages", {"payload": "x", "id": "a"}).status == 201
+    again = http("POST", f"{path}/messages", {"payload": "x", "id": "a"})
+    assert (again.status, again.json["duplicates"], again.json["places"]) == (200, [0], [])
+    messages = [{"payload": "x", "id": "a"}, {"payload": "y", "id": "b"}]
+    mixed = http("POST", f"{path}/messages", messages)
+    assert (mixed.status, mixed.json["duplicates"], len(mixed.json["places"])) == (201, [0], 1)

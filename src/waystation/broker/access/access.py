@@ -53,6 +53,7 @@ from waystation.routing.namespace_names import Names
 from waystation.routing.resolving import Route
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
+from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
 from waystation.topics.messages import Published
 from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
@@ -309,16 +310,17 @@ class Access:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
-    async def ensure_topic(self, topic: str) -> Topic:
-        """The topic, created if it is not there and topics are created on first use."""
+    async def ensure_topic(self, topic: str, *, deduplicates: bool = False) -> Topic:
+        """The topic, created if it is not there and topics are created on first use. `deduplicates`: then with a
+        window in which it knows the ids of messages."""
         if topic not in self._broker.topics:
             self._permissions.check(self.principal, "create", "topic", topic)
-        return await self._broker.messages.ensure(topic)
+        return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
 
-    async def topic_to_publish(self, topic: str) -> Topic:
+    async def topic_to_publish(self, topic: str, *, deduplicates: bool = False) -> Topic:
         """The same, for one who is about to publish to it: no topic is created for what would be refused."""
         self.admit_topic(topic)
-        return await self.ensure_topic(topic)
+        return await self.ensure_topic(topic, deduplicates=deduplicates)
 
     async def create_topic(
         self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
@@ -343,7 +345,7 @@ class Access:
         """Messages to a topic; they are durable when the receipts are. `promised`: somebody will be told so."""
         self.admit_topic(topic)
         published = self._broker.messages.publish(topic, messages, partition, promised=promised)
-        self.count(len(messages), published.bytes)
+        self.count(len(messages) - len(published.duplicates), published.bytes)
         return published
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> Published:

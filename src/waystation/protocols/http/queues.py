@@ -116,7 +116,7 @@ async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
             continue
         ids.append(messages[i].id if messages[i].id is not None else f"{queue}#{tag}")
         tag += 1
-    return Stored(ids, answer.count, answer.duplicates)
+    return json_reply(Stored(ids, answer.count, answer.duplicates), 201 if answer.count else 200)
 
 
 async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
@@ -240,7 +240,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         query=PutQuery,
         body=Messages,
         answer=Stored,
-        status=201,
+        creates=True,
     ),
     Route(
         "POST",
