@@ -192,12 +192,11 @@ def test_at_most_once_waits_for_nothing(mq: Client) -> None:
 def test_exactly_once_is_refused_by_a_topic_that_cannot_keep_it(mq: Client) -> None:
     topic = unique("once")
     mq.create_topic(topic)
-    for call in (
-        lambda: mq.publish(topic, "x", guarantee="exactly-once"),
-        lambda: mq.publish_many(topic, ["x", "y"], guarantee="exactly-once"),
-    ):
-        with pytest.raises(errors.Conflict, match=r"no deduplication window.*waystation\.dedup\.window\.ms"):
-            call()
+    refusal = r"no deduplication window.*waystation\.dedup\.window\.ms"
+    with pytest.raises(errors.Conflict, match=refusal):
+        mq.publish(topic, "x", guarantee="exactly-once")
+    with pytest.raises(errors.Conflict, match=refusal):
+        mq.publish_many(topic, ["x", "y"], guarantee="exactly-once")
     assert mq.publish(topic, "y").offset == 0  # nothing was stored before
 
 
@@ -242,6 +241,22 @@ def test_duplicates_are_told_and_neither_stored_nor_counted(mq: Client) -> None:
     assert len(mq.publish_many(wide, [Outgoing(b"", id=id) for id in ids])) == 2500
     mixed = mq.publish_many(wide, [Outgoing(b"", id=id) for id in [*ids[::2], "new", *ids[1::2]]])
     assert (len(mixed), list(mixed.duplicates)) == (1, [*range(1250), *range(1251, 2501)])
+
+
+def test_an_id_of_an_aborted_transaction_was_not_used(mq: Client) -> None:
+    topic = unique("aborted")
+    mq.create_topic(topic, 1, settings={"waystation.dedup.window.ms": 600_000})
+    with mq.transaction(unique("aborted")) as tx:
+        tx.publish(topic, "undone", id="a")
+        tx.abort()
+    assert len(mq.publish(topic, "kept", id="a")) == 1
+    with mq.transaction(unique("aborted")) as tx:
+        tx.publish(topic, "committed", id="b")
+        tx.publish(topic, "the same", id="b")
+        with pytest.raises(errors.Unavailable, match="'b' was published in a transaction that is still open"):
+            mq.publish(topic, "whether it is used is not known", id="b")
+    for id in ("a", "b"):
+        assert list(mq.publish(topic, "again", id=id).duplicates) == [0]
 
 
 def test_exactly_once_gives_ids_that_a_window_knows(mq: Client) -> None:

@@ -22,10 +22,12 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Broken, expect, insist
 from tests.simulation.queue_promises import (
     LATE_TOPIC,
+    ONCE_TOPIC,
     QUEUES,
     SILENT,
     SPREADING,
     VARIANTS,
+    WINDOW_MS,
     Place,
     QueueClients,
     Sent,
@@ -37,12 +39,13 @@ from tests.simulation.world import SimClock
 from waystation.admin.view_delayed import cancel_delayed
 from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
-from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, WaystationError
+from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.topics.dedup import DEDUP_SETTING
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.transactions.errors import ConcurrentTransactions
@@ -93,7 +96,9 @@ class QueueMachine:
         for name in ("left", "right"):
             await self.broker.routing.bind(SPREADING, f"queue:{name}")
         await self.copying.start()
-        for number in range(2):  # fences transactions that were left open: they are undone
+        if ONCE_TOPIC not in self.broker.topics:
+            await self.broker.topics.create(ONCE_TOPIC, 1, {DEDUP_SETTING: str(WINDOW_MS)})
+        for number in range(4):  # fences transactions that were left open: they are undone
             await self.broker.transacting.begin(f"mover-{number}")
             await self.broker.transacting.begin(f"once-{number}")
         await asyncio.sleep(QUIET_S)
@@ -111,6 +116,8 @@ class QueueMachine:
             self.put,
             lambda: self.put_once(0),
             lambda: self.put_once(1),
+            lambda: self.publish_once(2),
+            lambda: self.publish_once(3),
             *[self.consume] * 5,
             self.consume_auto,
             self.consume_at_most_once,
@@ -231,6 +238,35 @@ class QueueMachine:
             sent.stored = True
             if sent in self.clients.retries:
                 self.clients.retries.remove(sent)
+
+    async def publish_once(self, number: int) -> None:
+        """The same to a topic that deduplicates. Whoever is told that it is there already is told that it is stored."""
+        if self.clients.republished and self.rng.random() < 0.6:
+            sent = self.clients.republished[0]
+        else:
+            sent = self.clients.new(ONCE_TOPIC)
+            self.clients.republished.append(sent)
+        message = Message(b"%d:" % sent.number, id=f"only-{sent.number}")
+        try:
+            if self.rng.random() < 0.5:
+                published = self.broker.messages.publish(ONCE_TOPIC, [message])
+                await self.broker.durable(*published.receipts)
+            else:
+                tx = await self.broker.transacting.begin(f"once-{number}")
+                await tx.publish(ONCE_TOPIC, [message])
+                await asyncio.sleep(self.rng.choice((0, 0.02)))
+                commits = self.rng.random() < 0.5
+                await tx.end(commits)
+                if not commits:
+                    return
+        except (NotLeader, StorageFailed):
+            raise
+        except Unavailable:  # it is in the other one's transaction, which has not ended
+            return
+        if self.told():
+            sent.stored = True
+            if sent in self.clients.republished:
+                self.clients.republished.remove(sent)
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 

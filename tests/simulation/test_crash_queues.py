@@ -41,6 +41,7 @@ from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import PutResult, PutSame, Shard
 from waystation.queues.shard.shard_log import ShardLog, Written
 from waystation.queues.shard.stragglers import Stragglers
+from waystation.topics.dedup import DedupWindow
 from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx
 from waystation.world import World
@@ -284,6 +285,16 @@ def test_an_ack_that_is_in_force_only_later_is_caught(monkeypatch: pytest.Monkey
         return None
 
     monkeypatch.setattr(Shard, "_acknowledge", late)
+    assert _caught(20) > ENOUGH
+
+
+def test_an_id_of_an_aborted_transaction_that_counts_as_used_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DedupWindow, "_used", lambda self, id: id in self._seen)  # the deliberate bug
+    assert _caught(20) > ENOUGH
+
+
+def test_a_topic_that_takes_an_id_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DedupWindow, "_used", lambda self, id: False)  # the deliberate bug
     assert _caught(20) > ENOUGH
 
 

@@ -130,7 +130,7 @@ class Messages:
         shares = self.spread(found, messages, partition)
         duplicates: list[int] = []
         if found.settings.dedup_window_ms:
-            shares = self._fresh(shares, everything, duplicates)
+            shares = self._fresh(shares, everything, duplicates, -1 if stamp is None else stamp.producer_id)
         ready = self._checked(found, shares, stamp)
         if late and self.delay_to_topic is not None:
             receipts.append(self.delay_to_topic(topic, late, partition))
@@ -154,9 +154,10 @@ class Messages:
         shares: list[tuple[Partition, Sequence[Message]]],
         messages: Sequence[Message],
         duplicates: list[int],
+        producer_id: int,
     ) -> list[tuple[Partition, Sequence[Message]]]:
         """The shares without what the topic has by its ids, whose positions among the messages are noted."""
-        kept = [(target, self._publishing.fresh(target, share)) for target, share in shares]
+        kept = [(target, self._publishing.fresh(target, share, producer_id)) for target, share in shares]
         missing = sum(len(share) for _, share in shares) - sum(len(share) for _, share in kept)
         if missing:
             wanted = {id(message) for _, share in shares for message in share}

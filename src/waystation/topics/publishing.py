@@ -120,12 +120,12 @@ class Publishing:
         if header.base_timestamp < now - settings.message_timestamp_before_max_ms and header.base_timestamp >= 0:
             raise InvalidTimestamp(f"timestamp {header.base_timestamp} is too far behind the broker's clock ({now})")
 
-    def fresh(self, partition: Partition, messages: Sequence[Message]) -> Sequence[Message]:
+    def fresh(self, partition: Partition, messages: Sequence[Message], producer_id: int = -1) -> Sequence[Message]:
         """Those of a topic that deduplicates which it does not have by their ids; all of them in another one."""
         window_ms = partition.topic.settings.dedup_window_ms
         if not window_ms:
             return messages
-        return self._window(partition, window_ms).fresh(messages, self._clock.now_ms())
+        return self._window(partition, window_ms).fresh(messages, self._clock.now_ms(), producer_id)
 
     def append(self, partition: Partition, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a batch that `check` has passed."""
@@ -141,7 +141,7 @@ class Publishing:
             _check_size(partition, batch)
         appended = partition.append(batch, header)
         if window is not None and not appended.duplicate:
-            window.remember(batch, header, self._clock.now_ms())
+            window.remember(batch, header, self._clock.now_ms(), appended.base_offset)
         if traced and self.tracing is not None and not appended.duplicate:
             traced = [one._replace(offset=appended.base_offset + one.offset - header.base_offset) for one in traced]
             end = appended.last_offset + 1
