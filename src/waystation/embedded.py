@@ -300,8 +300,11 @@ def _descriptors() -> list[int]:
 def _is_served(descriptor: int, ports: set[int]) -> bool:
     """Whether it is a socket that listens at one of these ports, or one that was accepted there."""
     import socket
+    import stat
 
     try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             name = copy.getsockname()
             return copy.family in (socket.AF_INET, socket.AF_INET6) and name[1] in ports
