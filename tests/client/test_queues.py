@@ -297,13 +297,20 @@ def test_an_id_that_was_used_is_told_in_a_transaction_too(mq: Client) -> None:
         with pytest.raises(errors.AlreadyExists, match="'a' was used"):
             tx.put(jobs, "again", id="a")
         tx.put(jobs.name, "y", id="b")
+        with pytest.raises(errors.AlreadyExists, match="'b' was used"):
+            tx.put(jobs, "twice in one transaction", id="b")
         stored = tx.put_many(jobs, [Outgoing(b"1", id="a"), Outgoing(b"2", id="c")])
         assert (len(stored), stored.duplicates) == (1, [0])
     assert [message.text() for message in jobs.get_many(10)] == ["x", "y", "2"]
+    with mq.transaction(unique("used")) as tx:
+        tx.put(jobs, "undone", id="d")
+        tx.abort()
+    with mq.transaction(unique("used")) as tx:
+        tx.put(jobs, "z", id="d")  # what was undone was not used
     once = mq.queue(jobs.name, guarantee="exactly-once")
     with mq.transaction(unique("used")) as tx:
         tx.put(once, "x", id="a")  # a repetition ends here, and that is meant
-    assert jobs.describe().put == 3
+    assert jobs.describe().put == 4
 
 
 PREFETCHED = 50

@@ -4,7 +4,7 @@ into blocks that are to be written; and what has to give way for it afterwards. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -50,16 +50,17 @@ def check_all(messages: Sequence[Message], limit_bytes: int) -> tuple[list[int],
 
 
 def leave_out_seen(
-    queue: Queue, messages: Sequence[Message], sizes: list[int], now_ms: int
+    queue: Queue, messages: Sequence[Message], sizes: list[int], now_ms: int, pending: Container[str] = ()
 ) -> tuple[list[Message], list[int], list[int]]:
-    """(messages, sizes, indexes left out): without those whose ids were used within the queue's window."""
+    """(messages, sizes, indexes left out): without those whose ids were used within the queue's window, or are
+    `pending` in the same transaction."""
     fresh: set[str] = set()
     wanted: list[Message] = []
     kept: list[int] = []
     duplicates: list[int] = []
     for i, message in enumerate(messages):
         if message.id is not None:
-            if message.id in fresh or queue.id_used(message.id, now_ms):
+            if message.id in fresh or message.id in pending or queue.id_used(message.id, now_ms):
                 duplicates.append(i)
                 continue
             fresh.add(message.id)

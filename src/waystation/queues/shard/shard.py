@@ -124,7 +124,8 @@ class Shard(Upkeep):
         duplicates: list[int] = []
         if queue.settings.dedup_window_ms and not moved:
             self.forget_old_ids(queue, FORGET_IDS + 2 * len(wanted))
-            wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms)
+            pending = self.open.ids(producer[0], queue.id) if producer is not None else ()
+            wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms, pending)
             if not wanted:
                 # They are kept when the first of their ids is, which may not be yet.
                 return PutResult(
@@ -142,6 +143,9 @@ class Shard(Upkeep):
             queue.put += len(wanted)
             self._admitted(queue, waited, now_ms)
         else:
+            if queue.settings.dedup_window_ms and not moved:
+                ids = [message.id for message in wanted if message.id is not None]
+                self.open.note_ids(producer[0], queue.id, ids)
             for offset, (block, content) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
                 self._remember(offset, block, content)
