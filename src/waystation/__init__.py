@@ -79,7 +79,7 @@ def __dir__() -> list[str]:
 
 
 def connect(
-    url: str = "waystation://localhost:9092",
+    url: str | None = None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -90,7 +90,8 @@ def connect(
 ) -> Client:
     """Connects to a broker; raises ConnectionLost if it cannot be reached.
 
-    `url` is `waystation://HOST:PORT`, the address of the broker's Kafka door. `name` is what the broker's lists call
+    `url` is `waystation://HOST:PORT`, the address of the broker's Kafka port; without one, the environment variable
+    `WAYSTATION_SERVER`, or port 9092 of this machine. `name` is what the broker's lists call
     this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
     that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
     `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when
@@ -115,7 +116,7 @@ def connect(
 def open(
     path: str | os.PathLike[str],
     *,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, str | int | float] | None = None,
     kafka: str = "127.0.0.1:0",
     http: str = "off",
     amqp: str = "off",
@@ -131,7 +132,7 @@ def open(
     port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for its HTTP and AMQP doors. The other
     options are those of `connect`. What goes wrong at the start is raised here.
 
-        with waystation.open("./data", settings={"num.partitions": "4"}) as mq:
+        with waystation.open("./data", settings={"num.partitions": 4}) as mq:
             mq.publish("orders", {"id": 7})
             producer = confluent_kafka.Producer({"bootstrap.servers": mq.kafka})
     """

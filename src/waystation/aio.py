@@ -36,7 +36,7 @@ __all__ = ["Client", "Exchange", "Message", "Queue", "Subscription", "Transactio
 
 
 def connect(
-    url: str = "waystation://localhost:9092",
+    url: str | None = None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -68,7 +68,7 @@ def connect(
 def open(
     path: str | _os.PathLike[str],
     *,
-    settings: _Mapping[str, str] | None = None,
+    settings: _Mapping[str, str | int | float] | None = None,
     kafka: str = "127.0.0.1:0",
     http: str = "off",
     amqp: str = "off",

@@ -16,10 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from waystation.client.address import Address, parse_address
+from waystation.client.forks import let_go, tell_after_fork
 from waystation.client.local_link import OpenSession, local_dial
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
-from waystation.errors import Invalid, Unavailable
+from waystation.errors import Invalid, InvalidSetting, Unavailable, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -37,6 +38,9 @@ KAFKA_PORT = 9092
 AMQP_PORT = 5672
 HTTP_PORT = 8080
 MEMORY = ":memory:"
+
+Setting = str | int | float
+"""A broker setting as a program says it; booleans are whole numbers to Python."""
 
 
 class AddressTaken(Unavailable):
@@ -174,12 +178,12 @@ class BrokerThread:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        settings: Mapping[str, str] | None,
+        settings: Mapping[str, Setting] | None,
         kafka: str,
         http: str = "off",
         amqp: str = "off",
     ) -> None:
-        values = dict(settings or {})
+        values = {name: _setting_text(name, value) for name, value in (settings or {}).items()}
         world: World | None = None
         self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
         if self._memory is not None:
@@ -251,6 +255,18 @@ class BrokerThread:
         if station.native is not None:
             self._open_session = station.native.session
         close_at_exit(self)
+        tell_after_fork(self)
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child there is no broker: the folder and the ports are the parent's alone."""
+        from waystation.broker.broker import LOCK_FILE
+
+        ports = {parse_address(address, default_port=0).port for address in self.addresses.values()}
+        for descriptor in _descriptors():
+            if _is_served(descriptor, ports) or _is_file(descriptor, f"{self.data}/{LOCK_FILE}"):
+                let_go(descriptor)
+        self._thread = self._loop = self._open_session = None
+        self.addresses = {}
 
     def _run(self, station: Station, started: Future[None]) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -273,6 +289,36 @@ class BrokerThread:
             self._memory.remove()
 
 
+def _descriptors() -> list[int]:
+    """All of this process; none where the system does not list them."""
+    try:
+        return [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return []
+
+
+def _is_served(descriptor: int, ports: set[int]) -> bool:
+    """Whether it is a socket that listens at one of these ports, or one that was accepted there."""
+    import socket
+    import stat
+
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            name = copy.getsockname()
+            return copy.family in (socket.AF_INET, socket.AF_INET6) and name[1] in ports
+    except OSError:
+        return False
+
+
+def _is_file(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
 class _MemoryFolder:
     """Stands in for memory: a temporary folder that goes with the broker."""
 
@@ -285,6 +331,15 @@ class _MemoryFolder:
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _setting_text(name: str, value: object) -> str:
+    """As a config file would have it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidSetting(f"{name}: {value!r:.60} is neither text nor a number")
 
 
 def _door_address(door: str, text: str) -> Address | None:

@@ -16,6 +16,9 @@ class WaystationError(Exception):
     """Base of everything raised on purpose. `kafka_code` names a Kafka error where the door's mapping is too coarse."""
 
     kafka_code: ClassVar[str | None] = None
+    stored: int | None = None
+    """Of `put_many`: how many of the given messages are in the queue, from the first one on. None: not known, or
+    nothing was to be stored."""
 
 
 class NotFound(WaystationError):

@@ -17,7 +17,7 @@ from waystation.client.producing import Guarantee
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.client import Client
 from waystation.client.sync.connecting import AtExit, make_core
-from waystation.embedded import BrokerThread
+from waystation.embedded import BrokerThread, Setting
 
 
 class EmbeddedBroker(Client):
@@ -31,7 +31,7 @@ class EmbeddedBroker(Client):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, Setting] | None = None,
         kafka: str = "127.0.0.1:0",
         http: str = "off",
         amqp: str = "off",
@@ -99,7 +99,7 @@ class AsyncEmbeddedBroker(AsyncClient):
 
 async def open_async(
     path: str | os.PathLike[str],
-    settings: Mapping[str, str] | None,
+    settings: Mapping[str, Setting] | None,
     kafka: str,
     http: str,
     amqp: str,

@@ -57,6 +57,9 @@ class DeclareQueue(Command, tag="declare_queue"):
     settings: QueueSettings | None = None
     passive: bool = False  # NotFound instead of making it
     alter: bool = False  # change the settings of one that is there
+    only: list[str] | None = (
+        None  # with `alter`: the fields of `settings` that change; the others stay. None: all of them
+    )
 
 
 class DeleteQueue(Command, tag="delete_queue"):
@@ -94,6 +97,7 @@ class Put(Command, tag="put"):
     messages: list[Message]
     wait_ms: int = 0  # how long to wait for room in a full queue before Full is answered
     tx: int = 0
+    series: int = 0  # above 0: when one put of a series is refused, so are those behind it
 
 
 class Get(Command, tag="get"):
@@ -191,7 +195,8 @@ class Credit(Command, tag="credit"):
 
 
 class Settle(Command, tag="settle"):
-    """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs."""
+    """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs. `deliveries`: which delivery of the
+    messages of a queue is meant, as `Delivered` counted it: a later one is unknown. 0: whichever the consumer holds."""
 
     consumer: int
     runs: list[Run]
@@ -199,14 +204,17 @@ class Settle(Command, tag="settle"):
     delay_ms: int | None = None
     error: str | None = None
     tx: int = 0
+    deliveries: int = 0
+    durable: bool = True  # False: answered when it is in force; a power cut may undo it
 
 
 class Touch(Command, tag="touch"):
-    """→ SettleAnswer: more time for held messages."""
+    """→ SettleAnswer: more time for held messages. `deliveries`: as in `Settle`."""
 
     consumer: int
     runs: list[Run]
     hold_ms: int | None = None
+    deliveries: int = 0
 
 
 class Cease(Command, tag="cease"):
@@ -298,6 +306,7 @@ class Publish(Command, tag="publish_messages"):
     partition: int | None = None  # None: by the key, or one for the whole batch
     acks: Literal["none", "written", "durable"] = "durable"
     mandatory: bool = False  # NotFound if no binding matches
+    once: bool = False  # Conflict if the topic has no deduplication window; one that is created now has
     tx: int = 0
 
 
@@ -681,6 +690,8 @@ class PublishAnswer(msgspec.Struct, omit_defaults=True):
     places: list[tuple[str, int, int]] = []  # (topic, partition, first offset) per partition written
     queues: list[str] = []
     subscribers: int = 0
+    unroutable: int = 0  # how many messages matched no binding of the exchange: nobody got them
+    duplicates: list[int] = []  # positions of messages that the topic has by their ids: they were not stored again
 
 
 class CommitStagedAnswer(msgspec.Struct, omit_defaults=True):

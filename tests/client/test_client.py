@@ -249,7 +249,7 @@ def test_a_closed_client_says_so(connect: Connect) -> None:
     jobs = mq.queue(unique("closed"))
     mq.close()
     mq.close()
-    for call in (lambda: jobs.put("x"), lambda: jobs.get_many(1), jobs.consume, mq.ping):
+    for call in (lambda: jobs.put("x"), lambda: jobs.put("y"), lambda: jobs.get_many(1), jobs.consume, mq.ping):
         with pytest.raises(errors.Unavailable, match="closed"):
             call()
 

@@ -272,7 +272,9 @@ def test_exchanges_route_to_queues_and_topics(mq: Client) -> None:
     exchange.publish("two", "order.new.us")
     assert [message.text() for message in orders.get_many(10)] == ["one"]
     assert [message.text() for message in audit.get_many(10)] == ["one", "two"]
-    exchange.publish("three", "nobody", mandatory=False)
+    lost = exchange.publish("three", "nobody", mandatory=False)
+    assert (len(lost), lost.unroutable, list(lost.queues), list(lost.places)) == (0, 1, [], [])
+    assert repr(lost) == "<Published 0, 1 unroutable: nobody got them>"
     with pytest.raises(errors.NotFound):
         exchange.publish("four", "nobody", mandatory=True)
     exchange.unbind(orders, "order.*.eu")

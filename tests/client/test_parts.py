@@ -180,8 +180,9 @@ def test_a_value_comes_back(value: Any) -> None:
 def test_groups_keep_everything_in_order_and_are_small(sizes: list[int]) -> None:
     messages = [Message(b"x" * size, id=str(number)) for number, size in enumerate(sizes)]
     groups = list(in_groups(iter(messages)))
-    assert [message for group, _ in groups for message in group] == messages
-    assert all(len(group) == 1 or size <= 512 * 1024 for group, size in groups)
+    assert [message for group in groups for message in group.messages] == messages
+    assert all(len(group.messages) == 1 or group.size <= 512 * 1024 for group in groups)
+    assert [group.more for group in groups] == [True] * (len(groups) - 1) + [False] * bool(groups)
 
 
 def test_ids_of_what_was_stored() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.names import unique
-from tests.support.waiting import wait_for
-from waystation import Priority, Retry, errors
+from tests.support.waiting import DEADLINE_S, wait_for
+from waystation import Priority, Retry, aio, errors
 from waystation.message import Message as Outgoing
 
 Client = Any
@@ -288,6 +290,119 @@ def test_at_most_once_is_acked_before_it_is_worked_on(mq: Client) -> None:
         wait_for(lambda: jobs.describe().acked == 2, "it counts as done")
 
 
+def test_an_id_that_was_used_is_told_in_a_transaction_too(mq: Client) -> None:
+    jobs = mq.queue(unique("used"), dedup_window=600)
+    jobs.put("x", id="a")
+    with mq.transaction(unique("used")) as tx:
+        with pytest.raises(errors.AlreadyExists, match="'a' was used"):
+            tx.put(jobs, "again", id="a")
+        tx.put(jobs.name, "y", id="b")
+        with pytest.raises(errors.AlreadyExists, match="'b' was used"):
+            tx.put(jobs, "twice in one transaction", id="b")
+        stored = tx.put_many(jobs, [Outgoing(b"1", id="a"), Outgoing(b"2", id="c")])
+        assert (len(stored), stored.duplicates) == (1, [0])
+    assert [message.text() for message in jobs.get_many(10)] == ["x", "y", "2"]
+    with mq.transaction(unique("used")) as tx:
+        tx.put(jobs, "undone", id="d")
+        tx.abort()
+    with mq.transaction(unique("used")) as tx:
+        tx.put(jobs, "z", id="d")  # what was undone was not used
+    once = mq.queue(jobs.name, guarantee="exactly-once")
+    with mq.transaction(unique("used")) as tx:
+        tx.put(once, "x", id="a")  # a repetition ends here, and that is meant
+    assert jobs.describe().put == 4
+
+
+PREFETCHED = 50
+
+
+def handed_out(feed: Any, ways: str) -> list[str]:
+    """Three messages, in one of the ways in which a subscription gives them."""
+    if ways == "poll":
+        return [message.text() for message in feed.poll(DEADLINE_S, 3)]
+    if ways == "iterate":
+        loop = iter(feed)
+        return [next(loop).text() for _ in range(3)]
+    return [feed.get_message(DEADLINE_S).text() for _ in range(3)]
+
+
+@pytest.mark.parametrize("ways", ["poll", "iterate", "get_message"])
+def test_at_most_once_gives_back_what_was_prefetched_and_not_handed_out(mq: Client, ways: str) -> None:
+    jobs = mq.queue(unique("most"))
+    jobs.put_many([str(number) for number in range(PREFETCHED)])
+    with jobs.consume(guarantee="at-most-once") as feed:
+        first = handed_out(feed, ways)
+        wait_for(lambda: jobs.describe().held == PREFETCHED - 3, "the rest is prefetched")
+    assert first == ["0", "1", "2"]
+    info = jobs.describe()
+    assert (info.ready, info.held, info.acked) == (PREFETCHED - 3, 0, 3)
+    assert [message.text() for message in jobs.get_many(100)] == [str(number) for number in range(3, PREFETCHED)]
+
+
+def test_at_most_once_is_acked_when_it_is_handed_out(mq: Client) -> None:
+    jobs = mq.queue(unique("most"), hold=0.3)
+    jobs.put_many(["a", "b", "c"])
+    with jobs.consume(guarantee="at-most-once") as feed:
+        assert feed.get_message(DEADLINE_S).text() == "a"
+        assert (jobs.describe().acked, jobs.describe().held) == (1, 2)
+        time.sleep(0.7)  # the others are kept for this consumer, and renewed
+        assert [feed.get_message(DEADLINE_S).text() for _ in range(2)] == ["b", "c"]
+        assert feed.get_message(0.01) is None
+
+
+def test_a_handler_with_at_most_once_gets_each_once_and_close_loses_none(connect: Any) -> None:
+    mq = connect()
+    jobs = mq.queue(unique("most"))
+    jobs.put_many([str(number) for number in range(PREFETCHED)])
+    seen: list[str] = []
+
+    def handle(message: Any) -> None:
+        seen.append(message.text())
+        if len(seen) > 5:
+            time.sleep(0.05)
+
+    with jobs.consume(guarantee="at-most-once") as feed:
+        feed.start_consuming(handle, concurrency=2)
+        wait_for(lambda: len(seen) > 6, "some were handled")
+    rest = [message.text() for message in jobs.get_many(100)]
+    assert sorted([*seen, *rest], key=int) == [str(number) for number in range(PREFETCHED)]
+
+
+def test_at_most_once_loses_nothing_to_a_task_that_is_cancelled(url: str) -> None:
+    async def work() -> None:
+        async with aio.connect(url) as mq:
+            jobs = await mq.queue(unique("most"))
+            await jobs.put_many([str(number) for number in range(PREFETCHED)])
+            async with jobs.consume(guarantee="at-most-once") as feed:
+                seen: list[str] = []
+                while len(seen) < PREFETCHED:
+                    asking = asyncio.ensure_future(feed.get_message(DEADLINE_S))
+                    for _ in range(len(seen) % 7):  # here and there on its way
+                        await asyncio.sleep(0)
+                    asking.cancel()
+                    await asyncio.wait([asking])
+                    message = await feed.get_message(DEADLINE_S) if asking.cancelled() else asking.result()
+                    assert message is not None
+                    seen.append(message.text())
+                with pytest.raises(errors.Invalid, match="at-most-once"):
+                    feed.get_message_nowait()
+            assert sorted(seen, key=int) == [str(number) for number in range(PREFETCHED)]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+def test_at_most_once_of_a_group_gives_back_what_was_prefetched_too(mq: Client, mode: str) -> None:
+    topic = unique("most")
+    mq.create_topic(topic, 1)
+    options: dict[str, Any] = {"group": unique("g"), "mode": mode, "guarantee": "at-most-once", "start": "earliest"}
+    mq.publish_many(topic, [str(number) for number in range(PREFETCHED)])
+    with mq.subscribe(topic, **options) as feed:
+        assert handed_out(feed, "get_message") == ["0", "1", "2"]
+    with mq.subscribe(topic, **options) as feed:
+        assert handed_out(feed, "get_message") == ["3", "4", "5"]
+
+
 def test_queues_are_listed_altered_purged_and_deleted(mq: Client) -> None:
     prefix = unique("admin")
     jobs = mq.queue(f"{prefix}.b", ttl=60, hold=5)
@@ -376,3 +491,150 @@ def test_a_payload_over_the_limit_is_refused_whole(mq: Client) -> None:
     jobs.put(b"x" * 300_000)
     with jobs.get(timeout=30) as message:
         assert len(message.payload) == 300_000
+
+
+def test_alter_changes_what_is_named_and_nothing_else(mq: Any) -> None:
+    jobs = mq.queue(
+        unique("altered"), max_deliveries=3, dead_letter="dead", retry=Retry(7), hold=60, max_length=10, ttl=9
+    )
+    before = jobs.describe().settings
+    assert jobs.alter(ttl=50).settings == replace(before, ttl_ms=50_000)
+    assert jobs.alter(ttl=None).settings == replace(before, ttl_ms=None)
+    assert jobs.alter(overflow="dead-letter").settings.overflow == "dead-letter"  # it has a dead_letter already
+    assert jobs.alter().settings.overflow == "dead-letter"
+    changed = jobs.alter(retry=None, max_deliveries=0, dead_letter=None, overflow="reject", ttl=9).settings
+    assert changed == replace(before, retry_base_ms=1_000, max_deliveries=0, dead_letter=None)
+    with pytest.raises(errors.Invalid, match="dead_letter_key"):
+        jobs.alter(dead_letter_key="k")
+    assert jobs.describe().settings == changed
+
+
+def test_alter_does_not_make_a_queue_that_was_deleted(mq: Any) -> None:
+    jobs = mq.queue(unique("altered"))
+    jobs.delete()
+    with pytest.raises(errors.NotFound):
+        jobs.alter(ttl=50)
+
+
+def values_in(jobs: Any) -> list[Any]:
+    """Everything in a queue, a page at a time."""
+    found: list[Any] = []
+    page = jobs.peek(1000)
+    while page:
+        found += page
+        page = jobs.peek(1000, after=page[-1].delivered.tag)
+    return [looked.value for looked in found]
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+def test_put_many_to_a_queue_that_gets_full_leaves_no_hole(mq: Any, wait: float) -> None:
+    jobs = mq.queue(unique("hole"), max_length=1500)
+    with pytest.raises(errors.Full, match="first 1000 messages of this call are stored, none of the others") as caught:
+        jobs.put_many(range(2500), wait=wait)
+    assert caught.value.stored == 1000
+    assert values_in(jobs) == [*range(1000)]
+    jobs.alter(max_length=10_000)
+    assert len(jobs.put_many(range(caught.value.stored, 2500))) == 1500
+    assert values_in(jobs) == [*range(2500)]
+
+
+def test_put_many_that_is_refused_at_once_stores_nothing(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"), max_length=10)
+    for count in (11, 5000):
+        with pytest.raises(errors.Full) as caught:
+            jobs.put_many(range(count))
+        assert caught.value.stored == 0
+    assert values_in(jobs) == []
+    jobs.put_many(range(10))  # a refusal is of that call alone
+
+
+def test_put_many_stops_at_a_value_that_is_none(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"))
+    with pytest.raises(errors.Invalid, match="first 1000 messages of this call are stored") as caught:
+        jobs.put_many([*range(1500), object(), *range(1500, 3000)])
+    assert caught.value.stored == 1000
+    assert values_in(jobs) == [*range(1000)]
+
+
+def test_calls_of_others_are_not_refused_with_put_many(mq: Any) -> None:
+    jobs = mq.queue(unique("hole"), max_length=1600)
+    others = [jobs.put_nowait("between") for _ in range(3)]
+    with pytest.raises(errors.Full):
+        jobs.put_many(range(10_000))
+    others += [jobs.put_nowait("after") for _ in range(3)]
+    mq.flush()
+    assert values_in(jobs) == ["between"] * 3 + [*range(1000)] + ["after"] * 3
+
+
+SHORT_S = 0.2
+"""A visibility timeout that a test can wait for."""
+
+
+def delivered_twice(jobs: Any, value: str) -> tuple[Any, Any]:
+    """The first delivery of a message, whose visibility timeout has ended, and the second one, by the same client."""
+    jobs.put(value)
+    old = jobs.get(timeout=DEADLINE_S, hold=SHORT_S)
+    new = jobs.get(timeout=DEADLINE_S, hold=SHORT_S)
+    new.touch(DEADLINE_S)  # from now on it is in flight for as long as the test needs
+    assert (old.id, old.deliveries, new.deliveries) == (new.id, 1, 2)
+    return old, new
+
+
+@pytest.mark.parametrize("verdict", ["ack", "reject", "release", "kill", "touch"])
+def test_a_delivery_that_timed_out_cannot_settle_the_one_after_it(mq: Any, verdict: str) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    with pytest.raises(errors.Conflict, match="not in flight any more"):
+        getattr(old, verdict)()
+    info = jobs.describe()
+    assert (info.held, info.acked) == (1, 0)
+    new.ack()
+    assert jobs.describe().acked == 1
+
+
+def test_a_stale_ack_that_nobody_waits_for_does_nothing_either(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    old.ack(wait=False)
+    mq.flush()
+    assert jobs.describe().held == 1
+    new.ack(wait=False)
+    mq.flush()
+    assert jobs.describe().acked == 1
+
+
+def test_a_stale_delivery_among_many_is_left_out_and_the_others_are_acked(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    jobs.put_many(["a", "b"])
+    others = jobs.get_many(2, timeout=DEADLINE_S)
+    with pytest.raises(errors.Conflict, match="not in flight any more"):
+        jobs.ack_many([old, *others])
+    info = jobs.describe()
+    assert (info.held, info.acked) == (1, 2)
+    new.ack()
+
+
+def test_a_stale_delivery_cannot_be_acked_in_a_transaction(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"))
+    old, new = delivered_twice(jobs, "once more")
+    with pytest.raises(errors.Conflict, match="not in flight"), mq.transaction(unique("stale")) as tx:
+        tx.ack(old)
+    assert jobs.describe().held == 1
+    with mq.transaction(unique("stale")) as tx:
+        tx.ack(new)
+    assert jobs.describe().held == 0
+
+
+def test_a_consumer_that_gets_a_message_again_has_two_deliveries_of_it(mq: Any) -> None:
+    jobs = mq.queue(unique("stale"), hold=SHORT_S)
+    jobs.put("again")
+    with jobs.consume(prefetch=2) as feed:
+        old = feed.get_message(timeout=DEADLINE_S)
+        new = feed.get_message(timeout=DEADLINE_S)
+        assert (old.id, new.deliveries) == (new.id, old.deliveries + 1)
+        new.touch(DEADLINE_S)
+        with pytest.raises(errors.Conflict, match="not in flight any more"):
+            old.ack()
+        new.ack()
+    assert jobs.describe().acked == 1

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.client.conftest import Connect
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 from waystation import errors
+from waystation.message import Message as Outgoing
 
 Client = Any
 
@@ -185,6 +187,76 @@ def test_at_most_once_waits_for_nothing(mq: Client) -> None:
     with mq.subscribe(topic) as live:
         assert mq.publish(topic, "fire and forget", guarantee="at-most-once").offset == -1
         assert live.get_message(30).text() == "fire and forget"
+
+
+def test_exactly_once_is_refused_by_a_topic_that_cannot_keep_it(mq: Client) -> None:
+    topic = unique("once")
+    mq.create_topic(topic)
+    refusal = r"no deduplication window.*waystation\.dedup\.window\.ms"
+    with pytest.raises(errors.Conflict, match=refusal):
+        mq.publish(topic, "x", guarantee="exactly-once")
+    with pytest.raises(errors.Conflict, match=refusal):
+        mq.publish_many(topic, ["x", "y"], guarantee="exactly-once")
+    assert mq.publish(topic, "y").offset == 0  # nothing was stored before
+
+
+def test_a_topic_that_exactly_once_creates_has_a_window(mq: Client) -> None:
+    topic = unique("once")
+    first = mq.publish(topic, "x", guarantee="exactly-once", id="order-7")
+    assert mq.describe_topic(topic).settings["waystation.dedup.window.ms"] == "600000"
+    again = mq.publish(topic, "x", guarantee="exactly-once", id="order-7")
+    assert (len(first), len(again), list(again.duplicates)) == (1, 0, [0])
+    with mq.subscribe(topic, history=10) as live:
+        mq.publish(topic, "last")
+        assert [message.text() for message in read(live, 2)] == ["x", "last"]
+
+
+def test_a_client_that_wants_exactly_once_publishes_so(connect: Connect) -> None:
+    mq, topic = connect(guarantee="exactly-once"), unique("once")
+    mq.create_topic(topic)
+    with pytest.raises(errors.Conflict, match="deduplication window"):
+        mq.publish(topic, "x")
+    with pytest.raises(errors.Conflict, match="deduplication window"):
+        mq.publish_nowait(topic, "x").result()
+    assert mq.publish(topic, "x", guarantee="at-least-once").offset == 0
+
+
+def test_duplicates_are_told_and_neither_stored_nor_counted(mq: Client) -> None:
+    topic = unique("twice")
+    mq.create_topic(topic, 1, settings={"waystation.dedup.window.ms": 600_000})
+    assert mq.publish(topic, "x", id="a").offset == 0
+    before = mq.stats()["messages_published"]
+    again = mq.publish(topic, "x", id="a")
+    assert (len(again), list(again.duplicates), again.offset, list(again.places)) == (0, [0], -1, [])
+    assert "1 left out" in repr(again)
+    assert mq.stats()["messages_published"] == before
+    some = mq.publish_many(topic, [Outgoing(b"x", id="a"), Outgoing(b"y", id="b"), Outgoing(b"z", id="b")])
+    assert (len(some), list(some.duplicates)) == (1, [0, 2])
+    assert some.offset == 1  # what is left out takes no offset
+    assert mq.find(f"{topic}-0@{some.offset}").payload == b"y"
+    assert mq.stats()["messages_published"] == before + 1
+    wide = unique("twice")
+    mq.create_topic(wide, 4, settings={"waystation.dedup.window.ms": 600_000})
+    ids = [str(number) for number in range(2500)]
+    assert len(mq.publish_many(wide, [Outgoing(b"", id=id) for id in ids])) == 2500
+    mixed = mq.publish_many(wide, [Outgoing(b"", id=id) for id in [*ids[::2], "new", *ids[1::2]]])
+    assert (len(mixed), list(mixed.duplicates)) == (1, [*range(1250), *range(1251, 2501)])
+
+
+def test_an_id_of_an_aborted_transaction_was_not_used(mq: Client) -> None:
+    topic = unique("aborted")
+    mq.create_topic(topic, 1, settings={"waystation.dedup.window.ms": 600_000})
+    with mq.transaction(unique("aborted")) as tx:
+        tx.publish(topic, "undone", id="a")
+        tx.abort()
+    assert len(mq.publish(topic, "kept", id="a")) == 1
+    with mq.transaction(unique("aborted")) as tx:
+        tx.publish(topic, "committed", id="b")
+        tx.publish(topic, "the same", id="b")
+        with pytest.raises(errors.Unavailable, match="'b' was published in a transaction that is still open"):
+            mq.publish(topic, "whether it is used is not known", id="b")
+    for id in ("a", "b"):
+        assert list(mq.publish(topic, "again", id=id).duplicates) == [0]
 
 
 def test_exactly_once_gives_ids_that_a_window_knows(mq: Client) -> None:

@@ -225,6 +225,19 @@ def test_mandatory_stores_nothing_if_one_message_has_no_way(stage: Stage) -> Non
     run(story())
 
 
+def test_the_answer_says_how_many_nobody_got(stage: Stage) -> None:
+    async def story() -> None:
+        routing = stage.routing
+        assert (await routing.publish("", "nobody", [HELLO, HELLO])).unroutable == 2
+        assert (await routing.publish("", "jobs", [HELLO])).unroutable == 0
+        await routing.declare_exchange("f", "filter")
+        await routing.bind("f", "queue:jobs", "exists headers.a")
+        answer = await routing.publish("f", "k", [Message(b"", headers={"a": 1}), HELLO])
+        assert (answer.queues, answer.unroutable) == (["jobs"], 1)
+
+    run(story())
+
+
 def test_a_target_that_refuses_keeps_no_other_from_taking(stage: Stage) -> None:
     async def story() -> None:
         routing = stage.routing

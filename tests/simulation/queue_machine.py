@@ -22,10 +22,12 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Broken, expect, insist, of_another_leader
 from tests.simulation.queue_promises import (
     LATE_TOPIC,
+    ONCE_TOPIC,
     QUEUES,
     SILENT,
     SPREADING,
     VARIANTS,
+    WINDOW_MS,
     Place,
     QueueClients,
     Sent,
@@ -37,12 +39,13 @@ from tests.simulation.world import SimClock
 from waystation.admin.view_delayed import cancel_delayed
 from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
-from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, WaystationError
+from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.topics.dedup import DEDUP_SETTING
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
@@ -65,6 +68,7 @@ class QueueMachine:
         self.clients = clients
         self.rng = clients.rng
         self.trouble = Trouble(disk, clients.rng) if faults else None
+        self._handed_out: set[int] = set()  # at most once, in this life
         self._counts: dict[Place, int] = {}  # how often each was delivered in this life
         self._in_flight: dict[Place, tuple[int, float]] = {}  # who has it (its inbox), and until when at least
         self._leadership_moves = clients.rng.random() < 0.5
@@ -91,7 +95,9 @@ class QueueMachine:
         for name in ("left", "right"):
             await self.broker.routing.bind(SPREADING, f"queue:{name}")
         await self.copying.start()
-        for number in range(2):  # fences transactions that were left open: they are undone
+        if ONCE_TOPIC not in self.broker.topics:
+            await self.broker.topics.create(ONCE_TOPIC, 1, {DEDUP_SETTING: str(WINDOW_MS)})
+        for number in range(4):  # fences transactions that were left open: they are undone
             await self.broker.transacting.begin(f"mover-{number}")
             await self.broker.transacting.begin(f"once-{number}")
         await asyncio.sleep(QUIET_S)
@@ -109,8 +115,11 @@ class QueueMachine:
             self.put,
             lambda: self.put_once(0),
             lambda: self.put_once(1),
+            lambda: self.publish_once(2),
+            lambda: self.publish_once(3),
             *[self.consume] * 5,
             self.consume_auto,
+            self.consume_at_most_once,
             self.cancel,
             self.checkpoint,
             self.redrive,
@@ -229,6 +238,35 @@ class QueueMachine:
             if sent in self.clients.retries:
                 self.clients.retries.remove(sent)
 
+    async def publish_once(self, number: int) -> None:
+        """The same to a topic that deduplicates. Whoever is told that it is there already is told that it is stored."""
+        if self.clients.republished and self.rng.random() < 0.6:
+            sent = self.clients.republished[0]
+        else:
+            sent = self.clients.new(ONCE_TOPIC)
+            self.clients.republished.append(sent)
+        message = Message(b"%d:" % sent.number, id=f"only-{sent.number}")
+        try:
+            if self.rng.random() < 0.5:
+                published = self.broker.messages.publish(ONCE_TOPIC, [message])
+                await self.broker.durable(*published.receipts)
+            else:
+                tx = await self.broker.transacting.begin(f"once-{number}")
+                await tx.publish(ONCE_TOPIC, [message])
+                await asyncio.sleep(self.rng.choice((0, 0.02)))
+                commits = self.rng.random() < 0.5
+                await tx.end(commits)
+                if not commits:
+                    return
+        except (NotLeader, StorageFailed):
+            raise
+        except Unavailable:  # it is in the other one's transaction, which has not ended
+            return
+        if self.told():
+            sent.stored = True
+            if sent in self.clients.republished:
+                self.clients.republished.remove(sent)
+
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     async def consume(self) -> None:
@@ -303,14 +341,17 @@ class QueueMachine:
         for delivered in got:
             verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL, None))
             if verdict is not None:
-                await self._settle(feed, verdict, got, [delivered])
+                await self._settle(feed, verdict, got, [delivered], receipt=delivered.deliveries)
 
     async def _settle_together(self, feed: QueueFeed, got: list[Delivered]) -> None:
         """Everything in one go, in runs that may span what is not held."""
         verdict = self.rng.choice((Verdict.ACK, Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, Verdict.KILL))
         await self._settle(feed, verdict, got, list(got))
 
-    async def _settle(self, feed: QueueFeed, verdict: Verdict, got: list[Delivered], messages: list[Delivered]) -> None:
+    async def _settle(
+        self, feed: QueueFeed, verdict: Verdict, got: list[Delivered], messages: list[Delivered], receipt: int = 0
+    ) -> None:
+        """`receipt`: of the delivery that is meant; a later one of the same message, to whomever, stays as it is."""
         ours = [one for one in messages if self.clients.of(one.message).pair is None]
         sent = {one.tag: self.clients.of(one.message) for one in ours}
         final = verdict is Verdict.ACK or (verdict is Verdict.KILL and not feed.queue.settings.keeps_dead)
@@ -320,19 +361,50 @@ class QueueMachine:
         if verdict is Verdict.RELEASE:
             self.clients.forgiven.update((feed.queue.name, feed.queue.id, tag) for tag in sent)
         try:
-            settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no")
+            settled = feed.settle(verdict, [(tag, 1) for tag in sent], error="no", deliveries=receipt)
         except StorageFailed:  # nothing has happened
             for tag, one in sent.items():
                 one.may_go = before[tag]
             raise
-        self._let_go(feed.queue, got, sent)
+        latest = {tag: self._counts.get((feed.queue.name, feed.queue.id, tag), 0) for tag in sent}
+        stale = {tag for tag, count in latest.items() if receipt and receipt < count}
+        self._let_go(feed.queue, got, set(sent) - stale)
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
         for tag in unknown & set(sent):
             sent[tag].may_go = before[tag]
+        for tag in stale:
+            expect(tag in unknown, f"settled by the receipt of an earlier delivery: {sent[tag]}")
         await self.broker.durable(settled.receipt)
         if self.told() and final:
             for tag in set(sent) - unknown:
                 sent[tag].gone = True
+
+    async def consume_at_most_once(self) -> None:
+        """A consumer that is sent more than it hands out, and acks each before it does: it never comes again while the
+        power is on, and what was not handed out is given back when the consumer goes."""
+        got: list[Delivered] = []
+        feed = self._open(self.rng.choice(("plain", "once", "out")), got)
+        if feed is None:
+            return
+        feed.credit(8)
+        await asyncio.sleep(self.rng.choice((0, 0.01, 0.4)))
+        for delivered in got[: self.rng.choice((0, 1, 3))]:
+            sent = self.clients.of(delivered.message)
+            if sent.pair is not None:
+                continue
+            before, sent.may_go = sent.may_go, True
+            try:
+                settled = feed.settle(Verdict.ACK, [(delivered.tag, 1)], deliveries=delivered.deliveries)
+            except StorageFailed:
+                sent.may_go = before
+                break
+            if settled.unknown:
+                sent.may_go = before
+            elif self.trouble is None:
+                self._handed_out.add(sent.number)
+        self._let_go(feed.queue, got, [one.tag for one in got])
+        feed.leave()
+        await asyncio.sleep(0.02)
 
     async def consume_auto(self) -> None:
         """A consumer whose messages are acknowledged before it has them."""
@@ -366,6 +438,7 @@ class QueueMachine:
             sent = self.clients.of(delivered.message)
             expect(not sent.gone, f"delivered after it was done: {sent}")
             expect(not sent.refused, f"delivered though it was refused: {sent}")
+            expect(sent.number not in self._handed_out, f"delivered again to one who wants it at most once: {sent}")
             died = bool(story_of(delivered.message))
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")

@@ -26,6 +26,8 @@ from waystation.queues.settings import QueueSettings
 
 DEAD_TOPIC = "dead.letters"
 LATE_TOPIC = "later"
+ONCE_TOPIC = "once.only"
+"""A topic that deduplicates."""
 WINDOW_MS = 3_600_000
 TIGHT = 5
 SPREADING = "spreading"
@@ -103,6 +105,7 @@ class QueueClients:
         self.numbers = itertools.count(1)
         self.sent: dict[int, Sent] = {}
         self.retries: list[Sent] = []  # to "once", not told yet: sent again until they are
+        self.republished: list[Sent] = []  # to the topic that deduplicates, in the same way
         self.transfers: list[Transfer] = []
         self.forgiven: Counter[Place] = Counter()  # given back, which is no failure
         self.broken: list[Broken] = []  # seen by a consumer, whose errors the broker survives
@@ -173,7 +176,7 @@ class QueueClients:
         # What a recovered broker shows is promised from now on: consumers may have seen it.
         if there:
             sent.stored, sent.may_go = True, False
-        elif sent not in self.retries and not sent.expires:
+        elif sent not in self.retries and sent not in self.republished and not sent.expires:
             sent.gone = True
 
     def _check_transfer(self, transfer: Transfer, found: Counter[int]) -> None:
@@ -216,7 +219,7 @@ def everything(broker: Broker, clients: QueueClients, *, faults: bool = False) -
     expect(len(broker.queues.peek("tight", 100)) <= TIGHT, "more in a queue than it may hold")
     for number, count in twice.items():
         expect(count == 2, f"of two letters, {count} arrived: {clients.sent[number]}")
-    for topic in (DEAD_TOPIC, LATE_TOPIC):
+    for topic in (DEAD_TOPIC, LATE_TOPIC, ONCE_TOPIC):
         for delivered in broker.messages.history(topic, 10_000) if topic in broker.topics else ():
             _check_in_topic(topic, clients.of(delivered.message), delivered)
             found[number_of(delivered.message)] += 1
@@ -226,7 +229,7 @@ def everything(broker: Broker, clients: QueueClients, *, faults: bool = False) -
 def _check_in_topic(topic: str, sent: Sent, delivered: Delivered) -> None:
     if topic == DEAD_TOPIC:
         expect(bool(story_of(delivered.message)), f"a dead letter without its story: {sent}")
-    else:
+    elif topic == LATE_TOPIC:
         early_ms = sent.not_before_ms - delivered.taken_ms
         expect(early_ms <= 0, f"published {early_ms} ms early: {sent}")
 

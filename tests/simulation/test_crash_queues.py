@@ -24,9 +24,11 @@ from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
-from waystation.message import Message
+from waystation.message import Message, Run
 from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
+from waystation.queues.feed import Verdict
+from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
@@ -34,10 +36,13 @@ from waystation.queues.shard import shard as shard_module
 from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import PutResult, PutSame, Shard
 from waystation.queues.shard.shard_log import ShardLog, Written
 from waystation.queues.shard.stragglers import Stragglers
+from waystation.topics.dedup import DedupWindow
+from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx
 from waystation.world import World
 from waystation.world.alarm import CalendarAlarm
@@ -250,6 +255,47 @@ def test_visibility_timeouts_that_go_by_the_wall_clock_are_caught(monkeypatch: p
         monkeypatch.setattr(module, "monotonic_ms", wall_ms)
     monkeypatch.setattr(upkeep, "Alarm", CalendarAlarm)
     assert _caught(30) > ENOUGH
+
+
+def test_a_receipt_that_settles_a_later_delivery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whichever(self: Ledger, runs: Sequence[Run], deliveries: int, stale: list[Run]) -> Sequence[Run]:
+        return runs  # the deliberate bug
+
+    monkeypatch.setattr(Ledger, "of_delivery", whichever)
+    assert _caught(30) > ENOUGH
+
+
+def test_a_consumer_that_acks_what_it_was_only_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = QueueFeed.leave
+
+    def greedy(self: QueueFeed) -> None:
+        everything = (0, self.queue.open_ledger().newest + 1)
+        self.shard.settle(self.queue, self.consumer, Verdict.ACK, [everything])  # the deliberate bug
+        leave(self)
+
+    monkeypatch.setattr(QueueFeed, "leave", greedy)
+    assert _caught(30) > ENOUGH
+
+
+def test_an_ack_that_is_in_force_only_later_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledge = Shard._acknowledge
+
+    def late(self: Shard, queue: Queue, consumer: str, held: Sequence[Run]) -> Receipt | None:
+        asyncio.get_running_loop().call_later(0.01, acknowledge, self, queue, consumer, held)  # the deliberate bug
+        return None
+
+    monkeypatch.setattr(Shard, "_acknowledge", late)
+    assert _caught(20) > ENOUGH
+
+
+def test_an_id_of_an_aborted_transaction_that_counts_as_used_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DedupWindow, "_used", lambda self, id: id in self._seen)  # the deliberate bug
+    assert _caught(20) > ENOUGH
+
+
+def test_a_topic_that_takes_an_id_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DedupWindow, "_used", lambda self, id: False)  # the deliberate bug
+    assert _caught(20) > ENOUGH
 
 
 def test_delays_that_do_not_notice_a_clock_that_was_set_back_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.config import BrokerSettings
-from waystation.errors import DataInUse, InvalidSetting
+from waystation.errors import DataInUse, Invalid, InvalidSetting
 from waystation.observe.tracing import Tracing
 from waystation.world import World, real_world
 
@@ -62,8 +62,12 @@ def locked_folder(world: World, path: str) -> Iterator[str]:
 
 def _lock(world: World, path: str) -> str:
     root = str(Path(path).absolute())
-    world.disk.make_folder(root)
-    holder = world.disk.lock(f"{root}/{LOCK_FILE}", str(os.getpid()).encode())
+    try:
+        world.disk.make_folder(root)
+        holder = world.disk.lock(f"{root}/{LOCK_FILE}", str(os.getpid()).encode())
+    except (FileExistsError, NotADirectoryError):
+        file = next((each for each in (Path(root), *Path(root).parents) if each.is_file()), root)
+        raise Invalid(f"{file} is a file: it cannot be, or have, a data folder; choose a folder") from None
     if holder is not None:
         raise DataInUse(
             f"{root} is in use by another broker (pid {holder.decode(errors='replace').strip() or 'unknown'});"

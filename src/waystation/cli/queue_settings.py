@@ -55,7 +55,7 @@ _SWITCHES = (
 )
 NAMES = tuple(name for name, _ in (*_OPTIONS, *_SWITCHES))
 _SPELLED = {"hold": "visibility-timeout"}
-_RETRY = ("retry_base", "retry_factor", "retry_max", "retry_jitter")
+RETRY = ("retry_base", "retry_factor", "retry_max", "retry_jitter")
 _IN_MS = ("retry_base", "retry_max", "hold", "ttl", "dedup_window", "expires")
 
 
@@ -90,8 +90,8 @@ def queue_options(said: dict[str, Any]) -> QueueOptions:
     """As the client takes them."""
     from waystation.client.queue_options import Retry
 
-    options: Any = {name: value for name, value in said.items() if name not in _RETRY}
-    retry = {name.removeprefix("retry_"): value for name, value in said.items() if name in _RETRY}
+    options: Any = {name: value for name, value in said.items() if name not in RETRY}
+    retry = {name.removeprefix("retry_"): value for name, value in said.items() if name in RETRY}
     if retry:
         options["retry"] = Retry(**retry)
     return options  # type: ignore[no-any-return]  # NAMES are its keys, which a test compares

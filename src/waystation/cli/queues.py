@@ -10,6 +10,7 @@ from waystation.cli.arguments import add_server
 from waystation.cli.native import open_client, queue_of
 from waystation.cli.output import bold, confirmed, note, print_table, spell_bytes, spell_count
 from waystation.cli.queue_settings import (
+    RETRY,
     add_queue_settings,
     given,
     queue_options,
@@ -160,16 +161,19 @@ def _alter(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
         before = queue.describe().settings
-        values = {name: value for name, value in (values_of(before) | said).items() if name not in unset}
-        info = queue.alter(**queue_options({name: value for name, value in values.items() if value is not None}))
+        defaults = values_of(type(before)())
+        changes = said | {name: defaults[name] for name in unset}
+        if any(name in RETRY for name in changes):  # these are one option of the client's
+            changes = {name: value for name, value in values_of(before).items() if name in RETRY} | changes
+        info = queue.alter(**queue_options(changes))
     if arguments.json:
         print_line(info_json(info))
         return 0
     print(f"altered queue {arguments.queue}")
     was, now = dict(spell_settings(before, every=True)), dict(spell_settings(info.settings, every=True))
-    changes = [(name, was[name], now[name]) for name in now if was[name] != now[name]]
-    if changes:
-        print_table(("setting", "was", "is"), changes)
+    differences = [(name, was[name], now[name]) for name in now if was[name] != now[name]]
+    if differences:
+        print_table(("setting", "was", "is"), differences)
     return 0
 
 

@@ -16,7 +16,7 @@ from waystation.client.feeding import Held
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Guarantee
-from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.queue_options import QueueOptions, changed_settings, queue_settings
 from waystation.errors import Conflict, NotFound
 from waystation.message import Message
 from waystation.protocol import (
@@ -93,10 +93,14 @@ async def stats(core: Core) -> dict[str, Any]:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-async def declare(
-    core: Core, queue: str, settings: QueueSettings | None, *, passive: bool = False, alter: bool = False
-) -> QueueInfo:
-    return await core.declare(DeclareQueue(queue=queue, settings=settings, passive=passive, alter=alter))
+async def declare(core: Core, queue: str, settings: QueueSettings | None, *, passive: bool = False) -> QueueInfo:
+    return await core.declare(DeclareQueue(queue=queue, settings=settings, passive=passive))
+
+
+async def alter_queue(core: Core, queue: str, options: QueueOptions) -> QueueInfo:
+    """Changes what the options say, and nothing else."""
+    settings, only = changed_settings(options)
+    return await core.alter(DeclareQueue(queue=queue, settings=settings, passive=True, alter=True, only=only))
 
 
 async def declare_for(

@@ -9,6 +9,7 @@ client's loop may call this.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from waystation.client.failures import failure
+from waystation.client.forks import no_loop
 from waystation.client.link import Dial, Link
 from waystation.errors import ConnectionLost, Invalid, RequestTimeout, WaystationError
 from waystation.message import Delivered
@@ -74,6 +76,9 @@ class Consumer(Protocol):
     def resume(self) -> None:
         """There is a link again."""
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: nothing will come."""
+
 
 class _Pending:
     __slots__ = ("command", "deadline", "kind", "orphan", "resend", "sent", "waiter")
@@ -115,6 +120,8 @@ class Connection:
         self._closed = False
         self._pending: dict[int, _Pending] = {}
         self._consumers: dict[int, Consumer] = {}
+        self.series = itertools.count(1)
+        """Numbers of what is sent in several requests that belong together."""
         self._number = 0
         self._last_id = 0
         self._heard = 0.0
@@ -174,6 +181,17 @@ class Connection:
             consumer.ended(ConnectionLost(why))
         self._consumers.clear()
         self._fail_all(lambda _: True, why)
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: its loop does not run here, so nothing is called on it."""
+        self._closed = True
+        self._up = False
+        self._why = error
+        self.loop = no_loop(error)
+        if self._link is not None:
+            self._link.forked()
+        for consumer in list(self._consumers.values()):
+            consumer.forked(error)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 

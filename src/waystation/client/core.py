@@ -21,11 +21,12 @@ import msgspec
 from waystation.client.budget import Budget
 from waystation.client.connection import Connection, Ignored, Waiter
 from waystation.client.feeding import Feed, Held, Wanted
+from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
-from waystation.errors import ConnectionLost, RequestFailed, RequestTimeout, WaystationError
+from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocol import (
     Command,
@@ -105,6 +106,15 @@ class Core:
         self.closed = True
         for connection in self._connections:
             connection.close()
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: this copy cannot be used."""
+        self.closed = True
+        self.loop = no_loop(error)
+        for connection in self._connections:
+            connection.forked(error)
+        for holder in self._getters.values():
+            holder.forked(error)
 
     async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
         """A request of its own, over the first connection."""
@@ -211,6 +221,13 @@ class Core:
             self._mine[command.queue] = command
         return info
 
+    async def alter(self, command: DeclareQueue) -> QueueInfo:
+        """What is declared again after a lost link is what it was altered to."""
+        info = await self.ask(command, QueueInfo, resend=True)
+        if command.queue in self._mine:
+            self._mine[command.queue] = DeclareQueue(queue=command.queue, settings=info.settings)
+        return info
+
     def forget(self, queue: str) -> None:
         """It was deleted on purpose."""
         self._mine.pop(queue, None)
@@ -232,11 +249,11 @@ class Core:
             self._inbox = Inbox(self.main)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._request(self._inbox, lane, message, timeout_s)
+                return await self._request(self._inbox, lane, what, message, timeout_s)
         except TimeoutError:
             raise RequestTimeout(f"nobody replied to the request to {what} within {timeout_s:g} s") from None
 
-    async def _request(self, inbox: Inbox, lane: Lane, message: Message, timeout_s: float) -> Delivered:
+    async def _request(self, inbox: Inbox, lane: Lane, what: str, message: Message, timeout_s: float) -> Delivered:
         name = await inbox.name()
         correlation_id = message.correlation_id or uuid4().hex
         message = msgspec.structs.replace(
@@ -253,7 +270,7 @@ class Core:
         try:
             await asyncio.wait((sent, reply), return_when=asyncio.FIRST_COMPLETED)
             if not reply.done():
-                sent.result()  # raises if it was refused; else the reply is on its way
+                _raise_refusal(sent, what)  # else the reply is on its way
             delivered = await reply
         finally:
             reply.cancel()
@@ -267,3 +284,11 @@ class Core:
     async def reply(self, to: str, message: Message) -> bool:
         """Whether somebody was there to take it."""
         return await self.ask(Reply(to=to, message=message), bool)
+
+
+def _raise_refusal(sent: asyncio.Future[Any], what: str) -> None:
+    """Raises if a request was not taken; a queue that is not there is the one that responders would consume from."""
+    try:
+        sent.result()
+    except NotFound as error:
+        raise NotFound(f"nobody responds to {what} ({error}); is a program running that does?") from None

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from waystation.client.connection import Connection, Ignored
-from waystation.client.holding import Holder, Soon, runs_of
-from waystation.errors import Conflict, ConnectionLost, WaystationError
+from waystation.client.holding import Holder, Soon, runs_of, within
+from waystation.errors import Conflict, ConnectionLost, NotFound, WaystationError
 from waystation.message import Delivered
-from waystation.protocol import Cease, Command, Consume, Credit, Subscribe, SubscribeAnswer
+from waystation.protocol import Cease, Command, Consume, Credit, Settle, SettleAnswer, Subscribe, SubscribeAnswer
 from waystation.queues.settings import DEFAULT_HOLD_MS
 
 DEFAULT_WINDOW = 200
@@ -30,8 +30,11 @@ class Wanted(NamedTuple):
     command: Consume | Subscribe
     window: int
     settles: bool
+    """Whether messages wait for a verdict of whoever gets them."""
     transactional: bool
     manual: bool
+    acks_first: bool = False
+    """At most once: each is acked before it is handed out."""
 
 
 class Held(NamedTuple):
@@ -74,6 +77,7 @@ class Feed:
         self._before = before
         self._window = max(1, wanted.window)
         self._settles = wanted.settles
+        self.acks_first = wanted.acks_first
         self._soon = soon
         self._notify = notify
         self._hold_ms = hold_ms or command.hold_ms or DEFAULT_HOLD_MS
@@ -161,6 +165,24 @@ class Feed:
                 self._soon(self._give_credit)
         return taken
 
+    async def ack_first(self, taken: list[Held]) -> list[Held]:
+        """Acks what is about to be handed out, and returns what was: nobody gets it again, whatever happens now. What
+        is not in flight any more is somebody else's; what the connection was lost with is lost or redelivered."""
+        by_deliveries: dict[int, list[Held]] = {}
+        for held in taken:
+            by_deliveries.setdefault(held.delivered.deliveries, []).append(held)
+        acked: list[Held] = []
+        for deliveries, some in by_deliveries.items():
+            runs = runs_of([held.delivered.tag for held in some])
+            command = Settle(consumer=self.number, runs=runs, deliveries=deliveries, durable=False)
+            try:
+                answer = await self._connection.ask(command, SettleAnswer) if some[0].holder.alive else None
+            except (ConnectionLost, NotFound):  # NotFound: the consumer has ended, and what it had went back
+                answer = None
+            if answer is not None:
+                acked += [held for held in some if not within(held.delivered.tag, answer.unknown)]
+        return acked
+
     def _give_credit(self) -> None:
         buffer = self._buffer
         buffer.scheduled = False
@@ -181,7 +203,7 @@ class Feed:
         if self._connection.closed:
             self.closed = True
         else:
-            self.error = error
+            self.error = self._buffer.holder.ended = error
         if not self._opened.done():
             self._opened.set_exception(error)
         self._stop_renewal()
@@ -213,7 +235,7 @@ class Feed:
     # -- holds of what waits -----------------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
-        if self._settles and not self.over:
+        if (self._settles or self.acks_first) and not self.over:
             self._renewal = self._connection.loop.call_later(self._hold_ms / 3000, self._renew)
 
     def _renew(self) -> None:
@@ -226,6 +248,12 @@ class Feed:
     def _stop_renewal(self) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
+
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: what waits here is the parent's."""
+        self.error = error
+        self._buffer.holder.forked(error)
+        self._buffer = self._new_buffer()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from waystation.client.connection import Waiter, reject, resolve
-from waystation.errors import Conflict, WaystationError
-from waystation.message import Run
+from waystation.errors import Conflict, NotFound, WaystationError
+from waystation.message import Delivered, Run
 from waystation.protocol import Settle, SettleAnswer, Touch
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Say(NamedTuple):
     delay_ms: int | None
     error: str | None
     waiter: Waiter | None
+    deliveries: int = 1
+    """Which delivery of them is meant: a later one, also to this client, is another's to settle."""
 
 
 _Waiting = tuple[Sequence[int], Waiter]
@@ -67,6 +69,8 @@ class Holder:
         """Whether verdicts are for transactions only."""
         self.settles = settles
         """Whether messages wait for a verdict at all."""
+        self.ended: WaystationError | None = None
+        """Why the broker ended the consumer: then there is nothing to settle."""
         self._epoch = connection.epoch
         self.soon = soon
         self._says: deque[int | Say] = deque()
@@ -78,9 +82,10 @@ class Holder:
     def alive(self) -> bool:
         return self._epoch == self.connection.epoch
 
-    def ack(self, tag: int) -> None:
+    def ack(self, delivered: Delivered) -> None:
         """Acks without a word back."""
-        self._says.append(tag)
+        tag, deliveries = delivered.tag, delivered.deliveries
+        self._says.append(tag if deliveries == 1 else Say((tag,), "ack", None, None, None, deliveries))
         if not self._scheduled:
             self._scheduled = True
             self.soon(self._flush)
@@ -96,12 +101,13 @@ class Holder:
         self._idle.append(waiter)
         self._flush()
 
-    def touch(self, runs: list[Run], hold_ms: int | None, waiter: Waiter) -> None:
-        """More time."""
+    def touch(self, runs: list[Run], hold_ms: int | None, waiter: Waiter, deliveries: int = 0) -> None:
+        """More time. `deliveries`: as in `Say`; 0: whichever it is."""
         if not self.alive:
             reject(waiter, _gone())
             return
-        self.connection.request(Touch(consumer=self.consumer, runs=runs, hold_ms=hold_ms), SettleAnswer, waiter)
+        command = Touch(consumer=self.consumer, runs=runs, hold_ms=hold_ms, deliveries=deliveries)
+        self.connection.request(command, SettleAnswer, waiter)
 
     def known(self, tags: Sequence[int], waiter: Waiter) -> Waiter:
         """Takes an answer for certain messages: a Conflict if they are not held."""
@@ -138,6 +144,16 @@ class Holder:
         self._flying -= 1
         self._flush()
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: what is held is the parent's, and so are the verdicts that were not sent yet."""
+
+        def soon(call: Callable[[], None]) -> None:
+            raise error
+
+        self.soon = soon
+        self._says.clear()
+        self._scheduled = False
+
 
 class _Flight:
     """Waits for one frame of verdicts, for all who wait for one in it."""
@@ -155,7 +171,7 @@ class _Flight:
     def set_result(self, answer: SettleAnswer) -> None:
         self._done = True
         for tags, waiter in self._waiters:
-            gone = [tag for tag in tags if _within(tag, answer.unknown)] if answer.unknown else []
+            gone = [tag for tag in tags if within(tag, answer.unknown)] if answer.unknown else []
             if gone:
                 said = f"messages {gone[:10]} are not in flight any more: their visibility timeout ended"
                 reject(waiter, Conflict(f"{said}; they may be redelivered"))
@@ -166,13 +182,15 @@ class _Flight:
 
     def set_exception(self, error: WaystationError) -> None:
         self._done = True
+        if self._holder is not None and self._holder.ended is not None and isinstance(error, NotFound):
+            error = Conflict(f"{self._holder.ended}; there is nothing to settle any more")
         for _, waiter in self._waiters:
             reject(waiter, error)
         if self._holder is not None:
             self._holder.landed()
 
 
-def _within(tag: int, runs: Sequence[Run]) -> bool:
+def within(tag: int, runs: Sequence[Run]) -> bool:
     return any(first <= tag < first + count for first, count in runs)
 
 
@@ -188,22 +206,30 @@ def _drain(says: deque[int | Say]) -> list[int | Say]:
 
 
 def _frames(consumer: int, says: list[int | Say]) -> list[tuple[Settle, list[_Waiting]]]:
-    """One frame for each kind of verdict, in the order in which the kinds first came."""
+    """One frame for each kind of verdict and count of deliveries, in the order in which they first came."""
     kinds: dict[Any, tuple[list[int], list[_Waiting]]] = {}
-    plain = kinds.setdefault(("ack", None, None), ([], []))
+    plain = kinds.setdefault(("ack", None, None, 1), ([], []))
     for say in says:
         if isinstance(say, int):
             plain[0].append(say)
             continue
-        tags, waiters = kinds.setdefault((say.verdict, say.delay_ms, say.error), ([], []))
+        tags, waiters = kinds.setdefault((say.verdict, say.delay_ms, say.error, say.deliveries), ([], []))
         tags.extend(say.tags)
         if say.waiter is not None:
             waiters.append((say.tags, say.waiter))
-    return [
-        (Settle(consumer=consumer, runs=runs_of(tags), verdict=verdict, delay_ms=delay_ms, error=error), waiters)
-        for (verdict, delay_ms, error), (tags, waiters) in kinds.items()
-        if tags
-    ]
+    frames: list[tuple[Settle, list[_Waiting]]] = []
+    for (verdict, delay_ms, error, deliveries), (tags, waiters) in kinds.items():
+        if tags:
+            settle = Settle(
+                consumer=consumer,
+                runs=runs_of(tags),
+                verdict=verdict,
+                delay_ms=delay_ms,
+                error=error,
+                deliveries=deliveries,
+            )
+            frames.append((settle, waiters))
+    return frames
 
 
 def runs_of(tags: list[int]) -> list[Run]:

@@ -58,3 +58,6 @@ class Inbox:
 
     def resume(self) -> None:
         pass
+
+    def forked(self, error: WaystationError) -> None:
+        pass  # whoever waits for a reply is in the parent

@@ -50,6 +50,9 @@ class Link(Protocol):
     def close(self) -> None:
         """The other side sees us go. `lost` is not called."""
 
+    def forked(self) -> None:
+        """In a forked child: nothing is sent any more, and the connection is the parent's alone."""
+
 
 Dial = Callable[[Ear], Awaitable[Link]]
 """Opens a link; raises ConnectionLost."""

@@ -100,6 +100,9 @@ class LocalLink:
             self._over = True
             self._out.put(None)
 
+    def forked(self) -> None:
+        self._over = True
+
     def _speak(self, commands: list[Command | None]) -> None:
         """On the broker's loop."""
         last = commands[-1] is None

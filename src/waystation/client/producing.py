@@ -3,14 +3,15 @@
 A lane belongs to one queue or topic. What a caller gives at once (a group) stays together and is stored together;
 groups that are waiting when a frame can leave go in it, so that many callers with one message each cost little more
 than one caller with many. A frame that the broker refuses is sent again group by group, so that nobody fails for
-another's mistake. Order is kept: a lane uses one connection. It belongs to the client's loop.
+another's mistake. Order is kept: a lane uses one connection. Groups that one call cut its messages into are a series:
+when the broker refuses one, it stores none of those behind it. It belongs to the client's loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 from waystation.client.budget import Budget
 from waystation.client.connection import Connection, Waiter, reject, resolve
@@ -51,13 +52,29 @@ def size_of(message: Message) -> int:
     return len(message.payload) + MESSAGE_OVERHEAD + (64 * len(headers) if headers else 0)
 
 
+class Series:
+    """Groups of one call, which the broker knows to belong together by `number`."""
+
+    __slots__ = ("flying", "number", "refused")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.refused: WaystationError | None = None
+        """What the first one that failed failed for: those behind it are not sent."""
+        self.flying: list[_Frame] = []
+
+
 class Group:
     """What one caller gave at once, and who waits for it. `single`: the waiter gets the id instead of a list."""
 
-    __slots__ = ("alone", "messages", "single", "size", "waiter")
+    __slots__ = ("alone", "messages", "series", "single", "size", "waiter")
 
-    def __init__(self, messages: list[Message], size: int, waiter: Waiter, *, single: bool) -> None:
+    def __init__(
+        self, messages: list[Message], size: int, waiter: Waiter, *, single: bool, series: Series | None = None
+    ) -> None:
         self.messages = messages
+        self.series = series
+        """Then it has a frame of its own."""
         self.size = size
         self.waiter = waiter
         self.single = single
@@ -86,14 +103,22 @@ class Lane:
         self._scheduled = False
         self._idle: list[Waiter] = []
 
-    def command(self, messages: list[Message]) -> Command:
+    def command(self, messages: list[Message], series: int) -> Command:
         raise NotImplementedError
+
+    def begin_series(self) -> Series | None:
+        """For the groups of one call; None where the broker knows no such thing. On any thread."""
+        return None
 
     def share(self, answer: Any, groups: list[Group], *, resent: bool) -> None:
         """Gives each group its part of the answer."""
         raise NotImplementedError
 
     def add(self, group: Group) -> None:
+        if group.series is not None and group.series.refused is not None:
+            self._budget.give(group.size)
+            reject(group.waiter, group.series.refused)
+            return
         self._waiting.append(group)
         self._messages += len(group.messages)
         self._bytes += group.size
@@ -133,6 +158,8 @@ class Lane:
             if groups and (
                 group.alone
                 or groups[0].alone
+                or group.series is not None
+                or groups[0].series is not None
                 or messages + len(group.messages) > FRAME_MESSAGES
                 or size + group.size > FRAME_BYTES
             ):
@@ -148,11 +175,15 @@ class Lane:
         messages = groups[0].messages if len(groups) == 1 else [m for group in groups for m in group.messages]
         self._flying += 1
         frame = _Frame(self, groups, self.connection.epoch)
+        series = groups[0].series
+        command = self.command(messages, 0 if series is None else series.number)
         if self.silent:
-            self._send_silently(self.command(messages), frame)
+            self._send_silently(command, frame)
             return
+        if series is not None:
+            series.flying.append(frame)
         timeout_s = self.connection.timeout_s + self.wait_s
-        self.connection.request(self.command(messages), self.kind, frame, resend=self._resend, timeout_s=timeout_s)
+        self.connection.request(command, self.kind, frame, resend=self._resend, timeout_s=timeout_s)
 
     def _send_silently(self, command: Command, frame: _Frame) -> None:
         try:
@@ -175,6 +206,25 @@ class Lane:
         self._flying -= 1
         self._budget.give(sum(group.size for group in groups))
         self._flush()
+
+    def end_series(self, series: Series, failed: _Frame, error: WaystationError) -> None:
+        """One of them failed. Those behind it fail too, at once, so that none is sent again over another link: what
+        the broker has of them it refuses. Those before it may still wait for the disk."""
+        series.refused = error
+        rest = [group for group in self._waiting if group.series is series]
+        if rest:
+            self._waiting = deque(group for group in self._waiting if group.series is not series)
+            self._messages -= sum(len(group.messages) for group in rest)
+            size = sum(group.size for group in rest)
+            self._bytes -= size
+            self._budget.give(size)
+            for group in rest:
+                reject(group.waiter, error)
+        at = series.flying.index(failed)
+        behind = series.flying[at + 1 :]
+        del series.flying[at:]
+        for frame in behind:
+            frame.give_up(error)
 
     def again(self, groups: list[Group]) -> None:
         """Refused together: each for itself."""
@@ -199,6 +249,9 @@ class _Frame:
 
     def set_result(self, answer: Any) -> None:
         self._done = True
+        series = self._groups[0].series
+        if series is not None and self in series.flying:
+            series.flying.remove(self)
         self._lane.share(answer, self._groups, resent=self._lane.connection.epoch != self._epoch)
         self._lane.landed(self._groups)
 
@@ -209,7 +262,15 @@ class _Frame:
             return
         for group in self._groups:
             reject(group.waiter, error)
+        series = self._groups[0].series
+        if series is not None and self in series.flying:
+            self._lane.end_series(series, self, error)
         self._lane.landed(self._groups)
+
+    def give_up(self, error: WaystationError) -> None:
+        """One before it in its series failed: whatever the answer will be, nobody waits for it."""
+        if not self._done:
+            self.set_exception(error)
 
 
 class PutLane(Lane):
@@ -226,8 +287,11 @@ class PutLane(Lane):
         self.wait_s = wait_ms / 1000
         self._forgiving = guarantee == "exactly-once"
 
-    def command(self, messages: list[Message]) -> Command:
-        return Put(queue=self.queue, messages=messages, wait_ms=self._wait_ms)
+    def command(self, messages: list[Message], series: int) -> Command:
+        return Put(queue=self.queue, messages=messages, wait_ms=self._wait_ms, series=series)
+
+    def begin_series(self) -> Series:
+        return Series(next(self.connection.series))
 
     def share(self, answer: PutAnswer, groups: list[Group], *, resent: bool) -> None:
         """Tags are dense over what was stored: whoever was left out took none."""
@@ -246,8 +310,7 @@ class PutLane(Lane):
             return
         message = group.messages[0]
         if left_out and not resent and not self._forgiving:
-            said = f"id: {message.id!r} was used within the deduplication window of queue {self.queue!r}"
-            reject(group.waiter, AlreadyExists(f"{said}; nothing was stored"))
+            reject(group.waiter, AlreadyExists(id_used(self.queue, message)))
             return
         resolve(group.waiter, message.id if message.id is not None else f"{self.queue}#{tag}")
 
@@ -262,7 +325,7 @@ class PublishLane(Lane):
         self._shape = shape
         self.silent = shape.acks == "none"
 
-    def command(self, messages: list[Message]) -> Command:
+    def command(self, messages: list[Message], series: int) -> Command:
         shape = self._shape
         return Publish(
             messages=messages,
@@ -272,6 +335,7 @@ class PublishLane(Lane):
             partition=shape.partition,
             acks=shape.acks,
             mandatory=shape.mandatory,
+            once=shape.once,
         )
 
     def add(self, group: Group) -> None:
@@ -292,10 +356,17 @@ class PublishLane(Lane):
                 places=places,
                 queues=answer.queues,
                 subscribers=answer.subscribers,
+                unroutable=answer.unroutable,
+                duplicates=() if resent else answer.duplicates,  # sent again, they are our own
             )
             resolve(group.waiter, published)
             if offset >= 0:
                 offset += len(group.messages)
+
+
+def id_used(queue: str, message: Message) -> str:
+    said = f"id: {message.id!r} was used within the deduplication window of queue {queue!r}"
+    return f"{said}; nothing was stored"
 
 
 def _plain(message: Message) -> bool:
@@ -303,16 +374,39 @@ def _plain(message: Message) -> bool:
     return message.key is None and message.id is None and not message.delay_ms and message.deliver_at_ms is None
 
 
-def in_groups(messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
-    """Cuts many messages into what fits in a frame each, with its size, reading no further than it has to."""
+class Portion(NamedTuple):
+    """Some of many messages, which fit in a frame."""
+
+    messages: list[Message]
+    size: int
+    more: bool
+    """Whether others follow."""
+
+
+def in_groups(messages: Iterable[Message]) -> Iterator[Portion]:
+    """Cuts many messages into what fits in a frame each, reading no further than it has to."""
     group: list[Message] = []
     size = 0
     for message in messages:
         this = size_of(message)
         if group and (len(group) >= FRAME_MESSAGES or size + this > FRAME_BYTES):
-            yield group, size
+            yield Portion(group, size, more=True)
             group, size = [], 0
         group.append(message)
         size += this
     if group:
-        yield group, size
+        yield Portion(group, size, more=False)
+
+
+def partly_stored(error: WaystationError, answers: Sequence[Any]) -> WaystationError:
+    """What a call is told of whose messages only the first ones are in the queue; `answers` are those of its groups
+    before the one that failed."""
+    if not all(isinstance(answer, Stored) for answer in answers):
+        return error  # a topic's: its frames are stored each for itself
+    stored = sum(answer.given for answer in answers)
+    unsure = isinstance(error, ConnectionLost | RequestTimeout)
+    if stored:
+        rest = "whether the others are is not known" if unsure else "none of the others is"
+        error = type(error)(f"{error}; the first {stored} messages of this call are stored, {rest}")
+    error.stored = stored
+    return error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
-from waystation.client.values import Seconds, milliseconds
-from waystation.queues.settings import Overflow, QueueSettings, check_settings
+from waystation.client.values import Seconds, milliseconds, whole_number
+from waystation.errors import Invalid
+from waystation.queues.settings import Overflow, QueueSettings, check_bounds, check_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +56,80 @@ class QueueOptions(TypedDict, total=False):
     durable: bool
 
 
+_COUNTS = ("max_deliveries", "max_length", "max_bytes", "max_priority")
+_SWITCHES = ("single_active", "auto_delete", "exclusive", "durable")
+_OVERFLOWS: tuple[str, ...] = get_args(Overflow)
+_MAY_BE_NONE = (
+    "dead_letter", "dead_letter_exchange", "dead_letter_key", "ttl", "max_length", "max_bytes", "expires",
+)  # fmt: skip
 _IN_MS = {"hold": "hold_ms", "ttl": "ttl_ms", "dedup_window": "dedup_window_ms", "expires": "expires_ms"}
 
 
 def queue_settings(options: QueueOptions) -> QueueSettings | None:
     """The settings that the options mean; None where nothing was said. Raises Invalid, naming the option."""
-    if not options:
-        return None
+    return check_settings(QueueSettings(**_values(options))) if options else None
+
+
+def changed_settings(options: QueueOptions) -> tuple[QueueSettings, list[str]]:
+    """The same for a queue that has settings: what the options mean, and which fields of it they say."""
+    values = _values(options)
+    settings = QueueSettings(**values)
+    check_bounds(settings)  # whether they fit to the others is the broker's to say
+    return settings, list(values)
+
+
+def _values(options: QueueOptions) -> dict[str, Any]:
     unknown = options.keys() - QueueOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no option {min(unknown)!r}; there are {', '.join(QueueOptions.__annotations__)}")
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name == "retry":
-            values |= _retry(options.get("retry"))
+            values |= _retry(value)
         elif name in _IN_MS:
-            values[_IN_MS[name]] = milliseconds(name, value)  # type: ignore[arg-type]
+            values[_IN_MS[name]] = _duration_ms(name, value, none=name in _MAY_BE_NONE)
         else:
+            _check(name, value)
             values[name] = value
-    return check_settings(QueueSettings(**values))
+    return values
 
 
-def _retry(retry: Retry | None) -> dict[str, Any]:
+def _check(name: str, value: object) -> None:
+    """Raises Invalid, naming the option, for what is not of its type."""
+    if value is None and name in _MAY_BE_NONE:
+        return
+    if name in _COUNTS:
+        whole_number(name, value)
+    elif name in _SWITCHES:
+        if not isinstance(value, bool):
+            raise Invalid(f"{name}: {value!r:.60} is neither True nor False")
+    elif name == "overflow":
+        if value not in _OVERFLOWS:
+            raise Invalid(f"overflow: {value!r:.60} is not one of {', '.join(_OVERFLOWS)}")
+    elif not isinstance(value, str):
+        raise Invalid(f"{name}: {value!r:.60} is not text")
+
+
+def _retry(retry: object) -> dict[str, Any]:
     if retry is None:
-        return {}
+        retry = Retry()
+    if not isinstance(retry, Retry):
+        raise Invalid(
+            f"retry: {retry!r:.60} is not a Retry: write Retry({retry!r:.60}), with the seconds before the first retry"
+        )
+    for part in ("factor", "jitter"):
+        value = getattr(retry, part)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise Invalid(f"retry.{part}: {value!r:.60} is not a number")
     return {
-        "retry_base_ms": milliseconds("retry.base", retry.base),
+        "retry_base_ms": _duration_ms("retry.base", retry.base),
         "retry_factor": retry.factor,
-        "retry_max_ms": milliseconds("retry.max", retry.max),
+        "retry_max_ms": _duration_ms("retry.max", retry.max),
         "retry_jitter": retry.jitter,
     }
+
+
+def _duration_ms(name: str, value: Any, *, none: bool = False) -> int | None:
+    if value is None and not none:
+        raise Invalid(f"{name}: None is neither seconds nor a timedelta")
+    return milliseconds(name, value)

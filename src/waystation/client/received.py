@@ -222,13 +222,14 @@ class Received:
         return f"<Message {self.id!r} {len(self)} bytes{again}>"
 
 
-def judged(messages: Iterable[Received], verdict: str) -> dict[Holder, list[int]]:
-    """Notes the verdict on all of them; their tags, by who holds them."""
-    by_holder: dict[Holder, list[int]] = {}
+def judged(messages: Iterable[Received], verdict: str) -> dict[tuple[Holder, int], list[int]]:
+    """Notes the verdict on all of them; their tags, by who holds them and how often they were delivered."""
+    found: dict[tuple[Holder, int], list[int]] = {}
     for message in messages:
         if message._judge(verdict):
-            by_holder.setdefault(message._holder, []).append(message._delivered.tag)
-    return by_holder
+            delivered = message._delivered
+            found.setdefault((message._holder, delivered.deliveries), []).append(delivered.tag)
+    return found
 
 
 def place_id(queue: str, delivered: Delivered) -> str:

@@ -42,6 +42,11 @@ class Stored:
         return sum(part.given - len(part.duplicates) for part in self._parts)
 
     @property
+    def given(self) -> int:
+        """How many it was asked to store."""
+        return sum(part.given for part in self._parts)
+
+    @property
     def duplicates(self) -> list[int]:
         found: list[int] = []
         start = 0
@@ -72,10 +77,14 @@ class Published:
     `partition` and `offset` are those of the first message, -1 where they are not known: with `acks="none"`, with a
     delay, through an exchange, or when messages of one frame went to several partitions. `places` are all partitions
     that were written, with the first offset in each; `queues` those that an exchange put it into; `subscribers` how
-    many listened.
+    many listened. `unroutable` is how many matched no binding of the exchange: nobody got those. `duplicates` are
+    positions in what was given: the topic has their ids already, and did not store them again. `len` leaves out both.
     """
 
-    __slots__ = ("_count", "_own_id", "offset", "partition", "places", "queues", "subscribers", "topic")
+    __slots__ = (
+        "_count", "_own_id", "duplicates", "offset", "partition", "places", "queues", "subscribers", "topic",
+        "unroutable",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -88,8 +97,12 @@ class Published:
         places: Sequence[tuple[str, int, int]] = (),
         queues: Sequence[str] = (),
         subscribers: int = 0,
+        unroutable: int = 0,
+        duplicates: Sequence[int] = (),
     ) -> None:
         self._count = count
+        self.duplicates = duplicates
+        self.unroutable = unroutable
         self._own_id = own_id
         self.topic = topic
         self.partition = partition
@@ -104,6 +117,11 @@ class Published:
         if len(parts) == 1:
             return parts[0]
         first = parts[0] if parts else cls(0, None, topic="")
+        duplicates: list[int] = []
+        start = 0
+        for part in parts:
+            duplicates += [start + position for position in part.duplicates]
+            start += part._count
         return cls(
             sum(part._count for part in parts),
             first._own_id,
@@ -113,10 +131,13 @@ class Published:
             places=[place for part in parts for place in part.places],
             queues=sorted({queue for part in parts for queue in part.queues}),
             subscribers=max((part.subscribers for part in parts), default=0),
+            unroutable=sum(part.unroutable for part in parts),
+            duplicates=duplicates,
         )
 
     def __len__(self) -> int:
-        return self._count
+        """How many were stored, or went to somebody."""
+        return self._count - self.unroutable - len(self.duplicates)
 
     @property
     def id(self) -> str:
@@ -126,4 +147,8 @@ class Published:
         return f"{self.topic}-{self.partition}@{self.offset}" if self.offset >= 0 else ""
 
     def __repr__(self) -> str:
-        return f"<Published {len(self)} to {self.topic!r} {self.partition}@{self.offset}>"
+        rest = f", {self.unroutable} unroutable: nobody got them" if self.unroutable else ""
+        if self.duplicates:
+            rest += f", {len(self.duplicates)} left out: the ids were used before"
+        where = f"{self.topic!r} {self.partition}@{self.offset}" if self.topic else ", ".join(map(repr, self.queues))
+        return f"<Published {len(self)}{f' to {where}' if where else ''}{rest}>"

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from waystation.client.address import Address, parse_address
+from waystation.client.forks import let_go
 from waystation.client.link import Dial, Ear, Link
 from waystation.errors import ConnectionLost, Invalid, TooLarge, WaystationError
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure
@@ -21,6 +22,11 @@ DEFAULT_PORT = 9092
 BUSY_BYTES = 4 * 1024 * 1024
 """So much may wait in the socket's buffer before senders are asked to wait."""
 
+SERVER_VARIABLE = "WAYSTATION_SERVER"
+DEFAULT_SERVER = "localhost:9092"
+
+_OTHERS = {b"HTTP": "HTTP", b"AMQP": "AMQP"}
+"""Protocols that show in the first bytes of whatever they answer."""
 _SCHEMES = ("waystation://", "tcp://")
 
 
@@ -31,8 +37,9 @@ class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-def parse_url(url: str) -> Address:
-    """`waystation://host:port`; the scheme and the port may be left out."""
+def parse_url(url: str | None) -> Address:
+    """`waystation://host:port`; the scheme and the port may be left out. None: where the environment says."""
+    url = url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     text = url.strip()
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
@@ -121,6 +128,13 @@ class SocketLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def forked(self) -> None:
+        self._over = True
+        if self._transport is not None:
+            descriptor = self._transport.get_extra_info("socket").fileno()
+            if descriptor >= 0:
+                let_go(descriptor)
+
     # -- in --------------------------------------------------------------------------------------------------------
 
     def read(self, value: Any, kind: Any) -> Any:
@@ -163,8 +177,7 @@ class SocketLink(asyncio.Protocol):
         while end - at >= 4:
             size = int.from_bytes(view[at : at + 4], "big")
             if size > MAX_FRAME_BYTES:
-                why = f"a frame of {size} bytes"
-                self._fail(ConnectionLost(f"{self._name} does not speak the native protocol ({why}); check the port"))
+                self._fail(ConnectionLost(self._stranger(bytes(view[at : at + 4]), size)))
                 return
             if end - at - 4 < size:
                 self._keep(view[at:], size + 4)
@@ -175,6 +188,14 @@ class SocketLink(asyncio.Protocol):
                 return
         if at < end:
             self._keep(view[at:], 4)
+
+    def _stranger(self, head: bytes, size: int) -> str:
+        """Who listens there, as far as it shows."""
+        other = _OTHERS.get(head)
+        if other is not None:
+            said = f"{self._name} speaks {other}, not the native protocol"
+            return f"{said}: connect to the broker's Kafka port, which is {DEFAULT_PORT} unless it was set otherwise"
+        return f"{self._name} does not speak the native protocol (a frame of {size} bytes); check the port"
 
     def _keep(self, left: memoryview, need: int) -> None:
         self._rest = [bytes(left)]

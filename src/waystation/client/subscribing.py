@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 from waystation.client.feeding import DEFAULT_WINDOW, Wanted
 from waystation.client.producing import Guarantee, chosen
-from waystation.client.values import Moment, Seconds, milliseconds, moment_ms
+from waystation.client.values import Moment, Seconds, milliseconds, moment_ms, whole_number
 from waystation.errors import Invalid
 from waystation.protocol import Consume, DeclareQueue, Subscribe
 from waystation.queues.settings import QueueSettings
@@ -21,9 +21,9 @@ class ConsumeOptions(TypedDict, total=False):
     """How a queue is consumed.
 
     `prefetch`: the most messages that are held here at once. `hold`: how long each may be kept without a word, in
-    seconds; those that wait to be handed out are renewed by themselves. `guarantee`: `"at-most-once"` acks before
-    delivery, `"exactly-once"` acks in transactions only. `exclusive`: nobody else may consume meanwhile. `manual`:
-    iterating acks nothing by itself.
+    seconds; those that wait to be handed out are renewed by themselves. `guarantee`: `"at-most-once"` acks each
+    message before you get it, `"exactly-once"` acks in transactions only. `exclusive`: nobody else may consume
+    meanwhile. `manual`: iterating acks nothing by itself.
     """
 
     prefetch: int
@@ -70,11 +70,11 @@ def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) ->
         queue=queue,
         prefetch=_prefetch(options.get("prefetch", 0)),
         hold_ms=milliseconds("hold", options.get("hold")),
-        auto_ack=guarantee == "at-most-once",
         exclusive=options.get("exclusive", False),
     )
     window = command.prefetch or DEFAULT_WINDOW
-    return Wanted(command, window, not command.auto_ack, once, options.get("manual", once))
+    most_once = guarantee == "at-most-once"
+    return Wanted(command, window, not most_once, once, options.get("manual", once), most_once)
 
 
 def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, guarantee: Guarantee) -> Wanted:
@@ -100,11 +100,11 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
         hold_ms=milliseconds("hold", options.get("hold")),
         max_deliveries=options.get("max_deliveries"),
         dead_letter=options.get("dead_letter"),
-        auto_ack=guarantee == "at-most-once" and mode != "live",
     )
-    settles = mode != "live" and not command.auto_ack
+    most_once = guarantee == "at-most-once" and mode != "live"
+    settles = mode != "live" and not most_once
     manual = options.get("manual", once)
-    return Wanted(command, command.prefetch or DEFAULT_WINDOW, settles, once, manual)
+    return Wanted(command, command.prefetch or DEFAULT_WINDOW, settles, once, manual, most_once)
 
 
 def responder_queue(name: str) -> DeclareQueue:
@@ -141,7 +141,7 @@ def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:
 
 
 def _prefetch(count: int) -> int:
-    if count < 0:
+    if whole_number("prefetch", count) < 0:
         raise Invalid(f"prefetch: {count} is below zero")
     return count
 

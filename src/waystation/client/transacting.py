@@ -14,8 +14,10 @@ from typing import Any
 from waystation.client.admin import NOTHING
 from waystation.client.core import Core
 from waystation.client.holding import Holder, runs_of
+from waystation.client.producing import id_used
 from waystation.client.received import Received
-from waystation.errors import Conflict, ConnectionLost
+from waystation.client.results import Stored
+from waystation.errors import AlreadyExists, Conflict, ConnectionLost
 from waystation.message import Message
 from waystation.protocol import (
     Begin,
@@ -63,32 +65,40 @@ class Tx:
         """Record batches that the caller built, each with its partition."""
         await self._core.ask(PublishBatches(topic=topic, batches=batches, tx=self._live()), PublishAnswer)
 
-    async def put(self, queue: str, messages: list[Message]) -> None:
-        await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+    async def put(self, queue: str, messages: list[Message]) -> Stored:
+        answer = await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+        return Stored.of(queue, messages, answer.first, answer.duplicates)
+
+    async def put_one(self, queue: str, message: Message, *, forgiving: bool) -> None:
+        """AlreadyExists if the queue has its id, unless that is what the sender expects of a repetition."""
+        stored = await self.put(queue, [message])
+        if stored.duplicates and not forgiving:
+            raise AlreadyExists(id_used(queue, message))
 
     async def ack(self, messages: Iterable[Received]) -> None:
         """Messages of a queue are done, messages of a stream passed, when the transaction commits."""
-        by_holder: dict[Holder, list[Received]] = {}
+        together: dict[tuple[Holder, int], list[Received]] = {}
         for message in messages:
-            by_holder.setdefault(message._holder, []).append(message)
-        for holder, held in by_holder.items():
+            together.setdefault((message._holder, message.deliveries), []).append(message)
+        for (holder, deliveries), held in together.items():
             if not holder.queue and not holder.group:
                 raise Conflict(
                     f"{held[0].id}: only messages of a queue or of a stream subscription can be acked in a transaction"
                 )
-            await self._settle(holder, held)
+            await self._settle(holder, held, deliveries)
             for message in held:
                 message._verdict = "ack"
                 self._acked.append(message)
 
-    async def _settle(self, holder: Holder, held: list[Received]) -> None:
+    async def _settle(self, holder: Holder, held: list[Received], deliveries: int) -> None:
         if not holder.alive:
             raise Conflict(f"{held[0].id}: it was in flight on a connection that was lost since: it is redelivered")
         for message in held:
             if message.settled is not None:
                 raise Conflict(f"{message.id}: it is settled already: {message.settled}")
         runs = runs_of([message.delivered.tag for message in held])
-        answer = await self._core.ask(Settle(consumer=holder.consumer, runs=runs, tx=self._live()), SettleAnswer)
+        command = Settle(consumer=holder.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
+        answer = await self._core.ask(command, SettleAnswer)
         if answer.unknown:
             where = holder.queue or holder.group
             raise Conflict(

@@ -1,12 +1,14 @@
 """From what a caller says to a message, and back: values, seconds, times. Pure; every face of the client uses it.
 
 A value is bytes (sent as they are), text (UTF-8) or anything that JSON can say; the content type remembers which, so
-that `value_of` gives the receiver the same thing back. Nothing is ever pickled. Durations are seconds or `timedelta`
+that `value_of` gives the receiver the same thing back; what JSON would make something else is refused. Nothing is ever
+pickled. Durations are seconds or `timedelta`
 outside and milliseconds inside; a wrong one is refused here, by the name that the caller knows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
@@ -63,11 +65,60 @@ def encode_value(value: Value) -> tuple[bytes, str | None]:
     if isinstance(value, bytearray | memoryview):
         return bytes(value), None
     try:
-        return _encode_json(value), JSON
+        payload = _encode_json(value)
     except (TypeError, ValueError) as error:
         raise Invalid(
             f"payload: a {type(value).__name__} is neither bytes nor text nor JSON ({error}); encode it yourself"
         ) from None
+    _check_unchanged(value, payload)
+    return payload, JSON
+
+
+_SCALARS: frozenset[type] = frozenset((str, int, bool, type(None)))
+_PLAIN: frozenset[type] = _SCALARS | {float}
+
+
+def _check_unchanged(value: Any, payload: bytes) -> None:
+    """Raises Invalid for what JSON says as something else: NaN and infinity (null), sets (lists), keys that are not
+    text.
+
+    What became of it says much: a float matters only if there is a null, and where no bracket is inside of another,
+    there is no set in a list. So a flat dict is one loop over its items, and a long list of numbers no loop at all.
+    """
+    plain = _SCALARS if b"null" in payload else _PLAIN
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or type(item) not in plain:
+                break
+        else:
+            return
+    elif kind in plain or (kind is list and plain is _PLAIN and b"{" not in payload and payload.count(b"[") == 1):
+        return
+    _check_each(value, plain)
+
+
+def _check_each(value: Any, plain: frozenset[type]) -> None:
+    """Looks into everything but what is only of the types `plain`; containers as wholes, by the types in them."""
+    left: list[Iterable[Any]] = [(value,)]
+    while left:
+        for item in left.pop():
+            if type(item) in plain:
+                continue
+            if isinstance(item, float):
+                if not math.isfinite(item):
+                    raise Invalid(f"payload: JSON has no {item}; send a text, or None")
+            elif isinstance(item, dict):
+                for key in item:
+                    if not isinstance(key, str):
+                        raise Invalid(f"payload: the key {key!r:.60} would become text in JSON; use text as keys")
+                if not plain.issuperset(map(type, item.values())):
+                    left.append(item.values())
+            elif isinstance(item, list | tuple):
+                if not plain.issuperset(map(type, item)):
+                    left.append(item)
+            elif isinstance(item, set | frozenset):
+                raise Invalid(f"payload: a {type(item).__name__} would become a list in JSON; send a list")
 
 
 def value_of(payload: bytes, content_type: str | None) -> Value:
@@ -108,18 +159,18 @@ def make_message(value: Value, options: MessageOptions) -> Message:
         )
     message = Message(
         payload,
-        id=options.get("id"),
+        id=_text("id", options.get("id")),
         key=encode_key(options.get("key")),
         headers=_headers(options.get("headers")),
-        priority=int(options.get("priority") or 0),
+        priority=whole_number("priority", options.get("priority") or 0),
         delay_ms=milliseconds("delay", options.get("delay")) or 0,
         deliver_at_ms=moment_ms("deliver_at", options.get("deliver_at")),
         ttl_ms=milliseconds("ttl", options.get("ttl")),
-        correlation_id=options.get("correlation_id"),
-        reply_to=options.get("reply_to"),
-        content_type=options.get("content_type") or content_type,
-        type=options.get("type"),
-        max_deliveries=options.get("max_deliveries") or 0,
+        correlation_id=_text("correlation_id", options.get("correlation_id")),
+        reply_to=_text("reply_to", options.get("reply_to")),
+        content_type=_text("content_type", options.get("content_type")) or content_type,
+        type=_text("type", options.get("type")),
+        max_deliveries=whole_number("max_deliveries", options.get("max_deliveries") or 0),
         timestamp_ms=moment_ms("timestamp", options.get("timestamp")),
     )
     check_message(message)
@@ -142,9 +193,11 @@ def with_id(message: Message, guarantee: str) -> Message:
 def encode_json(value: Any) -> bytes:
     """JSON, also of a text or of bytes (base64)."""
     try:
-        return _encode_json(value)
+        payload = _encode_json(value)
     except (TypeError, ValueError) as error:
         raise Invalid(f"payload: a {type(value).__name__} is not JSON ({error})") from None
+    _check_unchanged(value, payload)
+    return payload
 
 
 def encode_key(key: str | bytes | None) -> bytes | None:
@@ -155,9 +208,24 @@ def encode_key(key: str | bytes | None) -> bytes | None:
     raise Invalid(f"key: a {type(key).__name__} is neither text nor bytes")
 
 
+def _text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise Invalid(f"{name}: {value!r:.60} is not text")
+
+
+def whole_number(name: str, value: Any) -> int:
+    """What was given as a count; raises Invalid, naming it. A truth value is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise Invalid(f"{name}: {value!r:.60} is not a whole number")
+
+
 def _headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     if not headers:
         return {}
+    if not isinstance(headers, Mapping):
+        raise Invalid(f"headers: {headers!r:.60} is not a mapping of names to values")
     for name, value in headers.items():
         if not isinstance(name, str):
             raise Invalid(f"headers: the name {name!r} is not text")

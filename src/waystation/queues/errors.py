@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.errors import Conflict
+from waystation.errors import Conflict, Full
 
 
 class UnknownHold(Conflict):
@@ -11,3 +11,7 @@ class UnknownHold(Conflict):
 
 class UnknownConsumer(Conflict):
     """No such consumer is attached to the queue."""
+
+
+class NeverFits(Full):
+    """More at once than the queue can ever hold: waiting for room is of no use."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from waystation.errors import Full, WaystationError
 from waystation.message import Message
+from waystation.queues.errors import NeverFits
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
 from waystation.queues.shard.shard import PutResult
 from waystation.topics.partition import Receipt
@@ -32,8 +33,8 @@ async def put_with_patience(find: Callable[[], QueuePlace], messages: Sequence[M
     shard, queue = find()
     try:
         return shard.put(queue, messages)
-    except Full:
-        if wait_s <= 0:
+    except Full as error:
+        if wait_s <= 0 or isinstance(error, NeverFits):
             shard.refuse(queue, messages)
             raise
     loop = asyncio.get_running_loop()
@@ -48,6 +49,8 @@ async def put_with_patience(find: Callable[[], QueuePlace], messages: Sequence[M
             try:
                 now_in, there = find()
                 return now_in.put(there, messages)
+            except NeverFits:  # its bounds were changed meanwhile
+                return put_or_refuse(find(), messages)
             except Full:
                 continue
     finally:

@@ -10,7 +10,7 @@ import asyncio
 import builtins
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, i
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace, check_not_internal
 from waystation.queues.putting import put_or_refuse, put_same, put_with_patience, together
 from waystation.queues.redriving import Progress, Redrive
-from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided
+from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided, with_changes
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
@@ -172,9 +172,11 @@ class Queues:
         *,
         passive: bool = False,
         alter: bool = False,
+        only: Collection[str] | None = None,
         owner: str | None = None,
     ) -> QueueInfo:
-        """A queue of this name, made if it is not there. Settings that differ from the present ones are a Conflict."""
+        """A queue of this name, made if it is not there. Settings that differ from the present ones are a Conflict, or
+        change (`alter`): those whose fields are in `only`, and None is all of them."""
         check_not_internal(name)
         if name not in self._names and not passive:
             self._shards.of(name)  # raises NotLeader
@@ -184,7 +186,12 @@ class Queues:
         self._check_owner(queue, owner)
         shard.touch(queue)
         receipt = Receipt(shard.log.partition, queue.id + 1)  # it may have come into being a moment ago
-        if settings not in (None, queue.settings) and undecided(settings) != declared(queue.settings):
+        if alter and only is not None:
+            wanted = with_changes(declared(queue.settings), settings or DEFAULTS, only)
+            settings = self.effective(name, wanted)
+            if settings != queue.settings:
+                receipt = self._alter(shard, queue, settings)
+        elif settings not in (None, queue.settings) and undecided(settings) != declared(queue.settings):
             if not alter:
                 raise Conflict(difference(queue, undecided(settings)))
             wanted = kept_declared(queue.settings, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -81,16 +82,17 @@ def kept_declared(present: QueueSettings, wanted: QueueSettings) -> QueueSetting
     return msgspec.structs.replace(wanted, policy=None, own=(), **kept)
 
 
+def with_changes(present: QueueSettings, wanted: QueueSettings, only: Collection[str]) -> QueueSettings:
+    """The present settings with these fields of others; raises Invalid for a name that is none."""
+    for name in only:
+        if name not in _FIELDS:
+            raise Invalid(f"settings: there is no {name[:60]!r}; there are {', '.join(sorted(_FIELDS))}")
+    return msgspec.structs.replace(present, **{name: getattr(wanted, name) for name in only})
+
+
 def check_settings(settings: QueueSettings) -> QueueSettings:
     """Raises Invalid, naming the field."""
-    for field, (lowest, highest) in _BOUNDS.items():
-        value = getattr(settings, field)
-        if value is None:
-            continue
-        if value < lowest:
-            raise Invalid(f"{field}: {value} is below {lowest}")
-        if not value <= highest or not math.isfinite(value):
-            raise Invalid(f"{field}: {value} is above {highest}")
+    check_bounds(settings)
     if settings.dead_letter is not None and settings.dead_letter_exchange is not None:
         raise Invalid("dead_letter_exchange: there is a dead_letter already; set only one of the two")
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
@@ -100,6 +102,20 @@ def check_settings(settings: QueueSettings) -> QueueSettings:
     return settings
 
 
+def check_bounds(settings: QueueSettings) -> None:
+    """What can be said of each field alone."""
+    for field, (lowest, highest) in _BOUNDS.items():
+        value = getattr(settings, field)
+        if value is None:
+            continue
+        if value < lowest:
+            raise Invalid(f"{field}: {value} is below {lowest}")
+        if not value <= highest or not math.isfinite(value):
+            raise Invalid(f"{field}: {value} is above {highest}")
+
+
+_FIELDS = frozenset(QueueSettings.__struct_fields__) - {"queue_type", "policy", "own"}
+"""What one who declares a queue may choose."""
 _COUNT = 2**53
 _BOUNDS: dict[str, tuple[float, float]] = {
     "max_deliveries": (0, 2**31 - 1),

@@ -101,7 +101,8 @@ class Distributing:
         self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False
     ) -> PublishAnswer:
         """To every target that matches; returns when all of them have it durably. See `put`."""
-        shares = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
+        stamped = self._stamped(exchange, routing_key, messages)
+        shares, unroutable = self._shares(exchange, routing_key, stamped, mandatory)
         routed = Routed([], [], [])
         line = self._lines.get(exchange)
         if line is None and _is_wide(shares):
@@ -113,7 +114,7 @@ class Distributing:
             for _ in self._put_all(shares, routed):
                 pass
         await self._kept(*routed.receipts)
-        return PublishAnswer(routed.places, routed.queues)
+        return PublishAnswer(routed.places, routed.queues, unroutable=unroutable)
 
     async def _put_in_turns(self, exchange: str, line: _Line, shares: _Shares, routed: Routed) -> None:
         """With turns for everybody else in between; later publishes through the exchange wait, and stay later."""
@@ -136,7 +137,7 @@ class Distributing:
         `mandatory`: NotFound, and nothing is stored, if one of the messages matches no binding. A target that refuses
         (a full queue, for instance) keeps no other target from taking its messages; then the first refusal is raised.
         """
-        shares = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
+        shares, _ = self._shares(exchange, routing_key, self._stamped(exchange, routing_key, messages), mandatory)
         routed = Routed([], [], [])
         for _ in self._put_all(shares, routed):
             pass
@@ -176,23 +177,26 @@ class Distributing:
             for message in messages
         ]
 
-    def _shares(self, name: str, routing_key: str, messages: Sequence[Message], mandatory: bool) -> _Shares:
-        """Which messages go to which target."""
+    def _shares(self, name: str, routing_key: str, messages: Sequence[Message], mandatory: bool) -> tuple[_Shares, int]:
+        """Which messages go to which target, and how many go to none."""
         route = self._resolver.resolve(name, routing_key)
         if not route.reads_messages:  # then they all go the same way
             if mandatory and messages and not route.queues and not route.topics:
                 raise _no_way(name, routing_key)
             if not messages:
-                return {}
-            return dict.fromkeys(_targets(route.queues, route.topics), messages)
+                return {}, 0
+            same = dict.fromkeys(_targets(route.queues, route.topics), messages)
+            return same, 0 if same else len(messages)
         shares: dict[tuple[str, str], list[Message]] = {}
+        unroutable = 0
         for message in messages:
             queues, topics = self._resolver.route_all(name, (routing_key,), message)
             if mandatory and not queues and not topics:
                 raise _no_way(name, routing_key)
+            unroutable += not queues and not topics
             for target in _targets(queues, topics):
                 shares.setdefault(target, []).append(message)
-        return dict(shares)
+        return dict(shares), unroutable
 
     def _put(self, kind: str, name: str, messages: Sequence[Message], routed: Routed) -> None:
         if kind == QUEUE:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from waystation.client.sync.client import Client
 from waystation.client.sync.transaction import Transaction
@@ -58,7 +58,7 @@ class _Act:
     def size(self) -> int:
         return sum(len(batch) for _, batch in self.batches) + sum(len(m.payload) + 200 for m in self.messages)
 
-    def send(self, tx: Transaction) -> Future[None]:
+    def send(self, tx: Transaction) -> Future[Any]:
         if self.batches:
             return tx.publish_batches_nowait(self.topic, self.batches)
         return tx.put_many_nowait(self.queue, self.messages)
@@ -73,7 +73,7 @@ class Staging:
         self._options = options
         self._acts: list[_Act] = []
         self._kept = 0
-        self._flying: deque[Future[None]] = deque()
+        self._flying: deque[Future[Any]] = deque()
         self._tx: Transaction | None = None
 
     def batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:

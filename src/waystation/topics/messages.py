@@ -10,7 +10,8 @@ On the loop's thread only; `find` and `ensure` wait, everything else answers at 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from waystation.config import BrokerSettings
@@ -52,6 +53,7 @@ class Published(NamedTuple):
     places: list[tuple[str, int, int]]  # (topic, partition, first offset); messages that wait for their time have none
     receipts: list[Receipt]
     bytes: int = 0  # of the batches that were written
+    duplicates: Sequence[int] = ()  # positions of messages that the topic had by their ids: they were left out
 
 
 class Stamp:
@@ -87,8 +89,8 @@ class Messages:
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
-    async def ensure(self, topic: str) -> Topic:
-        """The topic, made if it is not there and the broker makes topics by itself."""
+    async def ensure(self, topic: str, settings: Mapping[str, str] | None = None) -> Topic:
+        """The topic, made if it is not there and the broker makes topics by itself; `settings`: of one that is made."""
         found = self._topics.find(topic)
         if found is not None:
             return found
@@ -96,7 +98,7 @@ class Messages:
         if not self._settings.flag("auto.create.topics.enable"):
             raise self._unknown(topic)
         try:
-            return await self._topics.create(topic, self._settings.integer("num.partitions"))
+            return await self._topics.create(topic, self._settings.integer("num.partitions"), settings)
         except AlreadyExists:
             return self._topics.get(topic)
 
@@ -117,6 +119,7 @@ class Messages:
         StorageFailed.
         """
         found = self._find(topic)
+        everything = messages
         if promised:
             found.check_in_sync()
         receipts: list[Receipt] = []
@@ -126,7 +129,11 @@ class Messages:
             late = [message for message in late if message.ready_at_ms(now) is not None]
         if late:
             messages = self._without(messages, late, stamp)
-        ready = self._checked(found, self.spread(found, messages, partition), stamp, internal)
+        shares = self.spread(found, messages, partition)
+        duplicates: list[int] = []
+        if found.settings.dedup_window_ms:
+            shares = self._fresh(shares, everything, duplicates, -1 if stamp is None else stamp.producer_id)
+        ready = self._checked(found, shares, stamp, internal)
         if late and self.delay_to_topic is not None:
             receipts.append(self.delay_to_topic(topic, late, partition))
         places: list[tuple[str, int, int]] = []
@@ -139,9 +146,30 @@ class Messages:
                 first = appended.base_offset if first < 0 else first
                 if stamp is not None:
                     stamp.sequences[topic, target.index] = (header.last_sequence + 1) & 0x7FFFFFFF
-            places.append((topic, target.index, first))
-            receipts.append(Receipt(target, appended.last_offset + 1))
-        return Published(places, receipts, size)
+            if made:  # else it has all of them already, and they may not be durable yet
+                places.append((topic, target.index, first))
+            receipts.append(Receipt(target, target.end_offset))
+        return Published(places, receipts, size, duplicates)
+
+    def _fresh(
+        self,
+        shares: list[tuple[Partition, Sequence[Message]]],
+        messages: Sequence[Message],
+        duplicates: list[int],
+        producer_id: int,
+    ) -> list[tuple[Partition, Sequence[Message]]]:
+        """The shares without what the topic has by its ids, whose positions among the messages are noted."""
+        kept = [(target, self._publishing.fresh(target, share, producer_id)) for target, share in shares]
+        missing = sum(len(share) for _, share in shares) - sum(len(share) for _, share in kept)
+        if missing:
+            wanted = {id(message) for _, share in shares for message in share}
+            left = Counter(id(message) for _, share in kept for message in share)
+            for position, message in enumerate(messages):
+                if left[id(message)] > 0:
+                    left[id(message)] -= 1
+                elif id(message) in wanted:
+                    duplicates.append(position)
+        return kept
 
     def spread(
         self, topic: Topic, messages: Sequence[Message], partition: int | None = None

@@ -14,6 +14,7 @@ it is a view into.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from waystation.log.batch import LOG_APPEND_TIME, Header
 from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
 from waystation.log.log import Appended
 from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
+from waystation.message import Message
 from waystation.observe.tracing import Tracing
 from waystation.topics.dedup import DedupWindow
 from waystation.topics.partition import Partition
@@ -127,6 +129,13 @@ class Publishing:
         error.records = _untimely(batch, header, low, high)
         raise error
 
+    def fresh(self, partition: Partition, messages: Sequence[Message], producer_id: int = -1) -> Sequence[Message]:
+        """Those of a topic that deduplicates which it does not have by their ids; all of them in another one."""
+        window_ms = partition.topic.settings.dedup_window_ms
+        if not window_ms:
+            return messages
+        return self._window(partition, window_ms).fresh(messages, self._clock.now_ms(), producer_id)
+
     def append(self, partition: Partition, batch: bytearray | memoryview, header: Header) -> Appended:
         """Appends a batch that `check` has passed."""
         settings = partition.topic.settings
@@ -141,7 +150,7 @@ class Publishing:
             _check_size(partition, batch)
         appended = partition.append(batch, header)
         if window is not None and not appended.duplicate:
-            window.remember(batch, header, self._clock.now_ms())
+            window.remember(batch, header, self._clock.now_ms(), appended.base_offset)
         if traced and self.tracing is not None and not appended.duplicate:
             traced = [one._replace(offset=appended.base_offset + one.offset - header.base_offset) for one in traced]
             end = appended.last_offset + 1

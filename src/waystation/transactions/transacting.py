@@ -151,8 +151,9 @@ class Tx:
                 taken.update(queue.name for queue in found if queue.id not in left)
         return taken
 
-    async def settle(self, feed: QueueFeed | OffsetFeed, runs: Sequence[Run]) -> None:
-        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were."""
+    async def settle(self, feed: QueueFeed | OffsetFeed, runs: Sequence[Run], deliveries: int = 0) -> None:
+        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were.
+        `deliveries`: which delivery of a queue's messages is meant (`QueueFeed.settle`)."""
         if isinstance(feed, OffsetFeed):
             await self._join_offsets(feed.group)
             offsets = await feed.claim(runs)  # which may have taken a while
@@ -163,13 +164,15 @@ class Tx:
             raise Conflict(
                 "only what is in flight at a queue's or a stream's consumer can be acknowledged in a transaction"
             )
-        await self.take(feed.shard, feed.queue, feed.consumer, runs)
+        await self.take(feed.shard, feed.queue, feed.consumer, runs, deliveries)
 
-    async def take(self, shard: Shard, queue: Queue, consumer: str | None, runs: Sequence[Run]) -> None:
+    async def take(
+        self, shard: Shard, queue: Queue, consumer: str | None, runs: Sequence[Run], deliveries: int = 0
+    ) -> None:
         await self._join([self._place(shard)])
         self._check_alive(shard, queue)
         self._check_joined(self._place(shard))
-        unknown = shard.take(queue, consumer, runs, self.producer)
+        unknown = shard.take(queue, consumer, runs, self.producer, deliveries)
         if unknown:
             raise Conflict(
                 f"messages {unknown} of queue {queue.name!r} are not in flight at this consumer; nothing was done"

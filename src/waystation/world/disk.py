@@ -276,6 +276,8 @@ class OsDisk:
     def unlock(self, path: str) -> None:
         fd = self._locks.pop(path, None)
         if fd is not None:
+            # A child that was forked may have the descriptor too: closing ours alone would leave the lock to it.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger("waystation.listener")
@@ -76,6 +77,8 @@ class Listener:
         self._pauses.clear()
         for one in self._sockets:
             loop.remove_reader(one.fileno())
+            with suppress(OSError):  # not every system has this for a listening socket
+                one.shutdown(socket.SHUT_RDWR)  # a child that was forked may have it too: closing ours is not enough
             one.close()
         self._sockets.clear()
 

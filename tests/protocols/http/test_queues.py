@@ -72,7 +72,11 @@ def test_declaring_again_is_fine_and_with_other_settings_a_conflict(http: Http) 
     assert http("PUT", f"/v1/queues/{queue}", settings).status == 200
     assert http("PUT", f"/v1/queues/{queue}").status == 200
     assert http.refused("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}) == (409, "Conflict")
-    assert http("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}, alter=True).json["settings"]["max_deliveries"] == 4
+    altered = http("PUT", f"/v1/queues/{queue}", {"max_deliveries": 4}, alter=True).json["settings"]
+    assert (altered["max_deliveries"], altered["dead_letter"]) == (4, "dead")  # what is not named stays
+    altered = http("PUT", f"/v1/queues/{queue}", {"dead_letter": None}, alter=True).json["settings"]
+    assert (altered["max_deliveries"], altered.get("dead_letter")) == (4, None)
+    assert http("PUT", f"/v1/queues/{queue}", alter=True).json["settings"]["max_deliveries"] == 4
 
 
 def test_a_long_list_is_read_in_pages(http: Http) -> None:
@@ -337,6 +341,8 @@ def test_an_id_used_twice_in_the_window_is_left_out(http: Http) -> None:
     messages = [{"payload": "a", "id": "one"}, {"payload": "b", "id": "two"}, {"payload": "c"}]
     answer = http("POST", f"/v1/queues/{queue}/messages", messages).json
     assert (answer["stored"], answer["duplicates"]) == (2, [0])
+    again = http("POST", f"/v1/queues/{queue}/messages", {"payload": "a", "id": "one"})
+    assert (again.status, again.json["stored"], again.json["duplicates"]) == (200, 0, [0])  # nothing was created
     assert answer["ids"][:2] == [None, "two"]
     assert [message["id"] for message in http.take(queue, count=5)] == ["one", "two", answer["ids"][2]]
 

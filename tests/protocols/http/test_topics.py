@@ -149,6 +149,8 @@ def test_a_topic_exchange_routes_by_pattern(http: Http, queue: str) -> None:
     assert http("POST", f"{path}/route", route).json == {"targets": [f"queue:{queue}"]}
     assert http("POST", f"{path}/messages", {"payload": "x"}, routing_key="orders.eu").json["queues"] == [queue]
     assert http("POST", f"{path}/messages", {"payload": "y"}, routing_key="else").json["queues"] == []
+    lost = http("POST", f"{path}/messages", {"payload": "y"}, routing_key="else")
+    assert (lost.status, lost.json["unroutable"], lost.json["queues"]) == (200, 1, [])  # nobody got it
     refusal = http.refused("POST", f"{path}/messages", {"payload": "y"}, routing_key="else", mandatory=True)
     assert refusal == (404, "NotFound")
     assert [message["payload"] for message in http.take(queue, count=5)] == ["x"]
@@ -212,3 +214,14 @@ def test_dead_letters_are_shown_with_their_story_and_sent_back(http: Http) -> No
     assert http.one(queue)["payload"] == "a"
     assert http("POST", f"/v1/dead-letters/{dead}/redrive").json["moved"] == 1
     assert http.refused("POST", f"/v1/dead-letters/{dead}/redrive", {"filter": "headers.kind ="})[0] == 400
+
+
+def test_a_message_that_a_topic_has_by_its_id_is_told_and_not_created(http: Http) -> None:
+    path = f"/v1/topics/{unique('once')}"
+    http("PUT", path, {"settings": {"waystation.dedup.window.ms": "60000"}, "partitions": 1})
+    assert http("POST", f"{path}/messages", {"payload": "x", "id": "a"}).status == 201
+    again = http("POST", f"{path}/messages", {"payload": "x", "id": "a"})
+    assert (again.status, again.json["duplicates"], again.json["places"]) == (200, [0], [])
+    messages = [{"payload": "x", "id": "a"}, {"payload": "y", "id": "b"}]
+    mixed = http("POST", f"{path}/messages", messages)
+    assert (mixed.status, mixed.json["duplicates"], len(mixed.json["places"])) == (201, [0], 1)

@@ -45,6 +45,15 @@ def test_declaring_alike_is_fine_and_otherwise_is_a_conflict(lines: JsonLines) -
     assert "hold_ms" in refused.text
     lines.ask("declare_queue", queue=queue, settings={"hold_ms": 6000}, alter=True)
     assert lines.ask("describe_queue", queue=queue)["settings"]["hold_ms"] == 6000
+    lines.ask("declare_queue", queue=queue, settings={"ttl_ms": 50}, alter=True)  # what is not named stays
+    settings = lines.ask("describe_queue", queue=queue)["settings"]
+    assert (settings["hold_ms"], settings["ttl_ms"]) == (6000, 50)
+    whole = {"settings": {"ttl_ms": 50}, "alter": True, "only": ["ttl_ms", "hold_ms"]}
+    lines.ask("declare_queue", queue=queue, **whole)
+    settings = lines.ask("describe_queue", queue=queue)["settings"]
+    assert (settings["hold_ms"], settings["ttl_ms"]) == (30_000, 50)
+    wrong = lines.refusal("declare_queue", queue=queue, settings={}, alter=True, only=["policy"])
+    assert (wrong.kind, "policy" in wrong.text) == ("Invalid", True)
     assert lines.refusal("declare_queue", queue=unique("none"), passive=True).kind == "NotFound"
 
 

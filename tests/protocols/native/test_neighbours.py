@@ -62,12 +62,14 @@ def test_only_the_same_verdict_of_one_consumer_goes_together() -> None:
         Settle(consumer=2, runs=[(3, 1)], verdict="reject", error="why"),
         Settle(consumer=2, runs=[(4, 1)], verdict="reject", delay_ms=5),
         Settle(consumer=2, runs=[(5, 1)], tx=1),
+        Settle(consumer=2, runs=[(6, 1)], deliveries=1),
+        Settle(consumer=2, runs=[(6, 1)], deliveries=2),
     ]
     ends, at = [], 0
     while at < len(commands):
         at = settles_together(commands, at)
         ends.append(at)
-    assert ends == [2, 3, 4, 5, 6, 7]
+    assert ends == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=6), st.integers(0, 1000))

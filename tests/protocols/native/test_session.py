@@ -30,12 +30,15 @@ from waystation.protocol import (
     OpenInbox,
     Outgoing,
     Ping,
+    PurgeQueue,
     Put,
     Reply,
     Subscribe,
 )
+from waystation.protocols.native import putting
 from waystation.protocols.native import session as sessions
 from waystation.protocols.native.session import NativeSession
+from waystation.queues.settings import QueueSettings
 
 X = Message(b"x")
 
@@ -265,3 +268,39 @@ def test_errors_are_named_by_the_nearest_class_that_everybody_knows() -> None:
         """Known here only."""
 
     assert sessions.error_name(Special("x")) == "UnknownTopic"
+
+
+def test_puts_of_a_series_behind_a_refused_one_are_refused_and_no_others(tell: Tell) -> None:
+    async def story(broker: Broker) -> None:
+        client = Client(broker, "series")
+        await client.ask(DeclareQueue(queue="q", settings=QueueSettings(max_length=3)))
+        puts = [
+            Put(id=101, queue="q", messages=[X] * 2, series=7),
+            Put(id=102, queue="q", messages=[X] * 2, series=7),
+            Put(id=103, queue="q", messages=[X], series=8),
+            Put(id=104, queue="q", messages=[X], series=7),
+        ]
+        client.session.handle_all(puts)
+        await client.ask(PurgeQueue(queue="q"))  # there is room now, but not for the rest of that series
+        client.session.handle_all(
+            [Put(id=105, queue="q", messages=[X], series=7), Put(id=106, queue="q", messages=[X])]
+        )
+        answers = [await client.answer(number) for number in range(101, 107)]
+        assert [getattr(answer, "error", "stored") for answer in answers] == [
+            "stored", "Full", "stored", "Full", "Full", "stored",
+        ]  # fmt: skip
+
+    tell(story)
+
+
+def test_a_session_remembers_only_so_many_refused_series(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(putting, "MAX_REFUSED_SERIES", 10)
+
+    async def story(broker: Broker) -> None:
+        client = Client(broker, "series")
+        for number in range(1, 30):
+            failure = await client.ask(Put(queue="nowhere", messages=[X], series=number))
+            assert failure.error == "NotFound"
+        assert list(client.session.refused_series) == list(range(20, 30))
+
+    tell(story)

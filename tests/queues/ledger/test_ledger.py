@@ -122,6 +122,28 @@ def test_a_planned_release_is_what_happens(limit: int, forgiven: bool) -> None:
     assert planned.expired == [(0, 1)]
 
 
+def test_a_delivery_is_known_by_its_number() -> None:
+    ledger = Ledger()
+    ledger.attach("a")
+    ledger.admit_run(0, 2 * CHUNK)
+    stale: list[Run] = []
+    assert ledger.of_delivery([(0, 2 * CHUNK)], 1, stale) == [(0, 2 * CHUNK)]  # nothing has come back yet
+    assert not ledger.of_delivery([(3, 2)], 2, stale)
+    assert stale == [(3, 2)]
+    for _ in range(300):  # more than a byte can count
+        ledger.acquire("a", 2, 0, 1_000)
+        ledger.release("a", [(0, 2)])
+    ledger.acquire("a", 5, 0, 1_000)
+    for deliveries, ours, others in ((1, [(2, 8)], [(0, 2)]), (301, [(0, 2)], [(2, 8)]), (300, [], [(0, 10)])):
+        stale = []
+        assert ledger.of_delivery([(0, 10)], deliveries, stale) == ours
+        assert stale == others
+    stale = []
+    assert ledger.of_delivery([(0, 10)], 0, stale) == [(0, 10)]
+    assert ledger.of_delivery([(1, 10**15)], 301, stale) == [(1, 1)]
+    assert stale == [(2, 2 * CHUNK - 2), (2 * CHUNK, 10**15 + 1 - 2 * CHUNK)]
+
+
 def test_an_absurd_run_is_answered_at_once() -> None:
     ledger = queue_of(3)
     acquire(ledger, "c", 3)

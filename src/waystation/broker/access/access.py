@@ -17,7 +17,7 @@ here: it was admitted when it was published. On the loop's thread only; the face
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -53,6 +53,7 @@ from waystation.routing.namespace_names import Names
 from waystation.routing.resolving import Route
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
+from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
 from waystation.topics.messages import Published
 from waystation.topics.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
@@ -181,11 +182,13 @@ class Access:
         *,
         passive: bool = False,
         alter: bool = False,
+        only: Collection[str] | None = None,
         owner: str | None = None,
     ) -> QueueInfo:
-        """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns."""
-        self._permissions.check(self.principal, "describe" if passive else "create", "queue", queue)
-        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, owner=owner)
+        """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns.
+        `alter`: settings that differ are changed, those in `only` (None: all of them)."""
+        self._permissions.check(self.principal, "describe" if passive and not alter else "create", "queue", queue)
+        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
 
     async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were deleted with it."""
@@ -307,16 +310,17 @@ class Access:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
-    async def ensure_topic(self, topic: str) -> Topic:
-        """The topic, created if it is not there and topics are created on first use."""
+    async def ensure_topic(self, topic: str, *, deduplicates: bool = False) -> Topic:
+        """The topic, created if it is not there and topics are created on first use. `deduplicates`: then with a
+        window in which it knows the ids of messages."""
         if topic not in self._broker.topics:
             self._permissions.check(self.principal, "create", "topic", topic)
-        return await self._broker.messages.ensure(topic)
+        return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
 
-    async def topic_to_publish(self, topic: str) -> Topic:
+    async def topic_to_publish(self, topic: str, *, deduplicates: bool = False) -> Topic:
         """The same, for one who is about to publish to it: no topic is created for what would be refused."""
         self.admit_topic(topic)
-        return await self.ensure_topic(topic)
+        return await self.ensure_topic(topic, deduplicates=deduplicates)
 
     async def create_topic(
         self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
@@ -341,7 +345,7 @@ class Access:
         """Messages to a topic; they are durable when the receipts are. `promised`: somebody will be told so."""
         self.admit_topic(topic)
         published = self._broker.messages.publish(topic, messages, partition, promised=promised)
-        self.count(len(messages), published.bytes)
+        self.count(len(messages) - len(published.duplicates), published.bytes)
         return published
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> Published:

@@ -8,12 +8,17 @@ folders have, written by hand: `Bridge`, `Deliveries`, `Workers`, `Handlers`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
+from waystation.client.budget import Budget
 from waystation.client.core import Core
 from waystation.client.feeding import Feed
-from waystation.client.producing import Group, Lane, in_groups, size_of
+from waystation.client.forks import no_loop
+from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
+from waystation.errors import WaystationError
 from waystation.message import Message
 
 
@@ -43,22 +48,53 @@ class Bridge:
         return waiter
 
     async def send_many(self, lane: Lane, messages: Iterable[Message]) -> list[Any]:
-        """Sends many, in groups that fit in a frame each; the answers of the groups."""
+        """Sends many, in groups that fit in a frame each; the answers of the groups. It stops at the first that fails,
+        and the error says how many messages are stored."""
         waiters: list[asyncio.Future[Any]] = []
-        for group, size in in_groups(messages):
-            await self._budget.take(size)
+        series: Series | None = None
+        portions = in_groups(messages)
+        failed: WaystationError | None = None
+        while series is None or series.refused is None:
+            try:
+                portion = next(portions, None)
+            except WaystationError as error:  # a value that is no message
+                failed = error
+                break
+            if portion is None:
+                break
+            if portion.more and series is None:
+                series = lane.begin_series()
+            await self._budget.take(portion.size)
             waiters.append(self._loop.create_future())
-            lane.add(Group(group, size, waiters[-1], single=False))
-        return await gathered(waiters)
+            lane.add(Group(portion.messages, portion.size, waiters[-1], single=False, series=series))
+        try:
+            answers = await gathered(waiters)
+        except WaystationError as error:
+            failed = error
+            answers = [one.result() for one in takewhile(_succeeded, waiters)]
+        if failed is not None:
+            raise partly_stored(failed, answers) from None
+        return answers
 
     def abandon(self, feed: Feed) -> None:
         """Has a consumer closed that nobody refers to any more, on whatever thread that was found out."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(feed.abandon)
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: the loop is the parent's."""
+        self._loop = no_loop(error)
+        self._budget = Budget(sys.maxsize)
+        self.over = asyncio.Event()
+        self.over.set()
+
     async def rest(self) -> None:
         """Waits until the client is closed."""
         await self.over.wait()
+
+
+def _succeeded(waiter: asyncio.Future[Any]) -> bool:
+    return not waiter.cancelled() and waiter.exception() is None
 
 
 async def gathered(waiters: list[asyncio.Future[Any]]) -> list[Any]:

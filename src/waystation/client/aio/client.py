@@ -19,6 +19,7 @@ from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
 from waystation.client.core import Core
 from waystation.client.feeding import Held
+from waystation.client.forks import tell_after_fork
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Acks, Guarantee, chosen
@@ -61,6 +62,7 @@ class Client:
         self._core = core
         self._bridge = bridge
         self._handlers = Handlers()
+        tell_after_fork(core, bridge)
 
     async def __aenter__(self) -> Client:
         return self
@@ -122,7 +124,8 @@ class Client:
         `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `acks`: wait
         until it is `"durable"` (the default), `"written"`, or for nothing (`"none"`). `guarantee` chooses how hard the
         client tries: `"at-most-once"` sends once and does not look back; `"at-least-once"` sends again after a lost
-        connection; `"exactly-once"` does so with an id, which a topic with a deduplication window stores once.
+        connection; `"exactly-once"` does so with an id, which a topic with a deduplication window stores once. A topic
+        without one is a Conflict; one that is created by this has a window of ten minutes.
         """
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
         return await self._publish(shape, [with_id(make_message(value, options), guarantee)], guarantee)
@@ -168,7 +171,8 @@ class Client:
     ) -> tuple[Publish, Guarantee]:
         wanted = chosen(guarantee, self._core.guarantee)
         acks = acks or ("none" if wanted == "at-most-once" else "durable")
-        return Publish(messages=[], topic=topic, partition=partition, acks=acks), wanted
+        once = wanted == "exactly-once"
+        return Publish(messages=[], topic=topic, partition=partition, acks=acks, once=once), wanted
 
     async def _publish(
         self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None
@@ -313,7 +317,7 @@ class Client:
         """
         await self._handlers.ready()  # asyncio only
         if topic:
-            lane: Any = self._core.publish_lane(self._shape(name, None, "written", None)[0], "at-most-once")
+            lane: Any = self._core.publish_lane(self._shape(name, None, "written", "at-most-once")[0], "at-most-once")
         else:
             lane = self._core.put_lane(name, 0, "at-most-once")
         delivered = await self._core.request(lane, repr(name), make_message(value, options), timeout)

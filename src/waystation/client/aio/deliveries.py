@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from waystation.client.aio.bridge import Bridge
 from waystation.client.core import Core
 from waystation.client.feeding import Feed, Held, Wanted
+from waystation.errors import Invalid
 from waystation.protocol import Command
 
 
@@ -16,10 +18,16 @@ class Deliveries:
     def __init__(self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, hold_ms: int | None) -> None:
         self._bridge = bridge
         self._news = asyncio.Event()
+        self._acked: deque[Held] = deque()  # at most once: for whom they were acked was cancelled
         self.feed: Feed = core.feed(wanted, self._news.set, before=before, hold_ms=hold_ms)
 
     def take_nowait(self, most: int) -> list[Held]:
         """What is here already; raises what the consumer ended for."""
+        if self.feed.acks_first:
+            raise Invalid("at-most-once acks a message before you get it, which takes a moment: await get_message(0)")
+        return self._here(most)
+
+    def _here(self, most: int) -> list[Held]:
         taken = self.feed.hand_out(most)
         if not taken and self.feed.error is not None:
             raise self.feed.error
@@ -27,7 +35,37 @@ class Deliveries:
 
     async def take(self, most: int, timeout: float | None) -> list[Held]:
         """At least one; none when the time is over (None: it never is) or the consumer is closed."""
-        taken = self.take_nowait(most)
+        if not self.feed.acks_first:
+            return await self.next(most, timeout)
+        now = asyncio.get_running_loop().time
+        until = None if timeout is None else now() + timeout
+        while True:
+            if self._acked:
+                return [self._acked.popleft()]
+            taken = await self.next(most, None if until is None else max(0.0, until - now()))
+            acked = await self.confirmed(taken)
+            if acked or not (taken or self._acked):
+                return acked
+
+    async def confirmed(self, taken: list[Held]) -> list[Held]:
+        """At most once: those that are acked now and may be handed out. If whoever asks is cancelled meanwhile, the
+        next one gets them."""
+        if not taken or not self.feed.acks_first:
+            return taken
+        acking = asyncio.ensure_future(self.feed.ack_first(taken))
+        try:
+            return await asyncio.shield(acking)
+        except asyncio.CancelledError:
+            acking.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, acking: asyncio.Future[list[Held]]) -> None:
+        if not acking.cancelled() and acking.exception() is None:
+            self._acked.extend(acking.result())
+
+    async def next(self, most: int, timeout: float | None) -> list[Held]:
+        """What is here, or comes in time; not acked yet where it is to be acked first."""
+        taken = self._here(most)
         if taken:
             return taken
         try:
@@ -37,7 +75,7 @@ class Deliveries:
                     await self._news.wait()
         except TimeoutError:
             return []
-        return self.take_nowait(most)
+        return self._here(most)
 
     def __del__(self) -> None:
         feed: Feed | None = getattr(self, "feed", None)

@@ -29,7 +29,7 @@ class Message(Received):
             if wait:
                 await self._say("ack")
             else:
-                self._holder.ack(self._delivered.tag)
+                self._holder.ack(self._delivered)
 
     async def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
@@ -52,10 +52,10 @@ class Message(Received):
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
         if not self._holder.settles:
             return
-        holder, tag = self._holder, self._delivered.tag
+        holder, tag, deliveries = self._holder, self._delivered.tag, self._delivered.deliveries
         waiter: asyncio.Future[Any] = asyncio.Future()
         hold_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter)))
+        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter), deliveries))
         await waiter
 
     async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
@@ -69,12 +69,12 @@ class Message(Received):
     async def _say(
         self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
     ) -> None:
-        tags = (self._delivered.tag,)
+        tags, deliveries = (self._delivered.tag,), self._delivered.deliveries
         if not wait:
-            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
+            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored(), deliveries))
             return
         waiter: asyncio.Future[None] = asyncio.Future()
-        self._holder.say(Say(tags, verdict, delay_ms, error, waiter))
+        self._holder.say(Say(tags, verdict, delay_ms, error, waiter, deliveries))
         await waiter
 
     async def __aenter__(self) -> Message:
@@ -96,7 +96,7 @@ class Message(Received):
 async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
     waiters: list[asyncio.Future[None]] = []
-    for holder, tags in judged(messages, verdict).items():
+    for (holder, deliveries), tags in judged(messages, verdict).items():
         waiters.append(asyncio.Future())
-        holder.say(Say(tags, verdict, None, error, waiters[-1]))
+        holder.say(Say(tags, verdict, None, error, waiters[-1], deliveries))
     await gathered(waiters)

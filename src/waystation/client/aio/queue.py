@@ -12,7 +12,7 @@ from waystation.client.aio.opening import Opening
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.looked import Looked
 from waystation.client.producing import Guarantee, PutLane
-from waystation.client.queue_options import QueueOptions, queue_settings
+from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Stored
 from waystation.client.subscribing import ConsumeOptions, consume_wanted
 from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds, outgoing, with_id
@@ -65,7 +65,8 @@ class Queue:
     ) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
 
-        They go in frames of up to a thousand; each frame is stored completely or not at all. Values may be messages
+        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
+        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
         made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
         """
         messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
@@ -155,8 +156,9 @@ class Queue:
         return True  # an empty queue is a queue too
 
     async def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
-        """Changes its settings; those that are not named get their defaults."""
-        return await admin.declare(self._core, self.name, queue_settings(options), alter=True)
+        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back
+        that need not be there, like `ttl`."""
+        return await admin.alter_queue(self._core, self.name, options)
 
     async def purge(self) -> int:
         """Throws away all messages but those that are held; returns how many."""

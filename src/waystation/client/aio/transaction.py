@@ -9,6 +9,7 @@ from typing import Unpack
 from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
+from waystation.client.results import Stored
 from waystation.client.transacting import Offset, Tx
 from waystation.client.values import MessageOptions, Value, make_message, outgoing
 from waystation.errors import WaystationError
@@ -42,11 +43,14 @@ class Transaction:
         await self._tx.publish(topic, list(outgoing(values, options)))
 
     async def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
-        """Into a queue."""
-        await self._tx.put(_name(queue), [make_message(value, options)])
+        """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;
+        not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
+        forgiving = isinstance(queue, Queue) and queue.guarantee == "exactly-once"
+        await self._tx.put_one(_name(queue), make_message(value, options), forgiving=forgiving)
 
-    async def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        await self._tx.put(_name(queue), list(outgoing(values, options)))
+    async def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Stored:
+        """Many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
+        return await self._tx.put(_name(queue), list(outgoing(values, options)))
 
     async def ack(self, *messages: Message) -> None:
         """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
@@ -64,7 +68,7 @@ class Transaction:
     # threads:     """The same without waiting; what follows in this transaction follows it."""
     # threads:     return self._bridge.start(self._tx.publish_batches(topic, batches))
 
-    # threads: def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[None]:
+    # threads: def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[Stored]:
     # threads:     """As `put_many`, without waiting."""
     # threads:     return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
 

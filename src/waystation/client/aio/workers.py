@@ -40,14 +40,14 @@ class Workers:
             raise RuntimeError("a worker needs a task")
         while not self._stopping:
             try:
-                taken = await self._deliveries.take(1, None)
+                taken = await self._deliveries.next(1, None)
+                if not taken:
+                    return
+                self._busy.add(task)  # from here on it is not cancelled: what is acked is handled
+                for held in await self._deliveries.confirmed(taken):
+                    await handle(self._handler, Message(held))
             except WaystationError as error:
                 log.error("a consumer has ended: %s", error)
                 return
-            if not taken:
-                return
-            self._busy.add(task)
-            try:
-                await handle(self._handler, Message(taken[0]))
             finally:
                 self._busy.discard(task)

@@ -130,3 +130,6 @@ class _Membership:
 
     def resume(self) -> None:
         pass
+
+    def forked(self, error: WaystationError) -> None:
+        self.error = error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,8 +17,9 @@ from typing import Any, TypeVar
 
 from waystation.client.budget import ThreadBudget
 from waystation.client.feeding import Feed
-from waystation.client.producing import Group, Lane, in_groups, size_of
-from waystation.errors import Conflict, ConnectionLost
+from waystation.client.forks import no_loop
+from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
+from waystation.errors import Conflict, ConnectionLost, WaystationError
 from waystation.message import Message
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ class Bridge:
         self.over = threading.Event()
         """Set when the client is closed."""
         self._thread_id = thread_id
+        self._forked: WaystationError | None = None
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._scheduled = False
 
@@ -51,8 +54,11 @@ class Bridge:
     def _wake(self) -> None:
         try:
             self.loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:
+        except (RuntimeError, WaystationError) as error:
             self._posted.clear()
+            self._scheduled = False  # else the next one would wait for a turn that does not come
+            if isinstance(error, WaystationError):
+                raise
             raise ConnectionLost("the client is closed") from None
 
     def _drain(self) -> None:
@@ -69,7 +75,7 @@ class Bridge:
         """Runs a coroutine on the loop and waits for it."""
         try:
             self.check_thread()
-        except Conflict:
+        except WaystationError:
             work.close()
             raise
         return self.wait(self.start(work))
@@ -81,6 +87,9 @@ class Bridge:
         except RuntimeError:
             work.close()
             raise ConnectionLost("the client is closed") from None
+        except WaystationError:
+            work.close()
+            raise
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         self.check_thread()
@@ -103,13 +112,34 @@ class Bridge:
         return future
 
     def send_many(self, lane: Lane, messages: Iterable[Message]) -> list[Any]:
-        """Sends many, in groups that fit in a frame each; the answers of the groups."""
+        """Sends many, in groups that fit in a frame each; the answers of the groups. It stops at the first that fails,
+        and the error says how many messages are stored."""
         futures: list[Future[Any]] = []
-        for group, size in in_groups(messages):
-            self.budget.take_waiting(size)
+        series: Series | None = None
+        portions = in_groups(messages)
+        failed: WaystationError | None = None
+        while series is None or series.refused is None:
+            try:
+                portion = next(portions, None)
+            except WaystationError as error:  # a value that is no message
+                failed = error
+                break
+            if portion is None:
+                break
+            if portion.more and series is None:
+                series = lane.begin_series()
+            self.budget.take_waiting(portion.size)
             futures.append(Future())
-            self.post(lane.add, Group(group, size, futures[-1], single=False))
-        return [self.wait(future) for future in futures]
+            self.post(lane.add, Group(portion.messages, portion.size, futures[-1], single=False, series=series))
+        answers: list[Any] = []
+        try:
+            for future in futures:
+                answers.append(self.wait(future))
+        except WaystationError as error:
+            failed = error
+        if failed is not None:
+            raise partly_stored(failed, answers) from None
+        return answers
 
     def abandon(self, feed: Feed) -> None:
         """Has a consumer closed that nobody refers to any more."""
@@ -120,13 +150,30 @@ class Bridge:
 
     def rest(self) -> None:
         """Waits until the client is closed, or until Ctrl-C."""
+        self.check_forked()
         try:
             self.over.wait()
         except KeyboardInterrupt:
             pass
 
+    def forked(self, error: WaystationError) -> None:
+        """In a forked child: nobody takes what is posted."""
+        self._forked = error
+        self.loop = no_loop(error)
+        self.budget = ThreadBudget(sys.maxsize)
+        self._posted = deque()
+        self._scheduled = False
+        self.over = threading.Event()
+        self.over.set()
+
+    def check_forked(self) -> None:
+        """Nothing comes to a forked child."""
+        if self._forked is not None:
+            raise self._forked
+
     def check_thread(self) -> None:
-        """Waiting on the loop's own thread would wait for ever."""
+        """Waiting on the loop's own thread would never end, nor would waiting for it in a forked child."""
+        self.check_forked()
         if threading.get_ident() == self._thread_id:
             raise Conflict(
                 "this is the client's own thread (a future's callback runs here): it must not wait; "

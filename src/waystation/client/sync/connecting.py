@@ -44,7 +44,7 @@ class RemoteClient(Client):
 
 
 def connect(
-    url: str,
+    url: str | None,
     *,
     name: str | None = None,
     connections: int = 1,

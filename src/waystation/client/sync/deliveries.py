@@ -23,14 +23,28 @@ class Deliveries:
 
     def take_nowait(self, most: int) -> list[Held]:
         """What is here already; raises what the consumer ended for."""
+        self._bridge.check_forked()
         with self._news:
             taken = self.feed.hand_out(most)
         if not taken and self.feed.error is not None:
             raise self.feed.error
+        if taken and self.feed.acks_first:
+            return self._bridge.run(self.feed.ack_first(taken))
         return taken
 
     def take(self, most: int, timeout: float | None) -> list[Held]:
         """At least one; none when the time is over (None: it never is), or it is paused or closed."""
+        if not self.feed.acks_first:
+            return self._take(most, timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            taken = self._take(most, None if until is None else max(0.0, until - time.monotonic()))
+            acked = self._bridge.run(self.feed.ack_first(taken)) if taken else []
+            if acked or not taken:
+                return acked
+
+    def _take(self, most: int, timeout: float | None) -> list[Held]:
+        self._bridge.check_forked()
         feed = self.feed
         with self._news:
             taken = feed.hand_out(most)

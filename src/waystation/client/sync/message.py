@@ -30,7 +30,7 @@ class Message(Received):
             if wait:
                 self._say("ack")
             else:
-                self._holder.ack(self._delivered.tag)
+                self._holder.ack(self._delivered)
 
     def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
@@ -53,10 +53,10 @@ class Message(Received):
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
         if not self._holder.settles:
             return
-        holder, tag = self._holder, self._delivered.tag
+        holder, tag, deliveries = self._holder, self._delivered.tag, self._delivered.deliveries
         waiter: Future[Any] = Future()
         hold_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter)))
+        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter), deliveries))
         waiter.result()
 
     def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
@@ -70,12 +70,12 @@ class Message(Received):
     def _say(
         self, verdict: Verdict, *, delay_ms: int | None = None, error: str | None = None, wait: bool = True
     ) -> None:
-        tags = (self._delivered.tag,)
+        tags, deliveries = (self._delivered.tag,), self._delivered.deliveries
         if not wait:
-            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored()))
+            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored(), deliveries))
             return
         waiter: Future[None] = Future()
-        self._holder.say(Say(tags, verdict, delay_ms, error, waiter))
+        self._holder.say(Say(tags, verdict, delay_ms, error, waiter, deliveries))
         waiter.result()
 
     def __enter__(self) -> Message:
@@ -95,7 +95,7 @@ class Message(Received):
 def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
     waiters: list[Future[None]] = []
-    for holder, tags in judged(messages, verdict).items():
+    for (holder, deliveries), tags in judged(messages, verdict).items():
         waiters.append(Future())
-        holder.say(Say(tags, verdict, None, error, waiters[-1]))
+        holder.say(Say(tags, verdict, None, error, waiters[-1], deliveries))
     gathered(waiters)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Unpack
 
+from waystation.client.results import Stored
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
@@ -44,11 +45,14 @@ class Transaction:
         self._bridge.run(self._tx.publish(topic, list(outgoing(values, options))))
 
     def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
-        """Into a queue."""
-        self._bridge.run(self._tx.put(_name(queue), [make_message(value, options)]))
+        """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;
+        not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
+        forgiving = isinstance(queue, Queue) and queue.guarantee == "exactly-once"
+        self._bridge.run(self._tx.put_one(_name(queue), make_message(value, options), forgiving=forgiving))
 
-    def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        self._bridge.run(self._tx.put(_name(queue), list(outgoing(values, options))))
+    def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Stored:
+        """Many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
+        return self._bridge.run(self._tx.put(_name(queue), list(outgoing(values, options))))
 
     def ack(self, *messages: Message) -> None:
         """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
@@ -66,7 +70,7 @@ class Transaction:
         """The same without waiting; what follows in this transaction follows it."""
         return self._bridge.start(self._tx.publish_batches(topic, batches))
 
-    def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[None]:
+    def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[Stored]:
         """As `put_many`, without waiting."""
         return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
 

@@ -116,7 +116,9 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
     answer = await desk.access.publish_through(
         call.path["exchange"], asked.routing_key, call.body.messages, mandatory=asked.mandatory
     )
-    return Published([Place(*place) for place in answer.places], answer.queues, answer.subscribers)
+    places = [Place(*place) for place in answer.places]
+    published = Published(places, answer.queues, answer.subscribers, answer.unroutable)
+    return json_reply(published, 200 if answer.unroutable == len(call.body.messages) else 201)
 
 
 async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
@@ -155,10 +157,11 @@ ROUTES: tuple[AnyRoute, ...] = (
         "/v1/exchanges/{exchange}/messages",
         publish,
         "Publish messages through an exchange",
+        description="201 if a queue or a topic got one of them; 200 if nothing is bound that matches: then nobody did.",
         query=PublishQuery,
         body=Messages,
         answer=Published,
-        status=201,
+        creates=True,
         tag=TAG,
     ),
     Route(

@@ -24,6 +24,7 @@ from waystation.protocols.http.calls import (
     Outcome,
     Route,
     Stream,
+    read_json,
 )
 from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.replies import json_reply
@@ -40,7 +41,7 @@ Hold = Annotated[int, Meta(ge=1)] | None
 
 
 class DeclareQuery(msgspec.Struct):
-    alter: Annotated[bool, Meta(description="change the settings of a queue that is there")] = False
+    alter: Annotated[bool, Meta(description="change the settings in the body of a queue that is there")] = False
 
 
 class DeleteQuery(msgspec.Struct):
@@ -85,7 +86,8 @@ async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcom
     if call.body is not None and call.body.exclusive:
         raise Invalid("exclusive: such a queue is deleted with its connection, and a request by HTTP has none")
     there = desk.access.queue_exists(name)
-    await desk.access.declare_queue(name, call.body, alter=call.query.alter)
+    only = list(read_json(call.request.body)) if call.query.alter and call.body is not None else None
+    await desk.access.declare_queue(name, call.body, alter=call.query.alter, only=only)
     return json_reply(await desk.access.views.view("queue", QueueQuery(name)), 200 if there else 201)
 
 
@@ -114,7 +116,7 @@ async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
             continue
         ids.append(messages[i].id if messages[i].id is not None else f"{queue}#{tag}")
         tag += 1
-    return Stored(ids, answer.count, answer.duplicates)
+    return json_reply(Stored(ids, answer.count, answer.duplicates), 201 if answer.count else 200)
 
 
 async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
@@ -211,7 +213,8 @@ ROUTES: tuple[AnyRoute, ...] = (
         "Declare a queue",
         tag=TAG,
         description="Created if it does not exist (201). Settings that differ from the present ones are a conflict,"
-        " unless `alter`. Without a body any settings are fine.",
+        " unless `alter`: then those in the body are changed, and the others stay. Without a body any settings are"
+        " fine.",
         query=DeclareQuery,
         body=QueueSettings,
         optional_body=True,
@@ -237,7 +240,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         query=PutQuery,
         body=Messages,
         answer=Stored,
-        status=201,
+        creates=True,
     ),
     Route(
         "POST",

@@ -47,6 +47,12 @@ class Published(msgspec.Struct):
     places: list[Place]
     queues: list[str]
     subscribers: int
+    unroutable: Annotated[
+        int, Meta(description="messages that matched no binding of the exchange: nobody got them")
+    ] = 0
+    duplicates: Annotated[
+        list[int], Meta(description="messages that the topic had by their ids and did not store again, by index")
+    ] = []
 
 
 class ReadQuery(msgspec.Struct):
@@ -97,17 +103,20 @@ async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
-    return await publish_to(desk, call.path["topic"], call.body, call.query.partition)
+    published = await publish_to(desk, call.path["topic"], call.body, call.query.partition)
+    return json_reply(published, 200 if len(published.duplicates) == len(call.body.messages) else 201)
 
 
 async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int | None = None) -> Published:
     """Publishes and waits until it is durable."""
     await desk.access.topic_to_publish(topic)
     published = desk.access.publish_each(topic, messages.messages, partition, promised=True)
-    desk.access.count(len(messages.messages), sum(len(message.payload) for message in messages.messages))
+    stored = len(messages.messages) - len(published.duplicates)
+    desk.access.count(stored, sum(len(message.payload) for message in messages.messages))
     await desk.access.durable(*published.receipts)
     subscribers = desk.access.subscriptions.count(topic)
-    return Published([Place(*place) for place in published.places], [], subscribers)
+    places = [Place(*place) for place in published.places]
+    return Published(places, [], subscribers, duplicates=list(published.duplicates))
 
 
 async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
@@ -172,7 +181,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         query=PublishQuery,
         body=Messages,
         answer=Published,
-        status=201,
+        creates=True,
         tag=TAG,
     ),
     Route(

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import QueueFeed
 from waystation.errors import Conflict, Invalid, NotFound, WaystationError
 from waystation.protocol import (
     Cease,
@@ -23,7 +24,7 @@ from waystation.protocol import (
     Touch,
 )
 from waystation.protocols.native.consumers import INBOX_KEPT, PORTION_BYTES, NativeConsumer
-from waystation.protocols.native.settling import check_runs
+from waystation.protocols.native.settling import check_deliveries, check_runs
 
 if TYPE_CHECKING:
     from waystation.message import Delivered
@@ -108,7 +109,10 @@ def touch(session: NativeSession, command: Touch) -> SettleAnswer:
     check_runs(command.runs)
     if command.hold_ms is not None and command.hold_ms < 1:
         raise Invalid(f"hold_ms: {command.hold_ms} is below 1")
+    check_deliveries(command.deliveries)
     feed = session.consumer(command.consumer).feed
+    if isinstance(feed, QueueFeed):
+        return SettleAnswer(feed.touch(command.runs, command.hold_ms, command.deliveries))
     return SettleAnswer(feed.touch(command.runs, command.hold_ms))  # type: ignore[union-attr]
 
 

@@ -17,7 +17,7 @@ import msgspec
 from waystation.errors import Invalid
 from waystation.message import Delivered, Message
 from waystation.message_json import from_json_object, to_json_object
-from waystation.protocol import AnyCommand, Ceased, Command, Deliver, Found, Got, Peeked
+from waystation.protocol import AnyCommand, Ceased, Command, DeclareQueue, Deliver, Found, Got, Peeked
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.native.intake import Intake
 
@@ -109,6 +109,8 @@ def to_command(given: Mapping[str, Any], action: str) -> AnyCommand:
     kind = COMMANDS[action]
     fields = dict(given)
     messages = _messages(fields, kind)
+    if kind is DeclareQueue and fields.get("alter") is True and isinstance(fields.get("settings"), dict):
+        fields.setdefault("only", list(fields["settings"]))
     if "tags" in fields and "runs" in kind.__struct_fields__ and "runs" not in fields:
         fields["runs"] = _runs(fields.pop("tags"))
     known = kind.__struct_fields__

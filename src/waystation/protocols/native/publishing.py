@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.errors import Invalid, NotFound, WaystationError
+from waystation.errors import Conflict, Invalid, NotFound, WaystationError
 from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Publish, PublishAnswer
 from waystation.protocols.native.durability import keep_all
@@ -55,7 +55,7 @@ def _plain_topic(session: NativeSession, command: Publish) -> Topic | None:
 def _dense(command: Publish, topic: Topic) -> bool:
     """Whether all its messages go to the same partition, now."""
     keys_count = command.partition is None and len(topic.partitions) > 1
-    if not command.messages:
+    if not command.messages or command.once:
         return False
     for message in command.messages:
         if message.delay_ms or message.deliver_at_ms is not None or (keys_count and message.key is not None):
@@ -118,6 +118,8 @@ def _publish_one(session: NativeSession, command: Publish) -> None:
 def _publish_now(session: NativeSession, command: Publish, topic: str, timing: Timing | None = None) -> bool:
     """False if the topic is not there yet."""
     try:
+        if command.once:
+            _check_window(session, topic)
         published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
     except NotFound as error:
         if session.access.reading.find(topic) is None:
@@ -126,10 +128,21 @@ def _publish_now(session: NativeSession, command: Publish, topic: str, timing: T
     except WaystationError as error:
         session.fail(_answered(command), error)
     else:
-        answer = PublishAnswer(published.places, subscribers=session.access.subscriptions.count(topic))
+        subscribers = session.access.subscriptions.count(topic)
+        answer = PublishAnswer(published.places, subscribers=subscribers, duplicates=list(published.duplicates))
         receipts = () if command.acks == "written" else published.receipts
         keep_all(session, receipts, [(_answered(command), answer)], timing)
     return True
+
+
+def _check_window(session: NativeSession, name: str) -> None:
+    """Raises Conflict if the topic does not know a message that comes again."""
+    topic = session.access.reading.find(name)
+    if topic is not None and not topic.settings.dedup_window_ms:
+        raise Conflict(
+            f"topic {name!r} has no deduplication window, so exactly-once cannot be kept;"
+            " set waystation.dedup.window.ms, or publish at-least-once"
+        )
 
 
 def _publish_in_turn(session: NativeSession, command: Publish, topic: str) -> None:
@@ -137,7 +150,7 @@ def _publish_in_turn(session: NativeSession, command: Publish, topic: str) -> No
     timing = session.timing
 
     async def work() -> object:
-        await session.access.topic_to_publish(topic)
+        await session.access.topic_to_publish(topic, deduplicates=command.once)
         if not _publish_now(session, command, topic, timing):
             raise NotFound(f"topic {topic!r} was deleted")
         return UNANSWERED

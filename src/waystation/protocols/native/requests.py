@@ -105,7 +105,12 @@ def stats(session: NativeSession, command: Stats) -> dict[str, Any]:
 
 def declare_queue(session: NativeSession, command: DeclareQueue) -> Awaitable[QueueInfo]:
     return session.access.declare_queue(
-        command.queue, command.settings, passive=command.passive, alter=command.alter, owner=session.name
+        command.queue,
+        command.settings,
+        passive=command.passive,
+        alter=command.alter,
+        only=command.only,
+        owner=session.name,
     )
 
 

@@ -84,6 +84,7 @@ class NativeSession:
         self.getters: dict[Hashable, NativeConsumer] = {}
         self.transactions: dict[int, Tx] = {}
         self.turns = Turns()
+        self.refused_series: dict[int, WaystationError] = {}  # of puts that belong together, see `putting.py`
         self.closed = False
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
         self.awaited = 0  # positions at which it waits for records

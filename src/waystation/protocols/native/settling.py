@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import Verdict, count_of
+from waystation.broker.access.types import QueueFeed, Verdict, count_of
 from waystation.errors import Invalid, WaystationError
 from waystation.message import Run
 from waystation.protocol import AnyCommand, Settle, SettleAnswer
@@ -35,6 +35,8 @@ def settles_together(commands: Sequence[AnyCommand], at: int) -> int:
             or command.verdict != first.verdict
             or command.delay_ms != first.delay_ms
             or command.error != first.error
+            or command.deliveries != first.deliveries
+            or command.durable != first.durable
             or command.tx
         ):
             break
@@ -50,6 +52,7 @@ def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
         return
     try:
         feed = session.consumer(first.consumer).feed
+        check_deliveries(first.deliveries)
         for command in commands:
             check_runs(command.runs)
         runs = joined(commands)
@@ -57,9 +60,14 @@ def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
             raise Invalid("runs: the same message is named twice")
         if first.delay_ms is not None and first.delay_ms < 0:
             raise Invalid(f"delay_ms: {first.delay_ms} is below zero")
-        settled = feed.settle(  # type: ignore[union-attr]  # `consumer` returns only those that have one
-            Verdict(first.verdict), runs, delay_ms=first.delay_ms, error=first.error
-        )
+        verdict = Verdict(first.verdict)
+        if isinstance(feed, QueueFeed):
+            feed.check_open()
+            settled = feed.settle(
+                verdict, runs, delay_ms=first.delay_ms, error=first.error, deliveries=first.deliveries
+            )
+        else:  # its tags are those of deliveries already
+            settled = feed.settle(verdict, runs, delay_ms=first.delay_ms, error=first.error)  # type: ignore[union-attr]
     except WaystationError as error:
         if len(commands) == 1:
             session.fail(first.id, error)
@@ -68,19 +76,20 @@ def settle(session: NativeSession, commands: Sequence[Settle]) -> None:
             settle(session, (command,))
         return
     session.meter.settled(first.verdict, count_of(runs) - count_of(settled.unknown))
-    kept(session, settled.receipt, share_out(commands, settled.unknown))
+    kept(session, settled.receipt if first.durable else None, share_out(commands, settled.unknown))
 
 
 def _settle_in_transaction(session: NativeSession, command: Settle) -> None:
     if command.verdict != "ack":
         raise Invalid(f"verdict: {command.verdict!r} cannot be part of a transaction; only 'ack' can")
     check_runs(command.runs)
+    check_deliveries(command.deliveries)
     transaction = session.transaction(command.tx)
     feed = session.consumer(command.consumer).feed
 
     async def work() -> SettleAnswer:
         # The broker refuses what is not a queue's, and does nothing if one of them is not held.
-        await transaction.settle(feed, command.runs)  # type: ignore[arg-type]
+        await transaction.settle(feed, command.runs, command.deliveries)  # type: ignore[arg-type]
         session.meter.acked += count_of(command.runs)
         return SettleAnswer()
 
@@ -95,6 +104,11 @@ def check_runs(runs: Sequence[Run]) -> None:
             raise Invalid(
                 f"runs: ({first}, {count}) is no run: a tag and how many from there, {MAX_TAGS} in all at most"
             )
+
+
+def check_deliveries(deliveries: int) -> None:
+    if deliveries < 0:
+        raise Invalid(f"deliveries: {deliveries} is below zero; it is the count that the message was delivered with")
 
 
 def joined(commands: Sequence[Settle]) -> list[Run] | None:

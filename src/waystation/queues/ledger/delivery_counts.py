@@ -6,10 +6,16 @@ messages are handed out that often. What was never noted is 0.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import msgspec
 
 LANE = 1024
 """Entries in a lane; the same as in a chunk of states."""
+
+SAME = re.compile(rb"(.)\1*", re.DOTALL)
+"""Finds the runs of equal bytes."""
 
 _FULL = 255
 _PLUS_ONE = bytes(min(byte + 1, _FULL) for byte in range(256))
@@ -64,6 +70,22 @@ class DeliveryCounts:
         lane = self._lanes.get(number)
         return bytes(count) if lane is None else bytes(lane[start : start + count]).ljust(count, b"\0")
 
+    def each(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """(first, count, number) for entries in a row, in any number of lanes, that have the same number."""
+        end = first + count
+        while first < end:
+            stop = min(end, (first // LANE + 1) * LANE)
+            if not self.has(first):
+                yield first, stop - first, 0
+            else:
+                for same in SAME.finditer(self.values(first, stop - first)):
+                    start, length = first + same.start(), same.end() - same.start()
+                    if same[0][0] < _FULL:
+                        yield start, length, same[0][0]
+                    else:
+                        yield from ((entry, 1, self._big[entry]) for entry in range(start, start + length))
+            first = stop
+
     def has(self, first: int) -> bool:
         """Whether there may be numbers in this entry's lane."""
         return first // LANE in self._lanes
@@ -95,3 +117,7 @@ class DeliveryCounts:
         elif len(lane) < length:
             lane.extend(bytes(length - len(lane)))
         return lane
+
+
+NONE = DeliveryCounts()
+"""Of entries none of which has a number. Nobody notes any here."""

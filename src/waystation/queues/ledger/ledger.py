@@ -38,7 +38,7 @@ from waystation.errors import Invalid
 from waystation.message import Run
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
-from waystation.queues.ledger.delivery_counts import DeliveryCounts
+from waystation.queues.ledger.delivery_counts import NONE, DeliveryCounts
 from waystation.queues.ledger.holds import NOBODY, Holder, Holds
 from waystation.queues.ledger.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
@@ -331,6 +331,21 @@ class Ledger:
         if who is None:
             return self._nobodys(runs, unknown)
         return self._holds.held(who, runs, unknown)
+
+    def of_delivery(self, runs: Sequence[Run], deliveries: int, stale: list[Run]) -> Sequence[Run]:
+        """Those of these entries whose present, or next, delivery has that number; the others are added to `stale`. A
+        delivery is known by it: whoever had an entry before it came back says another one. 0: whichever it is."""
+        tries = self._states.tries
+        if not deliveries or (tries is None and deliveries == 1):
+            return runs
+        current: list[Run] = []
+        for first, count in runs:
+            known = max(0, min(count, self.newest + 1 - first))  # somebody may name what was never there
+            for start, length, before in (tries or NONE).each(first, known):
+                add_run(current if before + 1 == deliveries else stale, start, length)
+            if known < count:
+                stale.append((first + known, count - known))
+        return current
 
     def plan_release(self, consumer: str, runs: Sequence[Run], *, forgiven: bool = False) -> Outcome:
         """What `release` will do with these, so that it can be written before it happens."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
-from waystation.queues.ledger.delivery_counts import DeliveryCounts
+from waystation.queues.ledger.delivery_counts import NONE
+from waystation.queues.ledger.delivery_counts import SAME as SAME
 from waystation.queues.ledger.states import States
 
 BACK, EXHAUSTED, EXPIRED = 0, 1, 2
-SAME = re.compile(rb"(.)\1*", re.DOTALL)
-"""Finds the runs of equal bytes."""
-
 _MANY = 255  # a tally of 255 stands for anything larger, too
-_NONE = DeliveryCounts()
 
 
 def verdicts(
@@ -29,7 +24,7 @@ def verdicts(
     if not (limit or limits is not None or overdue):
         return None
     if tries is None:
-        tries = _NONE
+        tries = NONE
     counts = tries.values(first, count)
     reached = min(limit - uncounted, _MANY)
     found = bytearray(counts.translate(bytes(reached) + b"\1" * (256 - reached))) if limit else bytearray(count)

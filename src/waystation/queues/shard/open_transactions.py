@@ -6,7 +6,7 @@ room for it, and ids that were used since then must not be forgotten. Only the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -28,11 +28,12 @@ NOTHING = Coming()
 class OpenTransactions:
     """One shard's."""
 
-    __slots__ = ("_by_producer", "_coming")
+    __slots__ = ("_by_producer", "_coming", "_ids")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, list[tuple[int, Command]]] = {}
         self._coming: dict[int, Coming] = {}
+        self._ids: dict[int, dict[int, set[str]]] = {}  # by producer and queue, where the queue looks at ids
 
     def __len__(self) -> int:
         return len(self._by_producer)
@@ -47,6 +48,7 @@ class OpenTransactions:
 
     def end(self, producer_id: int) -> list[tuple[int, Command]]:
         """What the producer's transaction wrote, which is no longer open."""
+        self._ids.pop(producer_id, None)
         written = self._by_producer.pop(producer_id, [])
         for _, command in written:
             if isinstance(command, Enqueue):
@@ -56,6 +58,14 @@ class OpenTransactions:
                 if not coming.count:
                     del self._coming[command.queue]
         return written
+
+    def ids(self, producer_id: int, queue_id: int) -> Collection[str]:
+        """Those that the transaction has put to the queue. They are not those of before a restart: what is put twice
+        all the same is left out with the commit, but nobody is told."""
+        return self._ids.get(producer_id, {}).get(queue_id, ())
+
+    def note_ids(self, producer_id: int, queue_id: int, ids: Iterable[str]) -> None:
+        self._ids.setdefault(producer_id, {}).setdefault(queue_id, set()).update(ids)
 
     def coming(self, queue_id: int) -> Coming:
         return self._coming.get(queue_id, NOTHING)

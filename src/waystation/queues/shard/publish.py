@@ -4,13 +4,14 @@ into blocks that are to be written; and what has to give way for it afterwards. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from operator import attrgetter
 
 import msgspec
 
 from waystation.errors import Full, Invalid, TooLarge
 from waystation.message import PLAIN, Message, Run, check_id, check_terms, terms_of
+from waystation.queues.errors import NeverFits
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Enqueue, FanOut
@@ -49,16 +50,17 @@ def check_all(messages: Sequence[Message], limit_bytes: int) -> tuple[list[int],
 
 
 def leave_out_seen(
-    queue: Queue, messages: Sequence[Message], sizes: list[int], now_ms: int
+    queue: Queue, messages: Sequence[Message], sizes: list[int], now_ms: int, pending: Container[str] = ()
 ) -> tuple[list[Message], list[int], list[int]]:
-    """(messages, sizes, indexes left out): without those whose ids were used within the queue's window."""
+    """(messages, sizes, indexes left out): without those whose ids were used within the queue's window, or are
+    `pending` in the same transaction."""
     fresh: set[str] = set()
     wanted: list[Message] = []
     kept: list[int] = []
     duplicates: list[int] = []
     for i, message in enumerate(messages):
         if message.id is not None:
-            if message.id in fresh or queue.id_used(message.id, now_ms):
+            if message.id in fresh or message.id in pending or queue.id_used(message.id, now_ms):
                 duplicates.append(i)
                 continue
             fresh.add(message.id)
@@ -81,13 +83,15 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):
         return
-    if settings.refuses:
-        limit = f"max_length {settings.max_length}" if too_long else f"max_bytes {settings.max_bytes}"
-        raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
+    limit = f"max_length {settings.max_length}" if too_long else f"max_bytes {settings.max_bytes}"
     if (settings.max_length is not None and count > settings.max_length) or (
         settings.max_bytes is not None and size > settings.max_bytes
     ):
-        raise Full(f"queue {queue.name!r} can never have {count} messages of {size} bytes at once")
+        raise NeverFits(
+            f"{count} messages of {size} bytes will never fit into queue {queue.name!r} ({limit}); put fewer at once"
+        )
+    if settings.refuses:
+        raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
     if too_long and settings.max_length is not None and _parked(queue) + count > settings.max_length:
         raise Full(
             f"queue {queue.name!r} is full (max_length {settings.max_length}):"

@@ -179,18 +179,28 @@ class QueueFeed:
             self.end(Unavailable(f"queue {self.queue.name!r}: the broker failed to deliver; consume again"))
 
     def settle(
-        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+        self,
+        verdict: Verdict,
+        runs: Sequence[Run],
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        deliveries: int = 0,
     ) -> Settled:
+        """`deliveries`: the delivery that is meant, by its count; a later one of the same message is another's, even
+        if that is this consumer. 0: whichever it is."""
         if self.closed:
             return Settled(None, list(runs))
-        return self.shard.settle(self.queue, self.consumer, verdict, runs, delay_ms=delay_ms, error=error)
+        return self.shard.settle(
+            self.queue, self.consumer, verdict, runs, delay_ms=delay_ms, error=error, deliveries=deliveries
+        )
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None, deliveries: int = 0) -> list[Run]:
         if self.closed:
             return list(runs)
         if hold_ms is None:
             hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        return self.shard.renew(self.queue, self.consumer, runs, hold_ms)
+        return self.shard.renew(self.queue, self.consumer, runs, hold_ms, deliveries)
 
     def retire(self) -> None:
         """It gets no more and is no consumer any more; what it holds is its own to settle, until it goes."""
@@ -249,7 +259,8 @@ class QueueFeed:
         except Exception:
             logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises why there is nothing to be had or settled here any more."""
         if self._dropped is not None:
             raise self._dropped
         if self.closed:
@@ -302,7 +313,7 @@ class Getter(QueueFeed):
     def _begin(self, count: int) -> None:
         if count < 1:
             raise Invalid(f"count: {count} is below 1")
-        self._check_open()
+        self.check_open()
         self.queue.open_ledger().attach(self.consumer, aside=self.silent)  # it may have given way
         self.shard.touch(self.queue)
 

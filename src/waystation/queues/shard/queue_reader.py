@@ -51,7 +51,7 @@ class QueueReader(QueueFeed):
         not 0: more than that only if the first one alone is larger."""
         if count < 1 or max_bytes < 0:
             raise Invalid(f"count: {count} is below 1" if count < 1 else f"max_bytes: {max_bytes} is below zero")
-        self._check_open()
+        self.check_open()
         if self._waiter is not None:
             raise Conflict(f"queue {self.queue.name!r}: this reader waits for entries already")
         self._count, self._max_bytes = count, max_bytes
@@ -71,7 +71,7 @@ class QueueReader(QueueFeed):
 
     def claim_these(self, runs: Sequence[Run]) -> list[Run]:
         """Entries by their numbers; returns those of them that the reader has now, or had before."""
-        self._check_open()
+        self.check_open()
         wanted = list(apart(runs))
         tidy(wanted)
         self.shard.note_use(self.queue)
@@ -124,9 +124,16 @@ class QueueReader(QueueFeed):
         return fits
 
     def settle(
-        self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
+        self,
+        verdict: Verdict,
+        runs: Sequence[Run],
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        deliveries: int = 0,
     ) -> Settled:
-        """`ack` ends entries for good, `release` gives them back; a reader has no other verdicts."""
+        """`ack` ends entries for good, `release` gives them back; a reader has no other verdicts. What is claimed is
+        not delivered, so that there is nothing to tell apart by `deliveries`."""
         if self.closed:
             return Settled(None, list(runs))
         if verdict not in (Verdict.ACK, Verdict.RELEASE) or delay_ms is not None:
@@ -143,7 +150,7 @@ class QueueReader(QueueFeed):
             self._claimed = without(self._claimed, known)
         return Settled(receipt, without(wanted, known))
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], hold_ms: int | None = None, deliveries: int = 0) -> list[Run]:
         """What is claimed needs no more time."""
         wanted = list(apart(runs))
         tidy(wanted)

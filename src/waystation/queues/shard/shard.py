@@ -26,7 +26,7 @@ from waystation.message import Message, Run
 from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
-from waystation.queues.ledger.runs import joined
+from waystation.queues.ledger.runs import joined, tidy
 from waystation.queues.settings import QueueSettings, check_delay, check_hold
 from waystation.queues.shard.commands import (
     Alter,
@@ -124,7 +124,8 @@ class Shard(Upkeep):
         duplicates: list[int] = []
         if queue.settings.dedup_window_ms and not moved:
             self.forget_old_ids(queue, FORGET_IDS + 2 * len(wanted))
-            wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms)
+            pending = self.open.ids(producer[0], queue.id) if producer is not None else ()
+            wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms, pending)
             if not wanted:
                 # They are kept when the first of their ids is, which may not be yet.
                 return PutResult(
@@ -142,6 +143,9 @@ class Shard(Upkeep):
             queue.put += len(wanted)
             self._admitted(queue, waited, now_ms)
         else:
+            if queue.settings.dedup_window_ms and not moved:
+                ids = [message.id for message in wanted if message.id is not None]
+                self.open.note_ids(producer[0], queue.id, ids)
             for offset, (block, content) in enumerate(blocks, written.first):
                 self.open.add(producer[0], offset, block)
                 self._remember(offset, block, content)
@@ -302,12 +306,15 @@ class Shard(Upkeep):
         finally:
             self._arm(queue)
 
-    def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
-        """More time for what a consumer holds; returns what it does not hold."""
+    def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int, deliveries: int = 0) -> list[Run]:
+        """More time for what a consumer holds; returns what it does not hold. `deliveries`: see `settle`."""
         check_hold(hold_ms)
-        unknown = queue.open_ledger().touch(consumer, runs, monotonic_ms(self.world.clock), hold_ms)
+        stale: list[Run] = []
+        ledger = queue.open_ledger()
+        current = ledger.of_delivery(runs, deliveries, stale)
+        unknown = ledger.touch(consumer, current, monotonic_ms(self.world.clock), hold_ms)
         self._arm(queue)
-        return unknown
+        return _all_of(unknown, stale)
 
     # -- verdicts -----------------------------------------------------------------------------------------------------
 
@@ -320,13 +327,18 @@ class Shard(Upkeep):
         *,
         delay_ms: int | None = None,
         error: str | None = None,
+        deliveries: int = 0,
     ) -> Settled:
         """A consumer's verdict on what it holds. It is written before it takes effect: StorageFailed means that it is
-        held as before."""
+        held as before. `deliveries`: which delivery of these messages is meant, as it was counted when they were handed
+        out; another one is not this one's to settle. 0: whichever it is."""
         check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
         unknown: list[Run] = []
-        held = queue.open_ledger().held_of(consumer, runs, unknown)
+        stale: list[Run] = []
+        ledger = queue.open_ledger()
+        held = ledger.held_of(consumer, ledger.of_delivery(runs, deliveries, stale), unknown)
+        unknown = _all_of(unknown, stale)
         if verdict is Verdict.ACK:
             receipt = self._acknowledge(queue, consumer, held)
         elif verdict is Verdict.KILL:
@@ -431,13 +443,19 @@ class Shard(Upkeep):
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def take(self, queue: Queue, consumer: str | None, runs: Sequence[Run], producer: Producer) -> list[Run]:
+    def take(
+        self, queue: Queue, consumer: str | None, runs: Sequence[Run], producer: Producer, deliveries: int = 0
+    ) -> list[Run]:
         """Ends entries in a transaction: those that `consumer` holds, or (None) ones that the broker has taken out.
 
-        Returns what the consumer does not hold; then nothing was done.
+        Returns what the consumer does not hold; then nothing was done. `deliveries`: see `settle`.
         """
         if consumer is not None:
             ledger = queue.open_ledger()
+            stale: list[Run] = []
+            ledger.of_delivery(runs, deliveries, stale)
+            if stale:
+                return stale
             unknown = ledger.touch(consumer, runs, monotonic_ms(self.world.clock), queue.settings.hold_ms)
             if unknown:
                 return unknown
@@ -498,3 +516,11 @@ class Shard(Upkeep):
 
 def _payload_size(message: Message) -> int:
     return len(message.payload)
+
+
+def _all_of(unknown: list[Run], stale: list[Run]) -> list[Run]:
+    """Both, tidy."""
+    if stale:
+        unknown += stale
+        tidy(unknown)
+    return unknown

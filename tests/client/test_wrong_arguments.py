@@ -1,0 +1,213 @@
+"""Wrong arguments: each is an error of ours, at once, which names the argument and says what would be right."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import waystation
+from tests.support.names import unique
+from tests.support.server import Server
+from tests.support.waiting import DEADLINE_S
+from waystation import Retry, aio, errors
+from waystation.client.values import encode_value
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"priority": "high"}, r"priority: 'high' is not a whole number"),
+        ({"priority": 2.5}, r"priority: 2\.5 is not a whole number"),
+        ({"priority": True}, r"priority: True is not a whole number"),
+        ({"headers": "x"}, r"headers: 'x' is not a mapping"),
+        ({"headers": ["x"]}, r"headers: \['x'\] is not a mapping"),
+        ({"content_type": 7}, r"content_type: 7 is not text"),
+        ({"id": 7}, r"id: 7 is not text"),
+        ({"type": b"t"}, r"type: b't' is not text"),
+        ({"correlation_id": 7}, r"correlation_id: 7 is not text"),
+        ({"reply_to": 7}, r"reply_to: 7 is not text"),
+        ({"max_deliveries": "x"}, r"max_deliveries: 'x' is not a whole number"),
+        ({"key": 7}, r"key: a int is neither text nor bytes"),
+    ],
+)
+def test_a_message_with_a_wrong_option_is_refused_by_its_name(mq: Any, options: dict[str, Any], said: str) -> None:
+    jobs = mq.queue(unique("wrong"))
+    for call in (jobs.put, lambda value, **more: mq.publish(unique("wrong"), value, **more)):
+        with pytest.raises(errors.Invalid, match=said):
+            call("x", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"overflow": "explode"},
+            r"overflow: 'explode' is not one of reject, drop-oldest, dead-letter, reject-dead-letter",
+        ),
+        ({"overflow": 7}, r"overflow: 7 is not one of reject, "),
+        ({"retry": 5}, r"retry: 5 is not a Retry: write Retry\(5\)"),
+        ({"retry": Retry("x")}, r"retry\.base: 'x' is neither seconds nor a timedelta"),  # type: ignore[arg-type]
+        ({"retry": Retry(factor="x")}, r"retry\.factor: 'x' is not a number"),  # type: ignore[arg-type]
+        ({"retry": Retry(jitter=None)}, r"retry\.jitter: None is not a number"),  # type: ignore[arg-type]
+        ({"max_deliveries": "x"}, r"max_deliveries: 'x' is not a whole number"),
+        ({"max_deliveries": None}, r"max_deliveries: None is not a whole number"),
+        ({"max_length": 1.5}, r"max_length: 1\.5 is not a whole number"),
+        ({"max_bytes": "1MiB"}, r"max_bytes: '1MiB' is not a whole number"),
+        ({"max_priority": "x"}, r"max_priority: 'x' is not a whole number"),
+        ({"dead_letter": 7}, r"dead_letter: 7 is not text"),
+        ({"dead_letter_exchange": 7}, r"dead_letter_exchange: 7 is not text"),
+        ({"single_active": "yes"}, r"single_active: 'yes' is neither True nor False"),
+        ({"durable": 0}, r"durable: 0 is neither True nor False"),
+        ({"hold": "x"}, r"hold: 'x' is neither seconds nor a timedelta"),
+        ({"hold": None}, r"hold: None is neither seconds nor a timedelta"),
+        ({"dedup_window": None}, r"dedup_window: None is neither seconds nor a timedelta"),
+    ],
+)
+def test_a_queue_with_a_wrong_option_is_refused_by_its_name(mq: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.Invalid, match=said):
+        mq.queue(unique("wrong"), **options)
+    jobs = mq.queue(unique("wrong"))
+    with pytest.raises(errors.Invalid, match=said):
+        jobs.alter(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prefetch": "x"}, r"prefetch: 'x' is not a whole number"),
+        ({"hold": "x"}, r"hold: 'x' is neither seconds"),
+        ({"guarantee": "twice"}, r"guarantee: 'twice' is not one of at-most-once, "),
+    ],
+)
+def test_a_consumer_with_a_wrong_option_is_refused_by_its_name(mq: Any, options: dict[str, Any], said: str) -> None:
+    jobs = mq.queue(unique("wrong"))
+    for call in (jobs.consume, lambda **more: mq.subscribe("t", **more)):
+        with pytest.raises(errors.Invalid, match=said):
+            call(**options)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (math.nan, "nan"),
+        ({"a": [1.0, {"b": math.inf}]}, "inf"),
+        ([-math.inf] * 20, "-inf"),
+        ({"tags": {"a", "b"}}, "a set"),
+        (frozenset([1]), "a frozenset"),
+        ([[{1}]], "a set"),
+        ({1: "one"}, "the key 1 "),
+        ({"a": {None: 1}}, "str-like"),
+        ([{"a": 1}] * 20 + [{2.5: 1}], "the key 2.5 "),
+    ],
+)
+def test_what_json_would_change_is_refused(mq: Any, value: Any, said: str) -> None:
+    jobs, topic = mq.queue(unique("changed")), unique("changed")
+    calls: list[Callable[[], Any]] = [
+        lambda: jobs.put(value),
+        lambda: jobs.put_many([value]),
+        lambda: mq.publish(topic, value),
+        lambda: mq.publish_json(topic, value),
+    ]
+    for call in calls:
+        with pytest.raises(errors.Invalid, match="payload") as caught:
+            call()
+        assert said in str(caught.value)
+    assert jobs.describe().put == 0
+
+
+@pytest.mark.parametrize(
+    "value", [None, 1.5, [None, 1.0], {"a": None, "b": [1.25, (2,)]}, {"": {}}, [0.1] * 20 + [None]]
+)
+def test_what_json_can_say_comes_back(value: Any) -> None:
+    payload, _ = encode_value(value)
+    assert payload
+
+
+def test_settings_of_an_embedded_broker_may_be_numbers(tmp_path: Path) -> None:
+    settings: dict[str, str | int] = {"num.partitions": 4, "auto.create.topics.enable": True, "waystation.flush": "os"}
+    with waystation.open(tmp_path, settings=settings) as mq:
+        mq.publish("orders", 1)
+        assert len(mq.describe_topic("orders").partitions) == 4
+
+
+@pytest.mark.parametrize("value", [None, [1], {}, b"4"])
+def test_settings_that_are_nothing_like_it_are_refused_by_name(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(errors.Invalid, match=r"num\.partitions"):
+        waystation.open(tmp_path, settings={"num.partitions": value})
+
+
+def test_a_data_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (file, file / "below"):
+        with pytest.raises(errors.Invalid, match="is a file") as caught:
+            waystation.open(path)
+        assert str(file) in str(caught.value)
+    assert file.read_text() == "mine"
+
+    async def work() -> None:
+        with pytest.raises(errors.Invalid, match="is a file"):
+            await aio.open(file)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("bound", [{"max_length": 3}, {"max_bytes": 4}])
+def test_a_batch_that_can_never_fit_says_so(mq: Any, bound: dict[str, int]) -> None:
+    jobs = mq.queue(unique("never"), **bound)
+    name = next(iter(bound))
+    with pytest.raises(errors.Full, match=rf"5 messages .* never fit .*{name} {bound[name]}.*fewer at once") as caught:
+        jobs.put_many(["x"] * 5, wait=DEADLINE_S)  # which there is no sense in waiting for
+    assert "is full" not in str(caught.value)
+    jobs.put_many(["x"] * 3)
+    with pytest.raises(errors.Full, match="is full"):
+        jobs.put_many(["x"] * 2)
+
+
+def test_a_verdict_after_the_queue_was_deleted_says_so(mq: Any) -> None:
+    jobs = mq.queue(unique("deleted"))
+    jobs.put_many(["a", "b", "c"])
+    got = jobs.get(timeout=DEADLINE_S)
+    with jobs.consume() as feed:
+        pushed = feed.get_message(DEADLINE_S)
+        jobs.delete()
+        for message in (got, pushed):
+            with pytest.raises(errors.Conflict, match=f"queue '{jobs.name}' was deleted") as caught:
+                message.ack()
+            assert "timeout" not in str(caught.value)
+
+
+def test_a_request_that_nobody_responds_to_says_so(mq: Any) -> None:
+    name = unique("nobody")
+    with pytest.raises(errors.NotFound, match=f"nobody responds to '{name}'"):
+        mq.request(name, "anybody?", timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(("port", "said"), [("http", "HTTP"), ("amqp", "AMQP")])
+def test_the_port_of_another_protocol_is_called_by_its_name(server: Server, port: str, said: str) -> None:
+    address = server.addresses[port]
+    with pytest.raises(errors.ConnectionLost, match=f"{address} speaks {said}, not the native protocol.*9092"):
+        waystation.connect(f"waystation://{address}", timeout=DEADLINE_S)
+
+
+def test_connect_without_an_address_goes_by_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (server.bootstrap, f"waystation://{server.bootstrap}"):
+        monkeypatch.setenv("WAYSTATION_SERVER", value)
+        with waystation.connect() as mq:
+            assert server.bootstrap in repr(mq)
+
+    async def work() -> None:
+        async with aio.connect() as mq:
+            await mq.ping()
+
+    asyncio.run(work())
+    monkeypatch.setenv("WAYSTATION_SERVER", "127.0.0.1:1")
+    with waystation.connect(f"waystation://{server.bootstrap}") as mq:  # who says an address means it
+        mq.ping()
+    with pytest.raises(errors.ConnectionLost, match=r"127\.0\.0\.1:1"):
+        waystation.connect()
