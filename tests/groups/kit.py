@@ -75,6 +75,7 @@ class FakeLog:
     partition: int
     batches: list[StateBatch] = field(default_factory=list)
     durable_count: int = 0
+    epoch: int = 0
     failure: StorageFailed | None = None
     flush_s: float = 0.002
 
