@@ -39,6 +39,9 @@ class FakeTopics:
         self._incarnations: dict[str, int] = {}
         self._callbacks: list[Callable[[], None]] = []
 
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._counts
+
     def partitions_of(self, topic: str) -> int | None:
         return self._counts.get(topic)
 

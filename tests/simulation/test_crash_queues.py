@@ -19,7 +19,7 @@ from tests.simulation.promises import Broken, expect
 from tests.simulation.queue_machine import ROOT, QueueMachine
 from tests.simulation.queue_promises import QueueClients
 from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
-from tests.simulation.world import EPOCH_MS, Simulation
+from tests.simulation.world import EPOCH_MS, Complaint, Simulation
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
@@ -154,7 +154,7 @@ def _caught(seeds: int) -> int:
     for seed in range(seeds):
         try:
             run_seed(seed)
-        except* (Broken, WaystationError):
+        except* (Broken, WaystationError, Complaint):
             caught += 1
         if caught > ENOUGH:
             break

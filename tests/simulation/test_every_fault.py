@@ -206,7 +206,7 @@ def test_a_sync_that_nobody_hears_of_when_its_client_hangs_up_is_caught(monkeypa
         return await work  # the deliberate bug
 
     monkeypatch.setattr(log_module, "to_its_end", until_cancelled)
-    assert caught(is_sync_for_a_snapshot, ["power cut"], 120, seeds=16) > ENOUGH
+    assert caught(is_sync_for_a_snapshot, ["power cut"], 240, seeds=40) > ENOUGH
 
 
 def main() -> int:

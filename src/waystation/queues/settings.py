@@ -83,11 +83,12 @@ def kept_declared(present: QueueSettings, wanted: QueueSettings) -> QueueSetting
 
 
 def with_changes(present: QueueSettings, wanted: QueueSettings, only: Collection[str]) -> QueueSettings:
-    """The present settings with these fields of others; raises Invalid for a name that is none."""
+    """The present settings with these fields of others; raises Invalid for a name that is none. What the broker notes
+    beside them is no setting: whoever sends back what it was shown changes nothing by that."""
     for name in only:
-        if name not in _FIELDS:
+        if name not in _FIELDS and name not in _NOTED:
             raise Invalid(f"settings: there is no {name[:60]!r}; there are {', '.join(sorted(_FIELDS))}")
-    return msgspec.structs.replace(present, **{name: getattr(wanted, name) for name in only})
+    return msgspec.structs.replace(present, **{name: getattr(wanted, name) for name in only if name in _FIELDS})
 
 
 def check_settings(settings: QueueSettings) -> QueueSettings:
@@ -114,7 +115,8 @@ def check_bounds(settings: QueueSettings) -> None:
             raise Invalid(f"{field}: {value} is above {highest}")
 
 
-_FIELDS = frozenset(QueueSettings.__struct_fields__) - {"queue_type", "policy", "own"}
+_NOTED = frozenset(("queue_type", "policy", "own"))
+_FIELDS = frozenset(QueueSettings.__struct_fields__) - _NOTED
 """What one who declares a queue may choose."""
 _COUNT = 2**53
 _BOUNDS: dict[str, tuple[float, float]] = {

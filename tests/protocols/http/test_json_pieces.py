@@ -14,7 +14,7 @@ from waystation.protocols.http import desk
 from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES
 from waystation.protocols.http.connection import HttpConnection
 from waystation.protocols.http.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
-from waystation.protocols.http.replies import encode_json, reply_bytes
+from waystation.protocols.http.replies import END, encode_json, reply_bytes
 
 LONG = '\x00ä\U0001f600"\\x' * PIECE_CHARS
 short = st.fixed_dictionaries(
@@ -80,7 +80,7 @@ def made(answer: Any, rests: Rests) -> bytes:
 def test_others_get_a_turn_after_each_step_of_a_long_answer_and_what_is_held_is_counted() -> None:
     answer = {"messages": [{"payload": "\x00" * 900_000}] * 9}
     rests = Rests()
-    assert made(answer, rests) == msgspec.json.encode(answer)
+    assert made(answer, rests) == msgspec.json.encode(answer) + END
     whole = 9 * 900_000 * 6
     assert len(rests.sizes) >= whole // (STEP_BYTES + 6 * PIECE_CHARS) - 1
     assert rests.sizes[0] >= 9 * 900_000, "the text that is not made yet counts as well"
@@ -99,7 +99,7 @@ def test_while_others_wait_for_short_answers_the_steps_of_a_long_one_are_shorter
 def test_an_ordinary_answer_is_made_in_one_turn() -> None:
     answer = {"messages": [{"payload": "x" * 100}] * 1_000}
     rests = Rests()
-    assert made(answer, rests) == msgspec.json.encode(answer)
+    assert made(answer, rests) == msgspec.json.encode(answer) + END
     assert rests.sizes == []
 
 
