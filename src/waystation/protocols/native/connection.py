@@ -26,6 +26,8 @@ logger = logging.getLogger("waystation.native")
 
 READ_BYTES = 1024 * 1024
 """In one read: half a millisecond."""
+SHORT_READ_BYTES = 256 * 1024
+"""Of a large frame or line, while others wait."""
 
 FULL_BYTES = 1024 * 1024
 """So much may wait to be handed to the transport; then it is handed over before anything else is looked at."""
@@ -134,7 +136,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._gone()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._talk.intake.buffer()[:READ_BYTES]
+        most = READ_BYTES
+        if self._awaited > FREE_BYTES and self._budgets.long_work.others_wait(self):
+            most = SHORT_READ_BYTES
+        return self._talk.intake.buffer()[:most]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._talk.intake.received(nbytes)

@@ -1,0 +1,35 @@
+"""Where a connection's bytes arrive: what comes is what is read, however the buffer grows meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from waystation.protocols.native.intake import FIRST_BUFFER, KEPT_BUFFER, LARGEST_STEP, Intake
+
+
+@pytest.mark.parametrize("somebody_looks", [False, True])
+def test_a_long_line_is_the_same_behind_every_growth(somebody_looks: bool) -> None:
+    sent = random.Random(1).randbytes(5 * LARGEST_STEP + 123)
+    intake = Intake()
+    views = []
+    for at in range(0, len(sent), 300_000):
+        if somebody_looks:
+            views.append(intake.view())  # a buffer that somebody looks at cannot grow where it is
+        intake.feed(sent[at : at + 300_000])
+    assert intake.unread == len(sent)
+    assert bytes(intake.view()) == sent
+    assert intake.kept <= len(sent) + LARGEST_STEP + len(sent) // 2
+
+
+def test_what_was_read_makes_room_and_an_empty_buffer_is_small_again() -> None:
+    intake = Intake()
+    intake.feed(bytes(3 * LARGEST_STEP))
+    intake.drop(3 * LARGEST_STEP - 10)
+    intake.feed(b"x" * LARGEST_STEP)
+    assert bytes(intake.view()) == bytes(10) + b"x" * LARGEST_STEP
+    assert intake.kept <= 5 * LARGEST_STEP
+    intake.drop(intake.unread)
+    intake.buffer()
+    assert intake.kept == FIRST_BUFFER <= KEPT_BUFFER
