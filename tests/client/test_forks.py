@@ -16,6 +16,8 @@ import waystation
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
+from waystation.client import forks
+from waystation.errors import WaystationError
 
 OPENED = {
     "connect": "mq = waystation.connect(sys.argv[1])",
@@ -226,3 +228,17 @@ def test_a_child_that_stays_keeps_neither_the_brokers_folder_nor_its_port(tmp_pa
     finally:
         out, _ = parent.communicate()
     assert out == "opened again\n"
+
+
+def test_clients_that_are_gone_are_forgotten() -> None:
+    class Thing:
+        def forked(self, error: WaystationError) -> None:
+            raise AssertionError(error)
+
+    opened = forks._Opened()
+    kept = Thing()
+    opened.add([kept])
+    for _ in range(10_000):
+        opened.add([Thing()])
+    assert len(opened._told) <= 2 * forks._FIRST_LOOK
+    assert any(thing() is kept for thing, _ in opened._told)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 from weakref import ref
 
@@ -25,21 +26,43 @@ class Forked(Protocol):
         """
 
 
-def tell_after_fork(*things: Forked) -> None:
-    """Has `forked` of these called, in order, in every child that is forked while they are there."""
-    register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
-    if register is None:
-        return
-    weak = [ref(thing) for thing in things]
-    opened_by = os.getpid()
+_FIRST_LOOK = 64
+"""How many there are before somebody looks who of them is gone."""
 
-    def tell() -> None:
-        for thing in weak:
+
+class _Opened:
+    """Who is told. A process registers it once: what is registered for a fork stays so until the process ends, and a
+    program may open clients for ever."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[ref[Forked], int]] = []
+        self._most = _FIRST_LOOK
+        self._adding = threading.Lock()
+
+    def add(self, things: Sequence[Forked]) -> None:
+        with self._adding:
+            if len(self._told) >= self._most:
+                self._told = [one for one in self._told if one[0]() is not None]
+                self._most = max(_FIRST_LOOK, 2 * len(self._told))
+            self._told += [(ref(thing), os.getpid()) for thing in things]
+
+    def tell(self) -> None:
+        self._adding = threading.Lock()  # a thread of the parent may have had the other one
+        told, self._told = self._told, []
+        for thing, opened_by in told:
             alive = thing()
             if alive is not None:
                 alive.forked(_copy_in_child(opened_by))
 
-    register(after_in_child=tell)
+
+_opened = _Opened()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_opened.tell)
+
+
+def tell_after_fork(*things: Forked) -> None:
+    """Has `forked` of these called, in order, in every child that is forked while they are there."""
+    _opened.add(things)
 
 
 def _copy_in_child(opened_by: int) -> WaystationError:
