@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# Containers often set it. Then each broker that is started here would compile the whole package: half a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BENCH_VENV := .venv-bench
