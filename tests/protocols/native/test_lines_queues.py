@@ -52,8 +52,8 @@ def test_declaring_alike_is_fine_and_otherwise_is_a_conflict(lines: JsonLines) -
     lines.ask("declare_queue", queue=queue, **whole)
     settings = lines.ask("describe_queue", queue=queue)["settings"]
     assert (settings["hold_ms"], settings["ttl_ms"]) == (30_000, 50)
-    wrong = lines.refusal("declare_queue", queue=queue, settings={}, alter=True, only=["policy"])
-    assert (wrong.kind, "policy" in wrong.text) == ("Invalid", True)
+    wrong = lines.refusal("declare_queue", queue=queue, settings={}, alter=True, only=["colour"])
+    assert (wrong.kind, "colour" in wrong.text) == ("Invalid", True)
     assert lines.refusal("declare_queue", queue=unique("none"), passive=True).kind == "NotFound"
 
 
