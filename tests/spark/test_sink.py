@@ -236,6 +236,19 @@ def test_for_each_batch_with_a_txn_version_is_exactly_once_too(
     assert texts(committed(server, topic)) == ["a", "b"]
 
 
+def test_a_missing_topic_is_created_as_for_every_publisher(
+    spark: SparkSession, server: Server, mq: Client, tmp_path: Path
+) -> None:
+    name = unique("made")
+    write(numbers(spark, 10), server, topic=name)
+    assert sorted(texts(committed(server, name)), key=int) == [str(number) for number in range(10)]
+    with Server(tmp_path, settings={"auto.create.topics.enable": "false"}) as strict:
+        with pytest.raises(Exception, match=f"no topic '{name}'.*waystation topics create {name}"):
+            write(numbers(spark, 10), strict, topic=name)
+        with connect(strict) as client:
+            assert client.topics() == []
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +260,7 @@ def test_for_each_batch_with_a_txn_version_is_exactly_once_too(
         ("'a' as value", {}, "column 'topic' is missing"),
         ("'a' as value, 'x' as priority", {"topic": "t"}, "column 'priority' is string"),
         ("'a' as value", {"topik": "t"}, "no option 'topik'"),
-        ("'a' as value", {"topic": "no-such-topic"}, "no topic 'no-such-topic'"),
+        ("'a' as value", {"topic": "no such topic"}, "no such topic"),
         ("'a' as value", {"queue": "no-such-queue"}, "no-such-queue"),
         ("'a' as value, 99 as partition", {"topic": "TOPIC"}, "column 'partition'"),
         ("'a' as value, 5 as delayMs", {"topic": "TOPIC"}, "column 'delayMs'"),

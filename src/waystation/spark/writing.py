@@ -90,8 +90,11 @@ class RowWriter:
             self._writing.messages(name, frame)
 
     def _look_up(self, name: str) -> _Topic:
+        """A topic that is not there is created, as for every publisher, where the broker creates topics by itself."""
         try:
-            info = patiently(lambda: self._client.describe_topic(name), self._options.servers, self._options.retry_s)
+            info = patiently(
+                lambda: self._client.describe_topic(name, create=True), self._options.servers, self._options.retry_s
+            )
         except NotFound as error:
             raise NotFound(f"{error}; make it first, for instance: waystation topics create {name}") from None
         limit = int(info.settings.get("max.message.bytes", 2 * BATCH_BYTES))

@@ -202,9 +202,10 @@ class Client:
     async def delete_topic(self, topic: str) -> None:
         await admin.delete_topic(self._core, topic)
 
-    async def describe_topic(self, topic: str) -> TopicInfo:
-        """Its partitions (start offset, end offset, bytes), settings and subscribers."""
-        return await admin.describe_topic(self._core, topic)
+    async def describe_topic(self, topic: str, *, create: bool = False) -> TopicInfo:
+        """Its partitions (start offset, end offset, bytes), settings and subscribers. `create`: if it is not there, it
+        is created first, as for a publisher, where the broker's `auto.create.topics.enable` is on."""
+        return await admin.describe_topic(self._core, topic, create=create)
 
     async def topics(self, pattern: str = "#") -> list[TopicInfo]:
         return await admin.list_topics(self._core, pattern)

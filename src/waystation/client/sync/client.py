@@ -195,9 +195,10 @@ class Client:
     def delete_topic(self, topic: str) -> None:
         self._bridge.run(admin.delete_topic(self._core, topic))
 
-    def describe_topic(self, topic: str) -> TopicInfo:
-        """Its partitions (start offset, end offset, bytes), settings and subscribers."""
-        return self._bridge.run(admin.describe_topic(self._core, topic))
+    def describe_topic(self, topic: str, *, create: bool = False) -> TopicInfo:
+        """Its partitions (start offset, end offset, bytes), settings and subscribers. `create`: if it is not there, it
+        is created first, as for a publisher, where the broker's `auto.create.topics.enable` is on."""
+        return self._bridge.run(admin.describe_topic(self._core, topic, create=create))
 
     def topics(self, pattern: str = "#") -> list[TopicInfo]:
         return self._bridge.run(admin.list_topics(self._core, pattern))
