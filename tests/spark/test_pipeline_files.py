@@ -19,6 +19,7 @@ from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.functions import load_reference
 from waystation.spark.pipelines.graph import as_dot, as_text, edges
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.queries import queries
 from waystation.spark.pipelines.reading import read_pipeline, read_with_problems
 from waystation.spark.pipelines.times import spark_interval
 
@@ -177,6 +178,53 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, old: str, new: str, at:
     text = WHOLE.replace(old, new, 1)
     found = problems(tmp_path, text)
     assert (line_of(text, at), says) in [(line, says) for line, told in found if says in told], found
+
+
+JOBS = """\
+[source.jobs]
+queue = "jobs"
+[step.good]
+sql = "SELECT value FROM jobs WHERE tag > 3"
+[step.bad]
+from = "jobs"
+filter = "tag <= 3"
+[sink.good]
+from = "good"
+topic = "good"
+[sink.bad]
+from = "bad"
+queue = "bad"
+[sink.ticks]
+from = "ticks"
+console = true
+[source.ticks]
+rate = 1
+"""
+
+
+def test_sinks_that_read_one_queue_are_one_query(tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path, JOBS)
+    assert [[sink.name for sink in query.sinks] for query in queries(pipeline)] == [["good", "bad"], ["ticks"]]
+    apart = pipeline_of(tmp_path, JOBS.replace('queue = "jobs"', 'topics = "jobs"').replace("tag", "offset"))
+    assert [[sink.name for sink in query.sinks] for query in queries(apart)] == [["good"], ["bad"], ["ticks"]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "says"),
+    [
+        ('queue = "bad"', 'parquet = "bad"', "[sink.bad]", "a parquet sink cannot be part of it"),
+        ('queue = "bad"', 'queue = "bad"\nguarantee = "at-least-once"', "[sink.bad]", "the same guarantee and options"),
+        ('topic = "good"', 'topic = "good"\nmode = "update"', 'mode = "update"', "has to be of mode append"),
+        ("rate = 1", 'queue = "jobs"', "[source.ticks]", "queue 'jobs' is read by [source.jobs] already"),
+    ],
+)
+def test_sinks_that_read_one_queue_and_cannot_be_written_together_are_a_mistake(
+    tmp_path: Path, old: str, new: str, at: str, says: str
+) -> None:
+    text = JOBS.replace(old, new, 1)
+    found = problems(tmp_path, text)
+    first = line_of(text, at)
+    assert any(says in told and first <= line <= first + 1 for line, told in found), found
 
 
 def test_all_mistakes_are_told_at_once_and_no_other(tmp_path: Path) -> None:

@@ -443,6 +443,38 @@ queue = "{target}"
     wait_for(lambda: not jobs.peek(1), "the queue that was read to be empty")
 
 
+def test_two_sinks_of_one_queue_are_written_in_one_commit(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source, good, bad = unique("jobs"), unique("good"), unique("bad")
+    jobs, rejected = mq.queue(source), mq.queue(bad)
+    mq.create_topic(good, partitions=2)
+    jobs.put_many([{"id": n} if n % 5 else "no JSON" for n in range(200)])
+    text = f"""servers = "{server.bootstrap}"
+[source.jobs]
+queue = "{source}"
+schema = "id INT"
+maxRowsPerTrigger = 40
+[step.good]
+sql = "SELECT cast(value.id AS STRING) AS key, to_json(value) AS value FROM jobs WHERE value IS NOT NULL"
+[step.bad]
+from = "jobs"
+filter = "value IS NULL"
+select = ["coalesce(_corrupt, cast('' AS BINARY)) AS value", "map('why', 'no JSON') AS headers"]
+[sink.good]
+from = "good"
+topic = "{good}"
+[sink.bad]
+from = "bad"
+queue = "{bad}"
+"""
+    kit.run(text)
+    kit.run(text)  # what the first took is acked when the second asks for more
+    assert sorted(int(key) for key, _ in read_topic(server, good, 2)) == [n for n in range(200) if n % 5]
+    found = rejected.peek(1000)
+    assert [(message.text(), message.headers) for message in found] == [("no JSON", {"why": "no JSON"})] * 40
+    wait_for(lambda: not jobs.peek(1), "the queue that was read to be empty")
+    assert [path.name for path in (kit.folder / ".waystation" / "one" / "sinks").iterdir()] == ["good"]
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ what was read. Used by `pipelines/running.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -27,25 +27,25 @@ Offsets = dict[tuple[str, ...], int]
 
 
 class Progress(StreamingQueryListener):
-    """Listens to the queries of one pipeline. `sinks` maps the names of queries to those of sinks."""
+    """Listens to the queries of one pipeline. `sinks` maps the names of queries to those of their sinks."""
 
-    def __init__(self, update: Update, sinks: Mapping[str, str]) -> None:
+    def __init__(self, update: Update, sinks: Mapping[str, Sequence[str]]) -> None:
         self._update = update
         self._sinks = dict(sinks)
-        self._by_id: dict[str, str] = {}
+        self._by_id: dict[str, Sequence[str]] = {}
         self._targets: dict[str, Offsets] = {}
         self._counted: dict[str, int] = {}  # by sink: the last batch whose rows were counted
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        sink = self._sinks.get(event.name or "")
-        if sink is None:
+        sinks = self._sinks.get(event.name or "")
+        if sinks is None:
             return
-        self._by_id[str(event.id)] = sink
+        self._by_id[str(event.id)] = sinks
 
         def change(state: SinkState) -> None:
             state.phase, state.query_id = "running", str(event.id)
 
-        self._change(sink, change)
+        self._change(sinks, change)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self._hear(json.loads(event.progress.json))
@@ -56,25 +56,21 @@ class Progress(StreamingQueryListener):
             self._hear(json.loads(progress.json))
 
     def _hear(self, progress: dict[str, Any]) -> None:
-        sink = self._sinks.get(progress.get("name") or "")
-        if sink is not None:
-            self._change(sink, lambda state: self._take(state, progress))
+        self._change(self._sinks.get(progress.get("name") or "", ()), lambda state: self._take(state, progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         def change(state: SinkState) -> None:
             state.rows_per_s = state.arriving_per_s = 0.0
 
-        sink = self._by_id.get(str(event.id))
-        if sink is not None:
-            self._change(sink, change)
+        self._change(self._by_id.get(str(event.id), ()), change)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """How it ended is told by who ran it, which knows whether it was asked to."""
 
-    def _change(self, sink: str, change: Callable[[SinkState], None]) -> None:
+    def _change(self, sinks: Sequence[str], change: Callable[[SinkState], None]) -> None:
         def work(state: PipelineState) -> None:
             for known in state.sinks:
-                if known.sink == sink:
+                if known.sink in sinks:
                     change(known)
 
         self._update(work)

@@ -18,6 +18,7 @@ from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.queries import shared_queue_problems
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_trigger
@@ -55,6 +56,8 @@ def read_with_problems(file: Path, *, servers: str | None = None, master: str | 
     top.refuse_others(keys.TOP)
     declared = {kind: [name for name, _ in top.tables(kind)] for kind in ("source", "step", "sink")}
     _check_tables(pipeline, declared, toml, problems)
+    if not problems:
+        problems += shared_queue_problems(pipeline, toml)
     return PipelineFile(pipeline, toml, problems)
 
 

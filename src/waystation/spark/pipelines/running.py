@@ -24,10 +24,11 @@ from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.queries import Query, queries
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.reporter import Reporter
-from waystation.spark.pipelines.sinks import query_name, start_sink, write_sink
+from waystation.spark.pipelines.sinks import query_name, start_query, write_sink
 from waystation.spark.pipelines.tables import need_package
 from waystation.toml_file import TomlFile
 
@@ -65,7 +66,7 @@ class Running:
     state: PipelineState
     reporter: Reporter | None
     ears: Ears
-    queries: dict[str, StreamingQuery] = field(default_factory=dict)
+    queries: list[tuple[Query, StreamingQuery]] = field(default_factory=list)
 
     def stopping(self) -> bool:
         return self.ears.should_stop() or (self.reporter is not None and self.reporter.stop_wished.is_set())
@@ -179,7 +180,8 @@ def _work(running: Running, spark: SparkSession) -> Phase:
 
     pipeline = running.pipeline
     frames = _build(running, spark)
-    names = {query_name(pipeline, sink): sink.name for sink in pipeline.sinks.values()}
+    planned = queries(pipeline)
+    names = {query_name(pipeline, query): [sink.name for sink in query.sinks] for query in planned}
     listener = Progress(running.update, names)
     # Over Connect, PySpark 4.3 ends the stream of events when a Python data source is used (SPARK-59135): there the
     # queries are asked instead.
@@ -192,9 +194,9 @@ def _work(running: Running, spark: SparkSession) -> Phase:
         for sink in static:
             if not _write_static(running, spark, sink, frames[sink.table]):
                 return "stopped"
-        for sink in pipeline.sinks.values():
-            if sink not in static:
-                _start(running, sink, frames[sink.table])
+        for query in planned:
+            if frames[query.sinks[0].table].isStreaming:  # those of one query are streams of one queue
+                _start(running, query, frames)
         running.ears.note(f"pipeline {pipeline.name} is running; Ctrl-C stops it")
         phase = _watch(running, None if listens else listener)
         running.ears.on_session(spark)
@@ -213,16 +215,15 @@ def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
         raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.toml)]) from None
 
 
-def _start(running: Running, sink: Sink, frame: DataFrame) -> None:
+def _start(running: Running, query: Query, frames: dict[str, DataFrame]) -> None:
     pipeline, folder = running.pipeline, running.folder
     try:
-        running.queries[sink.name] = start_sink(
-            pipeline, sink, frame, pipeline.trigger, folder.sink(sink.name), folder.identity
-        )
+        started = start_query(pipeline, query, frames, folder.sink(query.name), folder.identity)
     except Exception as error:
         _log_trace(running, error)
-        line = running.toml.line(("sink", sink.name))
+        line = running.toml.line(("sink", query.name))
         raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
+    running.queries.append((query, started))
 
 
 def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: DataFrame) -> bool:
@@ -261,15 +262,16 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
     while True:
         if asking is not None and time.monotonic() - asked_at >= ASK_S:
             asked_at = time.monotonic()
-            for query in running.queries.values():
+            for _, query in running.queries:
                 asking.catch_up(query)
-        for name, query in running.queries.items():
+        for planned, query in running.queries:
             if not query.isActive:
                 error = query.exception()
                 if error is not None:
-                    raise _failure(running, name, error)
-                running.update(lambda state, name=name: _end_sink(state, name, "finished"))  # type: ignore[misc]
-        if not any(query.isActive for query in running.queries.values()):
+                    raise _failure(running, planned.name, error)
+                for sink in planned.sinks:
+                    running.update(lambda state, sink=sink: _end_sink(state, sink.name, "finished"))  # type: ignore[misc]
+        if not any(query.isActive for _, query in running.queries):
             return "finished" if running.pipeline.trigger.bounded or not running.queries else "stopped"
         if running.stopping():
             running.ears.note("stopping: batches that are under way are done again at the next start")
@@ -286,7 +288,7 @@ def _end_sink(state: PipelineState, name: str, phase: Phase) -> None:
 
 
 def _stop_all(running: Running, listener: Progress) -> None:
-    for query in running.queries.values():
+    for _, query in running.queries:
         try:
             query.stop()
             listener.catch_up(query)

@@ -1,4 +1,4 @@
-"""The sinks of a pipeline as Spark queries: each has a checkpoint of its own below the pipeline's.
+"""The sinks of a pipeline as Spark queries: each query has a checkpoint of its own below the pipeline's.
 
 A frame that is a stream becomes a streaming query; one that is not (all its sources are static) is written once. What a
 topic or queue gets is made here: a key, a value, and the message columns that the frame has. Used by `running.py` and,
@@ -7,10 +7,12 @@ for what a message is made of, by `checking.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
+from waystation.spark.pipelines.declared import Pipeline, Sink
+from waystation.spark.pipelines.queries import Query
 from waystation.spark.pipelines.tables import table_writer
 
 if TYPE_CHECKING:
@@ -21,9 +23,10 @@ MESSAGE_COLUMNS = ("headers", "timestamp", "priority", "delayMs", "ttlMs", "id",
 """Columns that are handed on with a value. The topic is the sink's, the partition the key's."""
 
 
-def query_name(pipeline: Pipeline, sink: Sink) -> str:
+def query_name(pipeline: Pipeline, query: Query) -> str:
     """What Spark calls the query; a memory sink's table has the query's name."""
-    return sink.place if sink.kind == "memory" else f"{pipeline.name}/{sink.name}"
+    first = query.sinks[0]
+    return first.place if first.kind == "memory" else f"{pipeline.name}/{query.name}"
 
 
 def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
@@ -60,12 +63,56 @@ def _text(column: Column, frame: DataFrame, expression: str) -> Column:
     )
 
 
-def start_sink(
-    pipeline: Pipeline, sink: Sink, frame: DataFrame, trigger: Trigger, checkpoint: str, identity: str
+UNIFORM = {
+    "key": "binary",
+    "value": "binary",
+    "priority": "bigint",
+    "delayMs": "bigint",
+    "ttlMs": "bigint",
+    "id": "string",
+    "contentType": "string",
+}
+
+
+def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The messages of several sinks, each with its destination: written together, they are committed together. Their
+    common source is read as one, so all of them see the same messages in a batch."""
+    from pyspark.sql import functions as F
+
+    parts = []
+    for sink in query.sinks:
+        part = as_messages(frames[sink.table], sink)
+        place = {kind: F.lit(sink.place if kind == sink.kind else None).cast("string") for kind in ("topic", "queue")}
+        parts.append(part.select(*(_uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _uniform(frame: DataFrame, name: str) -> Column:
+    """A column in the one type in which all sinks have it."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType, MapType
+
+    column, kind = F.col(name), frame.schema[name].dataType
+    if name == "timestamp":
+        return F.timestamp_millis(column) if isinstance(kind, LongType) else column.cast("timestamp")
+    if name == "headers":
+        entries = F.map_entries(column) if isinstance(kind, MapType) else column
+        return entries.cast("array<struct<key:string,value:binary>>")
+    return column.cast(UNIFORM[name])
+
+
+def start_query(
+    pipeline: Pipeline, query: Query, frames: Mapping[str, DataFrame], checkpoint: str, identity: str
 ) -> StreamingQuery:
-    """Starts the streaming query of a sink. `identity` is the checkpoint's: it changes when that is reset."""
-    writer: Any = (as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame).writeStream
-    writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, sink)).options(**_options(sink))
+    """Starts a streaming query. `identity` is the checkpoint's: it changes when that is reset."""
+    sink, trigger = query.sinks[0], pipeline.trigger
+    frame = frames[sink.table]
+    if len(query.sinks) > 1:
+        frame = all_messages(query, frames)
+    elif sink.kind in ("topic", "queue"):
+        frame = as_messages(frame, sink)
+    writer: Any = frame.writeStream
+    writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
         writer = writer.option("checkpointLocation", checkpoint)
     if sink.partition_by:
@@ -74,6 +121,8 @@ def start_sink(
         writer = writer.foreachBatch(table_writer(sink, f"{pipeline.name}/{sink.name}/{identity}"))
     elif sink.kind in ("topic", "queue") and sink.mode != "append":
         writer = writer.foreachBatch(message_writer(pipeline, sink, f"{sink.name}/{identity}"))
+    elif len(query.sinks) > 1:
+        writer = writer.format("waystation").option("servers", pipeline.servers)
     else:
         writer = _formatted(writer, pipeline, sink)
     if trigger.kind == "once":
