@@ -34,7 +34,7 @@ LOCK_ARGS ?=
 SOAK_MINUTES ?= 60
 SOAK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark soak-spark soak soak-real bench bench-spark bench-pages lock clean
+.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark spark-quick soak-spark soak soak-real bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,8 +44,8 @@ run: $(RUNTIME) ## start a broker that keeps its data in ./data
 
 setup: $(DEV) ## make .venv with all that the tests need
 
-test: $(DEV) tools ## lint, types, import contracts, tests
-	@$(MAKE) --no-print-directory lint types contracts pytest
+test: $(DEV) $(SPARK) tools ## lint, types, import contracts, tests, with a share of real Spark
+	@$(MAKE) --no-print-directory lint types contracts pytest spark-quick
 
 tools: ## what tests need from the system, from Debian's packages
 	@scripts/test-tools
@@ -66,7 +66,10 @@ contracts: $(DEV)
 
 # One more worker than the two cores that this is sized for: many tests wait for a clock, not for a processor.
 pytest: $(DEV)
-	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+	$(PY) -m pytest -n 3 --dist worksteal --ignore=tests/spark $(PYTEST_ARGS)
+
+spark-quick: $(SPARK) ## the tests of Spark that are part of `make test`
+	WAYSTATION_KILLS=1 $(SPARK_VENV)/bin/python -m pytest -m quick tests/spark $(PYTEST_ARGS)
 
 docs: $(DEV) ## build the documentation into build/docs; a warning is an error
 	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \

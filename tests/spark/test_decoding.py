@@ -32,6 +32,8 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed; `pip insta
 from waystation.spark.columns import Columns, padded  # noqa: E402
 from waystation.spark.decoding import decode, open_batches  # noqa: E402
 
+pytestmark = pytest.mark.quick
+
 SCHEMA = pa.schema(
     [
         ("key", pa.binary()),

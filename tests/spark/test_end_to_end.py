@@ -170,6 +170,7 @@ def expected_invoices(count: int) -> Any:
     return {n: pytest.approx(n * 10 * 1.2) for n in range(count) if n * 10 >= 100}
 
 
+@pytest.mark.quick
 def test_amqp_queue_to_amqp_queue(
     spark: SparkSession, server: Server, channel: BlockingChannel, tmp_path: Path
 ) -> None:
@@ -228,6 +229,7 @@ def test_native_queue_to_native_queue(spark: SparkSession, server: Server, mq: C
     assert open_stages(mq) == 0
 
 
+@pytest.mark.quick
 def test_native_subscription_of_what_spark_writes(
     spark: SparkSession, server: Server, mq: Client, stage: Stage, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from waystation.spark import java
 from waystation.spark.java import VECTOR, JavaMissing, find_java, make_shim, use_java
 
+pytestmark = pytest.mark.quick
+
 WHOLE = """\
 #!/bin/sh
 echo 'openjdk version "{version}" 2025-04-15' >&2

@@ -23,6 +23,8 @@ from waystation.spark.pipelines.queries import queries
 from waystation.spark.pipelines.reading import read_pipeline, read_with_problems
 from waystation.spark.pipelines.times import spark_interval
 
+pytestmark = pytest.mark.quick
+
 WHOLE = """\
 name = "orders"
 servers = "127.0.0.1:1"

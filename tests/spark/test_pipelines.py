@@ -48,6 +48,7 @@ def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_filter_sql_and_aggregate(kit: Kit) -> None:
     kit.parquet("orders", orders(300))
     text = f"""{ORDERS}
@@ -302,6 +303,7 @@ topic = "no-such-topic"
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_topic_is_read_and_progress_is_told(kit: Kit, server: Server, mq: waystation.Client) -> None:
     topic, name = unique("orders"), unique("told")
     mq.create_topic(topic, 2)
@@ -443,6 +445,7 @@ queue = "{target}"
     wait_for(lambda: not jobs.peek(1), "the queue that was read to be empty")
 
 
+@pytest.mark.quick
 def test_two_sinks_of_one_queue_are_written_in_one_commit(kit: Kit, server: Server, mq: waystation.Client) -> None:
     source, good, bad = unique("jobs"), unique("good"), unique("bad")
     jobs, rejected = mq.queue(source), mq.queue(bad)

@@ -16,6 +16,8 @@ from waystation.spark.filters import wanted_by
 from waystation.spark.options import EARLIEST, LATEST, pattern_of, read_options
 from waystation.spark.planning import Position, Range, ranges_between, share, split
 
+pytestmark = pytest.mark.quick
+
 HERE = {"servers": "127.0.0.1:9092", "topics": "orders"}
 
 

@@ -76,6 +76,7 @@ def committed(server: Server, topic: str) -> list[bytes]:
         consumer.close()
 
 
+@pytest.mark.quick
 @pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
     chosen = random.Random(unique("kills"))

@@ -93,6 +93,7 @@ def jobs(spark: SparkSession, server: Server, tmp_path: Path, mq: Client) -> Job
 # -- what is read, and when it is gone ---------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_messages_are_read_with_all_that_they_have_and_are_gone_when_their_batch_is_committed(
     jobs: Jobs, mq: Client
 ) -> None:
@@ -196,6 +197,7 @@ def fail_once(jobs: Jobs, at: int = 0) -> None:
     jobs.before = lambda number: None
 
 
+@pytest.mark.quick
 def test_a_batch_that_failed_is_the_same_batch_again_whatever_came_meanwhile(jobs: Jobs, mq: Client) -> None:
     queue = mq.queue(jobs.name)
     queue.put_many([str(i) for i in range(5)])
@@ -210,6 +212,7 @@ def test_a_batch_that_failed_is_the_same_batch_again_whatever_came_meanwhile(job
     assert queue.describe().acked == 7
 
 
+@pytest.mark.quick
 def test_a_broker_that_is_killed_in_the_middle_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with Server(tmp_path / "broker") as server, waystation.connect(server.bootstrap) as mq:
         jobs = Jobs(spark, server, tmp_path, maxRowsPerTrigger=10, minPartitions=2)

@@ -14,6 +14,8 @@ from waystation.errors import ConnectionLost, Unavailable
 from waystation.spark.native_link import link_to_any
 from waystation.spark.retrying import patiently
 
+pytestmark = pytest.mark.quick
+
 
 def test_when_the_time_is_over_it_is_said_which_broker_and_what_to_do() -> None:
     servers = [("127.0.0.1", free_port())]

@@ -30,6 +30,7 @@ spark.stop()
 """
 
 
+@pytest.mark.quick
 def test_the_workers_run_the_python_that_has_the_package(server: Server, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason=WITHOUT)
     (tmp_path / "bin").mkdir()

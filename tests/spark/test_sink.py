@@ -49,6 +49,7 @@ def numbers(spark: SparkSession, count: int, slices: int = 2) -> DataFrame:
 # -- batch writes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_dataframe_is_written_with_keys_headers_times_and_partitions(
     spark: SparkSession, server: Server, mq: Client, topic: str
 ) -> None:
@@ -83,6 +84,7 @@ def test_keys_go_where_other_clients_put_them_and_stay_in_order(
     assert len(last) == 50
 
 
+@pytest.mark.quick
 def test_rows_go_to_queues_with_priority_delay_and_time_to_live(
     spark: SparkSession, server: Server, mq: Client, topic: str
 ) -> None:
@@ -113,6 +115,7 @@ def test_what_is_read_can_be_written_as_it_is(spark: SparkSession, server: Serve
     assert sorted(new.headers) == sorted(old.headers)
 
 
+@pytest.mark.quick
 def test_a_job_that_fails_has_written_nothing(spark: SparkSession, server: Server, mq: Client, topic: str) -> None:
     frame = spark.range(0, 20_000, 1, 2).selectExpr(
         "if(id = 19000, raise_error('a mistake of the user'), cast(id as string)) as value"
@@ -140,6 +143,7 @@ def test_a_thread_writes_once_it_has_been_given_the_session(
     assert texts(committed(server, topic)) == sorted(str(n) for n in range(10))
 
 
+@pytest.mark.quick
 def test_a_write_with_a_txn_id_happens_once(spark: SparkSession, server: Server, mq: Client, topic: str) -> None:
     name = unique("txn")
     expected = sorted(str(n) for n in range(5000))
@@ -165,6 +169,7 @@ def test_without_a_txn_id_a_write_is_whole_and_comes_again(
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_replayed_batch_changes_nothing(
     spark: SparkSession, server: Server, mq: Client, topic: str, tmp_path: Path
 ) -> None:
@@ -236,6 +241,7 @@ def test_for_each_batch_with_a_txn_version_is_exactly_once_too(
     assert texts(committed(server, topic)) == ["a", "b"]
 
 
+@pytest.mark.quick
 def test_a_missing_topic_is_created_as_for_every_publisher(
     spark: SparkSession, server: Server, mq: Client, tmp_path: Path
 ) -> None:

@@ -43,6 +43,8 @@ from waystation.spark.sink_columns import Layout, Rows, check_columns, places_of
 from waystation.spark.sink_options import SinkOptions, read_sink_options
 from waystation.spark.staging import Staging
 
+pytestmark = pytest.mark.quick
+
 OPTIONS = {"servers": "127.0.0.1:1", "topic": "t"}
 TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
@@ -283,7 +285,7 @@ class Tasks:
 
     def write(self, batch: int, *values: str, stage: str = "0.0") -> Written:
         arrow = pa.RecordBatch.from_pydict({"value": pa.array([v.encode() for v in values], pa.binary())})
-        return stage_rows(self.options, self.layout, self.name, batch, f"{self.name}/run/{stage}", iter([arrow]))
+        return stage_rows(self.options, self.layout, self.name, batch, f"{self.name}/run.{stage}", iter([arrow]))
 
     def commit(self, batch: int, *messages: Written) -> None:
         commit_stages(self.options, [*messages, None], batch)
@@ -300,7 +302,7 @@ def topic(server: Server) -> Iterator[str]:
 
 def test_a_zombie_attempt_changes_nothing(server: Server, topic: str) -> None:
     tasks = Tasks(server, topic)
-    zombie = Staging(client_at(tasks.options.servers, 20), f"{tasks.name}/run/0.0", tasks.options)
+    zombie = Staging(client_at(tasks.options.servers, 20), f"{tasks.name}/run.0.0", tasks.options)
     zombie.batches(topic, [(0, batches.build([(None, b"zombie", ())], 1_700_000_000_000))])
     late = tasks.write(0, "late", stage="0.1")
     good = tasks.write(0, "a", "b", stage="0.2")
@@ -338,9 +340,9 @@ def test_a_failed_job_undoes_what_its_tasks_did_not_tell_it_of(server: Server, t
     """A task that Spark gave up, after it had staged or in the middle: no later commit of that job would undo it."""
     tasks = Tasks(server, topic)
     tasks.write(0, "staged", stage="0.0")
-    slow = Staging(client_at(tasks.options.servers, 20), f"{tasks.name}/run/1.0", tasks.options)
+    slow = Staging(client_at(tasks.options.servers, 20), f"{tasks.name}/run.1.0", tasks.options)
     slow.batches(topic, [(0, batches.build([(None, b"slow", ())], 1_700_000_000_000))])
-    abort_stages(tasks.options, [], f"{tasks.name}/run/")
+    abort_stages(tasks.options, [], f"{tasks.name}/run.")
     with connect(server) as mq:
         assert open_stages(mq) == 0
     with pytest.raises(Conflict):
@@ -356,7 +358,7 @@ def test_a_task_that_fails_leaves_nothing_staged(server: Server, topic: str) -> 
         raise RuntimeError("a mistake in the user's function")
 
     with pytest.raises(RuntimeError):
-        stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run/0", rows())
+        stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run.0", rows())
     with connect(server) as mq:
         assert open_stages(mq) == 0
 
@@ -400,8 +402,9 @@ def test_plain_writes_are_there_at_once_in_topics_and_queues(server: Server, top
         assert mq.queue(queue).describe().ready == 2
 
 
-def test_a_missing_topic_is_named_with_what_to_do(server: Server) -> None:
-    with pytest.raises(NotFound, match="waystation topics create nowhere"):
+def test_a_missing_topic_is_named_with_what_to_do_where_none_is_created(tmp_path: Any) -> None:
+    strict = Server(tmp_path, settings={"auto.create.topics.enable": "false"})
+    with strict as server, pytest.raises(NotFound, match="waystation topics create nowhere"):
         Tasks(server, "nowhere").write(0, "a")
 
 
@@ -418,7 +421,7 @@ def test_a_broker_that_restarts_while_a_task_stages_is_waited_for(tmp_path: Any)
                     server.restart()
                 yield pa.RecordBatch.from_pydict({"value": [b"%d-%d" % (number, n) for n in range(100)]})
 
-        written = stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run/0", rows())
+        written = stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run.0", rows())
         server.kill()
         server.restart()
         assert texts(committed(server, "t")) == []
@@ -447,4 +450,4 @@ def test_a_connection_that_is_lost_after_too_much_was_staged_is_an_error_that_sa
                 yield pa.RecordBatch.from_pydict({"value": [b"x" * 200]})
 
         with pytest.raises((Conflict, ConnectionLost), match="more than it keeps"):
-            stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run/0", rows())
+            stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run.0", rows())

@@ -27,6 +27,7 @@ def total(frame: DataFrame) -> int:
 # -- batch -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_topic_is_a_dataframe(spark: SparkSession, stage: Stage) -> None:
     topic = stage.topic(2)
     headers = [("x-message-id", b"id-1"), ("x-priority", b"3"), ("x-content-type", b"text/plain"), ("own", b"\xff")]
@@ -105,6 +106,7 @@ def test_filters_are_right_with_and_without_pushdown(spark: SparkSession, stage:
 JSON_VALUES = ['{"id": 1, "name": "a", "tags": ["x"]}', "no json", '{"id": "one"}', '{"id": 2, "at": {"lat": 1.5}}']
 
 
+@pytest.mark.quick
 def test_json_values_with_a_schema(spark: SparkSession, stage: Stage) -> None:
     topic = stage.topic()
     stage.fill(topic, JSON_VALUES)
