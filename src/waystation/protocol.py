@@ -468,6 +468,7 @@ class AbortStaged(Command, tag="abort_staged"):
 
     staged: list[StagedTransaction] = []
     prefix: str = ""  # and all whose transactional id begins so
+    fence: bool = False  # and nothing can begin under the prefix any more, which is NAME/RUN. then
 
 
 class StagedPosition(Command, tag="staged_position"):

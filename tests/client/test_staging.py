@@ -92,6 +92,29 @@ def test_what_nobody_asks_for_is_undone_with_the_next_commit_or_by_its_prefix(mq
     assert rows(mq, f"{place}.out", 6) == expected()
 
 
+def test_a_run_that_is_fenced_stages_nothing_any_more_and_others_do(mq: Any, place: str) -> None:
+    stage(mq, place, 0, attempt="run.0")
+
+    def early() -> None:
+        with mq.transaction(f"{place}/run.early") as tx:
+            tx.publish(f"{place}.out", "early", partition=0)  # it has begun when the run is given up
+            assert mq.abort_staged(prefix=f"{place}/run.", fence=True) == 2
+            tx.stage()
+
+    with pytest.raises(WaystationError, match="epoch"):
+        early()
+    with pytest.raises(WaystationError, match="given up"), mq.transaction(f"{place}/run.late") as late:
+        late.publish(f"{place}.out", "late", partition=0)
+    staged = [stage(mq, place, part) for part in range(3)]
+    assert mq.commit_staged(place, 0, staged) is True
+    assert rows(mq, f"{place}.out", 6) == expected(), "nothing is in the way of readers"
+    for wrong in (f"{place}/", f"{place}/run", "run.", f"{place}/run.part."):
+        with pytest.raises(Invalid, match="prefix"):
+            mq.abort_staged(prefix=wrong, fence=True)
+    with pytest.raises(Invalid, match="fence"):
+        mq.abort_staged(fence=True)
+
+
 def test_a_transaction_with_nothing_in_it_stages_nothing(mq: Any, place: str) -> None:
     with mq.transaction(f"{place}/empty") as tx:
         assert tx.stage() is None

@@ -44,7 +44,7 @@ from waystation.topics.partition import Partition, log_of
 from waystation.topics.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.decision_records import Staged
-from waystation.transactions.errors import ConcurrentTransactions
+from waystation.transactions.errors import ConcurrentTransactions, ProducerFenced
 from waystation.transactions.machine import Producer
 from waystation.world import World
 
@@ -126,6 +126,7 @@ class BrokerClients:
         self.idempotent = [IdempotentClient(place) for place in STREAMS]
         self.transactional = [TransactionalClient(f"tx-{number}") for number in range(2)]
         self.jobs: list[Job] = []
+        self.given_up_runs: list[str] = []  # the prefixes under which nothing may begin
         self.sequence = 0
         """The first that was not answered: after a crash it is staged and asked for once more."""
         self.committed: dict[tuple[str, int], int] = {}  # group, partition of the stream → offset
@@ -287,6 +288,7 @@ class BrokerMachine:
             self.commit_offset,
             self.delete_records,
             self.run_job,
+            self.give_up_run,
             self.change_names,
             *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
             *(lambda client=client: self.transact(client) for client in self.clients.transactional),
@@ -315,6 +317,7 @@ class BrokerMachine:
             self.change_table,
             *(lambda group=group: self.commit_offset(group) for group in ("group-0", "group-1")),
             self.run_job,
+            self.give_up_run,
             self.change_names,
             *(lambda client=client: self.produce_again(client) for client in self.clients.idempotent),
             *(lambda client=client: self.transact(client) for client in self.clients.transactional),
@@ -509,6 +512,33 @@ class BrokerMachine:
             return
         await self._ask(job)
 
+    async def give_up_run(self) -> None:
+        """Stages parts of a run and gives it up. A task that has not heard of it cannot begin, before or after a
+        crash."""
+        await self._begin_too_late()
+        run = f"run/{next(self.clients.numbers)}."
+        job = Job(self.clients.sequence)
+        self.clients.jobs.append(job)
+        for part in range(self.rng.randint(0, 2)):
+            await self._stage(f"{run}{part}", job)
+        await self.broker.transactions.abort_prefix(run, fence=True)
+        if self.disk.powered:
+            self.clients.given_up_runs.append(run)
+            self.clients.acknowledged += 1
+            await self._begin_too_late()
+
+    async def _begin_too_late(self) -> None:
+        runs, transactions = self.clients.given_up_runs, self.broker.transactions
+        if not runs:
+            return
+        late = f"{self.rng.choice(runs[-4:])}late"
+        producer = await transactions.init_producer_id(late, TRANSACTIONS_MS)
+        try:
+            await transactions.add_partitions(late, producer, [(STREAM, 0)])
+        except ProducerFenced:
+            return
+        expect(not self.disk.powered, f"{late} began although its run was given up")
+
     async def _stage(self, name: str, job: Job) -> None:
         transactions = self.broker.transactions
         producer = await transactions.init_producer_id(name, TRANSACTIONS_MS)
@@ -551,6 +581,7 @@ class BrokerMachine:
         for job in unanswered:
             job.given_up = True  # the power may go while they are aborted
         await self.broker.transactions.abort_prefix("job/")
+        await self.broker.transactions.abort_prefix("run/")
 
     def _write(self, client: TransactionalClient, transaction: Transaction, index: int) -> None:
         sequence = client.sequences.get(index, 0)

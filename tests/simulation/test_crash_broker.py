@@ -26,6 +26,7 @@ from waystation.log.log import Log
 from waystation.log.state import StateLog
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.entry import Entry
+from waystation.transactions.fences import Fences
 
 SEEDS = 60
 FLUSH_SEEDS = 30
@@ -211,6 +212,11 @@ def test_a_coordinator_that_does_not_read_decisions_when_it_leads_is_caught(monk
 
     monkeypatch.setattr(TransactionCoordinator, "lead", lead)
     assert _broken(200) > 1, "nobody has seen a decision that was forgotten"
+
+
+def test_a_run_that_is_given_up_in_memory_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fences, "recover", lambda self, fences, log: None)  # the deliberate bug
+    assert _broken(60) > 1, "nobody has seen a task begin after its run was given up"
 
 
 def _broken(seeds: int) -> int:

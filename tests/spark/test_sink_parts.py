@@ -30,7 +30,7 @@ from tests.spark.sink_kit import committed, connect, open_stages, texts
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.errors import Conflict, ConnectionLost, Invalid, NotFound
+from waystation.errors import Conflict, ConnectionLost, Invalid, NotFound, WaystationError
 from waystation.log import batch as batches
 from waystation.log.partitioning import murmur2, partition_of
 from waystation.spark import staging as staging_module
@@ -361,6 +361,15 @@ def test_a_task_that_fails_leaves_nothing_staged(server: Server, topic: str) -> 
         stage_rows(tasks.options, tasks.layout, tasks.name, 0, f"{tasks.name}/run.0", rows())
     with connect(server) as mq:
         assert open_stages(mq) == 0
+
+
+def test_a_task_that_begins_after_its_job_was_aborted_stages_nothing(server: Server, topic: str) -> None:
+    tasks = Tasks(server, topic)
+    tasks.write(0, "staged")
+    abort_stages(tasks.options, [], f"{tasks.name}/run.")
+    with pytest.raises(WaystationError, match="given up"):
+        tasks.write(0, "late", stage="1.0")
+    assert _open(server, topic) == 0, "nothing is in the way of readers"
 
 
 def test_a_stage_whose_time_is_over_is_not_committed_and_says_so(server: Server, topic: str) -> None:

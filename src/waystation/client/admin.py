@@ -314,8 +314,8 @@ async def commit_staged(
     return (await core.ask(command, CommitStagedAnswer, resend=True)).committed
 
 
-async def abort_staged(core: Core, staged: Sequence[StagedTransaction], prefix: str) -> int:
-    return await core.ask(AbortStaged(staged=list(staged), prefix=prefix), int, resend=True)
+async def abort_staged(core: Core, staged: Sequence[StagedTransaction], prefix: str, fence: bool) -> int:
+    return await core.ask(AbortStaged(staged=list(staged), prefix=prefix, fence=fence), int, resend=True)
 
 
 async def staged_position(core: Core, name: str) -> int | None:

@@ -145,12 +145,15 @@ def commit_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage |
 def abort_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], prefix: str = "") -> None:
     """The job failed. What its commit may have made visible stays: the broker aborts only what is still undecided.
 
-    `prefix`: and all that is open under names that begin so.
+    `prefix`: and all that is open under names that begin so; no task can begin there any more, if it has not heard of
+    it yet.
     """
     staged = _staged([message for message in messages if isinstance(message, Written)])
     if staged or prefix:
         client = client_at(options.servers, options.retry_s)
-        patiently(lambda: client.abort_staged(staged, prefix=prefix), options.servers, options.retry_s)
+        patiently(
+            lambda: client.abort_staged(staged, prefix=prefix, fence=bool(prefix)), options.servers, options.retry_s
+        )
 
 
 def _staged(told: Sequence[Written]) -> list[StagedTransaction]:

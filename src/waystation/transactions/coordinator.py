@@ -40,6 +40,7 @@ from waystation.transactions.errors import (
     TransactionalIdNotFound,
     TwoPhaseCommitOff,
 )
+from waystation.transactions.fences import Fences
 from waystation.transactions.listing import Listing, TransactionFilter, select
 from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
 from waystation.transactions.markers import MarkerWriter
@@ -86,6 +87,7 @@ class TransactionCoordinator:
         self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
         self._ends = Ends(clock, random, self._table, markers)
         self._decisions = Decisions(clock, self._table, self._ends, self._log_of_name)
+        self._fences = Fences(clock, self._log_of_id)
         self._alarm: Alarm[str | None] = Alarm(clock, self._ring)  # transactional ids; None: it is time to expire ids
         self._aborting: set[asyncio.Task[None]] = set()
         self._led: set[int] = set()
@@ -125,6 +127,7 @@ class TransactionCoordinator:
             self._alarm.set(entry.txn.transactional_id, None)
         self._ends.drop(dropped)
         self._decisions.drop(partition)
+        self._fences.drop(partition)
 
     def _replay(self, state_log: StateLog) -> dict[str, Decision]:
         try:
@@ -134,6 +137,7 @@ class TransactionCoordinator:
             raise
         if found.ids_end:
             self._ids.restore(found.ids_end)
+        self._fences.recover(found.fences, state_log)
         self._led.add(state_log.partition)
         return found.decisions
 
@@ -325,12 +329,18 @@ class TransactionCoordinator:
             self._check_led(one.transactional_id)
         return await self._decisions.abort(staged)
 
-    async def abort_prefix(self, prefix: str) -> int:
-        """The same for every open transaction whose transactional id begins so."""
+    async def abort_prefix(self, prefix: str, *, fence: bool = False) -> int:
+        """The same for every open transaction whose transactional id begins so. `fence`: and none can begin any more;
+        the prefix is then `NAME/RUN.`."""
         self._check_open()
         if not prefix:
             raise Invalid("prefix: an empty one means every transaction there is; say which")
-        return await self._decisions.abort_prefix(prefix)
+        if not fence:
+            return await self._decisions.abort_prefix(prefix)
+        log = self._fences.add(prefix)  # first, so that nothing begins behind the look at what is open
+        aborted = await self._decisions.abort_prefix(prefix)
+        await log.committed()
+        return aborted
 
     def decided(self, name: str) -> Decision | None:
         """The last decision of a name, or None."""
@@ -377,6 +387,7 @@ class TransactionCoordinator:
         for entry in idle:
             self._table.forget(entry, entry.txn.expired(now_ms))
         self._decisions.expire()
+        self._fences.expire()
         return [entry.txn.transactional_id for entry in idle]
 
     async def _time_out(self, entry: Entry) -> None:
@@ -486,6 +497,10 @@ class TransactionCoordinator:
             raise NotCoordinator(f"this broker does not coordinate {name!r}; ask which one does")
         return self._log_for(partition)
 
+    def _log_of_id(self, transactional_id: str) -> StateLog:
+        self._check_led(transactional_id)
+        return self._log_for(self._home(transactional_id))
+
     async def _create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Producer:
         if len(self._table) >= MAX_TRANSACTIONAL_IDS:
             raise Full(f"{MAX_TRANSACTIONAL_IDS} transactional ids are in use; let idle ones expire or reuse ids")
@@ -502,6 +517,8 @@ class TransactionCoordinator:
             return
         if txn is not entry.txn or entry.unsaved:
             begins = entry.txn.state is not State.ONGOING
+            if begins:
+                self._fences.check(txn.transactional_id)
             self._table.apply(entry, txn)
             if begins:
                 self._set_deadline(entry, txn.timeout_ms)

@@ -36,6 +36,12 @@ DECISIONS_KEPT_MS = 366 * 86_400_000
 """A name under which nothing was decided for so long is forgotten. Much longer than transactional ids: whoever repeats
 a commit after this would have it done a second time."""
 
+MAX_FENCES = 100_000
+"""Runs that are remembered as given up at once; beyond that, the oldest is forgotten."""
+
+FENCES_KEPT_MS = 7 * 86_400_000
+"""A task that has not noticed for so long that its run was given up has not run."""
+
 MAX_ROUNDS = 8
 """How often a request asks its state machine again after a wait, before the client is told to come back. Three are
 needed at most (wait for an end, abort, allocate); more means that producers fight over one transactional id."""

@@ -14,6 +14,7 @@ from waystation.log.state import StateLog
 from waystation.transactions.decision_records import Decision, decode_decision, decode_decision_key
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import InvalidProducerMapping
+from waystation.transactions.fences import decode_fence, decode_fence_key
 from waystation.transactions.machine import State, Transaction
 from waystation.transactions.records import (
     ReservationKey,
@@ -32,6 +33,8 @@ class Replayed:
     """Producer ids below this may have been handed out."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """The last one of every name."""
+    fences: dict[str, int] = field(default_factory=dict)
+    """When a run was fenced, by the prefix of its transactional ids."""
 
 
 class Table:
@@ -126,6 +129,13 @@ class Table:
                 found.decisions.pop(name, None)
             else:
                 found.decisions[name] = decode_decision(name, value)
+            return
+        fenced = decode_fence_key(key)
+        if fenced is not None:
+            if value is None:
+                found.fences.pop(fenced, None)
+            else:
+                found.fences[fenced] = decode_fence(fenced, value)
             return
         kind = decode_key(key)
         if isinstance(kind, ReservationKey) and value is not None:

@@ -32,13 +32,16 @@ class StagedAccess(Family):
         last = transactions.decided(name)
         return CommitStagedAnswer(committed, sequence if last is None else last.sequence)
 
-    async def abort(self, staged: Sequence[StagedTransaction], *, prefix: str = "") -> int:
-        """Aborts these and what is open under the prefix, unless it is decided; returns how many."""
+    async def abort(self, staged: Sequence[StagedTransaction], *, prefix: str = "", fence: bool = False) -> int:
+        """Aborts these and what is open under the prefix, unless it is decided; returns how many. `fence`: nothing can
+        begin under the prefix any more, which is `NAME/RUN.`."""
+        if fence and not prefix:
+            raise Invalid("fence: say which prefix")
         if prefix:
             self._check_prefix("prefix", prefix)
         transactions = self._broker.transactions
         aborted = await transactions.abort_all(self._checked(staged))
-        return aborted + (await transactions.abort_prefix(prefix) if prefix else 0)
+        return aborted + (await transactions.abort_prefix(prefix, fence=fence) if prefix else 0)
 
     def position(self, name: str) -> int | None:
         """The number of the last decision under this name; None: there is none."""

@@ -343,9 +343,15 @@ class Client:
         """
         return await admin.commit_staged(self._core, name, sequence, staged, abandon)
 
-    async def abort_staged(self, staged: Sequence[StagedTransaction] = (), *, prefix: str = "") -> int:
-        """Undoes staged transactions, and all open ones whose id begins with `prefix`; never what was committed."""
-        return await admin.abort_staged(self._core, staged, prefix)
+    async def abort_staged(
+        self, staged: Sequence[StagedTransaction] = (), *, prefix: str = "", fence: bool = False
+    ) -> int:
+        """Undoes staged transactions, and all open ones whose id begins with `prefix`; never what was committed.
+
+        `fence`: no transaction can begin under the prefix any more, so that a task that has not heard of it stages
+        nothing. The ids of a run are then `NAME/RUN.PART`, and the prefix is `NAME/RUN.`. It is remembered for a week.
+        """
+        return await admin.abort_staged(self._core, staged, prefix, fence)
 
     async def staged_position(self, name: str) -> int | None:
         """The last sequence that was committed under a name."""

@@ -76,7 +76,7 @@ def commit_staged(session: NativeSession, command: CommitStaged) -> Awaitable[Co
 
 
 def abort_staged(session: NativeSession, command: AbortStaged) -> Awaitable[int]:
-    return session.access.staged.abort(command.staged, prefix=command.prefix)
+    return session.access.staged.abort(command.staged, prefix=command.prefix, fence=command.fence)
 
 
 def staged_position(session: NativeSession, command: StagedPosition) -> int | None:
