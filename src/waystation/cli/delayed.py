@@ -6,7 +6,7 @@ import argparse
 import time
 
 from waystation.cli.arguments import add_server, positive
-from waystation.cli.native import open_client, queue_of, view_pages
+from waystation.cli.native import open_client, queue_of, topic_of, view_pages
 from waystation.cli.output import note, print_json, print_table
 from waystation.errors import Conflict, NotFound
 
@@ -35,6 +35,8 @@ def _list(arguments: argparse.Namespace) -> int:
         query["topic"] = arguments.topic
     with open_client(arguments) as mq:
         found = view_pages(mq, "delayed", "messages" if query else "queues", arguments.limit, **query)
+        if arguments.topic is not None and not found["messages"]:
+            topic_of(mq, arguments.topic)  # NotFound, with names that are near
     if arguments.json:
         print_json(found)
     elif arguments.queue is None and arguments.topic is None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from waystation.cli.parser import Parser
 from waystation.errors import WaystationError
 from waystation.version import __version__
 
@@ -73,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The whole parser, with the arguments of the one command that `words` name. No words: of all of them."""
-    parser = argparse.ArgumentParser(
+    chosen = next((word for word in words if word in COMMANDS), None)
+    parser = Parser(
         prog="waystation",
         description="A message broker for Python people.",
         epilog="`waystation COMMAND --help` says more.",
@@ -82,7 +84,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-        if name in words[:1] or not words:
+        if name == chosen or not words:
             import_module(module).configure(command)
     return parser
 
