@@ -95,3 +95,9 @@ def test_other_names_are_answered_with_the_near_one(quick: QuickCli, queue: str,
     assert "did you mean 'ttl'?" in quick("queues", "alter", queue, "--unset", "ttll", code=1).err
     assert "'retention.ms'?" in quick("topics", "create", topic, "--set", "retention.sm=1", code=1).err
     assert "did you mean 'num.partitions'?" in quick("config", "set", "num.partition=3", code=1).err
+
+
+def test_options_may_stand_between_arguments(quick: QuickCli, topic: str) -> None:
+    quick("publish", topic, "--key", "k", "a", "--header", "h=1", "b")
+    assert quick("consume", topic, "--format", "{key} {value} {headers}\\n").lines == ["k a h=1", "k b h=1"]
+    assert "did you mean '--header'?" in offline("publish", topic, "--key", "k", "a", "--haeder", "b", code=2).err

@@ -26,6 +26,8 @@ SYNONYMS = {
 class Parser(argparse.ArgumentParser):
     """Of a command, at any depth."""
 
+    _mixing = False
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
@@ -33,6 +35,15 @@ class Parser(argparse.ArgumentParser):
         if self._verbs() and words[:1] and words[0].startswith("-") and not self._knows(words[0]):
             self._refuse_option(words[0])
         found, rest = super().parse_known_args(words, namespace)
+        if self._mixing:
+            return found, rest
+        if rest and not self._verbs():
+            # argparse wants all arguments side by side; `publish orders --key k hello` has an option in between.
+            self._mixing = True
+            try:
+                found, rest = self.parse_known_intermixed_args(words, namespace)
+            finally:
+                self._mixing = False
         for word in rest:
             if word.startswith("-") and word != "-":
                 self._refuse_option(word)
@@ -46,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         hint = near(value, known)
         if not isinstance(action, argparse._SubParsersAction):
-            chosen = ", ".join(choice for choice in known if choice)
+            chosen = ", ".join(repr(choice) for choice in known if choice)
             raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {chosen}){hint}")
         hint = hint or f"; there are {', '.join(known)}"
         raise argparse.ArgumentError(None, f"there is no command `{self.prog} {value}`{hint}")
