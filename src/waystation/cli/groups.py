@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from waystation.client.sync.client import Client
 
 STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
+SHOWN_TOPICS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +76,20 @@ def _list(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         groups = [one for one in all_of(mq, "groups") if not arguments.state or one["state"] in arguments.state]
     if arguments.json:
-        fields = ("group", "kind", "state", "protocol")
-        print_json([{field: one[field] for field in fields} for one in groups])
+        print_json(groups)
     elif groups:
-        print_table(("group", "kind", "state"), [(one["group"], one["kind"], one["state"]) for one in groups])
+        columns = ("group", "kind", "state", "members", "lag")
+        rows = [(*(one[column] for column in columns), _spell_topics(one["topics"])) for one in groups]
+        print_table((*columns, "topics"), rows)
     else:
         print("no groups")
     return 0
+
+
+def _spell_topics(names: list[str]) -> str | None:
+    """The first few."""
+    shown = ", ".join(names[:SHOWN_TOPICS])
+    return f"{shown} and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else shown or None
 
 
 # -- describe ------------------------------------------------------------------------------------------------------
