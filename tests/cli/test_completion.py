@@ -195,6 +195,10 @@ def test_names_are_given_within_a_bound_and_without_a_word(cli: Cli, quick: Quic
     assert (done.lines, done.err) == ([topic], "")
     assert names(quick.server, "groups", group) == [group]
     assert "amq.topic" in names(quick.server, "exchanges", "amq.")
+    quick("namespaces", "create", group)
+    quick("policies", "set", f"{group}-p", "^x", "max-length=1", "--namespace", group)
+    assert names(quick.server, "namespaces", group) == [group]
+    assert names(quick.server, "policies", group) == [f"{group}-p"]
     assert quick("completion", "--names", "topics", "--search", topic, "--json").objects == [{"name": topic}]
     silent = offline("completion", "--names", "queues")
     assert (silent.text, silent.err) == ("", "")

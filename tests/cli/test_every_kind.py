@@ -143,6 +143,16 @@ def lost(quick: QuickCli, name: str, folder: Path) -> Thing:
     return Thing(f"lost list {folder}", found["folder"], "", f"lost delete {folder} {found['folder']} --yes")
 
 
+def namespace(quick: QuickCli, name: str, folder: Path) -> Thing:
+    quick("namespaces", "create", name, "--description", "a test")
+    return Thing("namespaces list", name, f"namespaces describe {name}", f"namespaces delete {name} --yes")
+
+
+def policy(quick: QuickCli, name: str, folder: Path) -> Thing:
+    quick("policies", "set", name, f"^{name}", "max-length=5")
+    return Thing("policies list", name, f"policies describe {name}", f"policies delete {name} --yes")
+
+
 # -- groups of every kind ----------------------------------------------------------------------------------------------
 
 
@@ -211,6 +221,8 @@ KINDS: dict[str, list[Make]] = {
     "dead-letters": [dead_letters],
     "delayed": [delayed, delayed_to_topic],
     "connections": [connection],
+    "namespaces": [namespace],
+    "policies": [policy],
     "pipeline": [pipeline],
     "lost": [lost],
 }

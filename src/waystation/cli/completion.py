@@ -28,6 +28,8 @@ _WHERE = {
     "queues": ("queues", "queue"),
     "groups": ("groups", "group"),
     "exchanges": ("routing", "name"),
+    "namespaces": ("namespaces", "namespace"),
+    "policies": ("policies", "policy"),
     "pipelines": ("pipelines", "pipeline"),
 }
 """The view that has such names, and the field."""
