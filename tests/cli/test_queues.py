@@ -222,6 +222,9 @@ def test_the_list_says_what_state_a_queue_is_in(quick: QuickCli, queue: str) -> 
     quick("queues", "put", queue, "one")
     (full,) = quick("queues", "list", queue, "--json").objects
     assert (full["state"], full["ready"]) == ("full", 1)
+    (described,) = quick("queues", "describe", queue, "--json").objects
+    assert described.keys() == full.keys()
+    assert described["state"] == "full"
 
 
 def test_options_have_the_words_of_the_field_and_the_older_names_keep_working(quick: QuickCli, queue: str) -> None:

@@ -123,6 +123,7 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
         "kind": group["kind"],
         "state": group["state"],
         "assignor": group["assignor"],
+        "lag": group["lag"],
         "members": [
             {
                 "id": member["member"],

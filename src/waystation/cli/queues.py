@@ -116,11 +116,12 @@ def _state(queue: dict[str, Any]) -> str:
 def _describe(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         for name in arguments.queue:
-            info = queue_of(mq, name).describe()
+            queue = queue_of(mq, name)
             if arguments.json:
-                print_json(info_json(info))
+                one = mq.view("queue", queue=name)
+                print_json({**one, "state": _state(one)})
             else:
-                _print_queue(info, every=arguments.all)
+                _print_queue(queue.describe(), every=arguments.all)
     return 0
 
 
