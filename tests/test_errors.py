@@ -34,3 +34,8 @@ def test_only_so_many_names_are_looked_at() -> None:
 
     assert "did you mean" in near_matches("orders", endless())  # type: ignore[arg-type]
     assert looked <= 5_000
+
+
+def test_a_name_with_something_too_much_in_front_is_found_among_many_that_are_alike() -> None:
+    known = [f"orders-2026-{number:03}" for number in range(200)]
+    assert near_matches("xorders-2026-150", known).startswith("; did you mean 'orders-2026-150'")

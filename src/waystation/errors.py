@@ -234,6 +234,7 @@ def near_matches(name: str, known: Iterable[str]) -> str:
 
 def _ends_in_common(one: str, other: str) -> int:
     """How many characters are the same from the front and from the back."""
-    front = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    back = next((i for i, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b), 0)
+    shorter = min(len(one), len(other))
+    front = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), shorter)
+    back = next((i for i, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b), shorter)
     return front + back

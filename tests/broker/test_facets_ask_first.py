@@ -131,7 +131,8 @@ def test_every_view_and_action_asks_for_what_it_names(kind: str, what: str, row:
     query = least(row.query)
     run(refused(lambda: getattr(ViewAccess(broker, ANONYMOUS), kind)(what, query)))  # type: ignore[arg-type]
     ((operation, resource, name),) = broker.permissions.asked
-    named = [(field, value) for field, value in query.items() if field in ("topic", "queue", "group", "exchange")]
+    things = ("topic", "queue", "group", "exchange", "namespace")
+    named = [(field, value) for field, value in query.items() if field in things]
     if named:
         assert [(resource, name)] == named, "a query that names a thing is about that one"
     else:

@@ -14,6 +14,7 @@ from waystation.errors import Invalid
         ("127.0.0.1:9092", "127.0.0.1", 9092),
         ("localhost", "localhost", 7),
         (":0", "127.0.0.1", 0),
+        ("9093", "127.0.0.1", 9093),
         ("[::1]:9092", "::1", 9092),
         ("[fe80::1]", "fe80::1", 7),
         (" 10.0.0.1:1 ", "10.0.0.1", 1),
@@ -24,7 +25,22 @@ def test_an_address_is_read_as_written(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", "::1", "host:port", "host:70000", "host:-1", "[::1", "[::1]9092", "[]:1", "a:1:2"]
+    "text",
+    [
+        "",
+        ":",
+        "::1",
+        "host:port",
+        "host:70000",
+        "host:-1",
+        "[::1",
+        "[::1]9092",
+        "[]:1",
+        "a:1:2",
+        "70000",
+        "http://a:1",
+        "a:1,b:2",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="address"):

@@ -195,7 +195,11 @@ def test_names_are_given_within_a_bound_and_without_a_word(cli: Cli, quick: Quic
     assert (done.lines, done.err) == ([topic], "")
     assert names(quick.server, "groups", group) == [group]
     assert "amq.topic" in names(quick.server, "exchanges", "amq.")
-    assert quick("completion", "--names", "topics", "--search", topic, "--json").json == [topic]
+    quick("namespaces", "create", group)
+    quick("policies", "set", f"{group}-p", "^x", "max-length=1", "--namespace", group)
+    assert names(quick.server, "namespaces", group) == [group]
+    assert names(quick.server, "policies", group) == [f"{group}-p"]
+    assert quick("completion", "--names", "topics", "--search", topic, "--json").objects == [{"name": topic}]
     silent = offline("completion", "--names", "queues")
     assert (silent.text, silent.err) == ("", "")
     assert names("nonsense:port", "topics", "") == []
@@ -205,4 +209,4 @@ def test_the_tree_has_every_command_and_the_shell_has_to_be_said() -> None:
     paths = {" ".join(spot.path) for spot in spots(build_parser())}
     assert paths >= {*COMMANDS, "topics create", "queues put", "config check", ""}
     assert "bash|zsh|fish" in offline("completion", code=1).err
-    assert any(one["path"] == ["export"] for one in offline("completion", "--json").json)
+    assert any(one["path"] == ["export"] for one in offline("completion", "--json").objects)

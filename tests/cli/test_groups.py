@@ -18,19 +18,23 @@ def read_some(cli: Cli, topic: str, group: str) -> None:
 
 
 def offsets(cli: Cli, group: str) -> list[tuple[int, int, int]]:
-    (described,) = cli("groups", "describe", group, "--json").json
+    (described,) = cli("groups", "describe", group, "--json").objects
     return [(row["partition"], row["committed"], row["lag"]) for row in described["offsets"]]
 
 
 def test_a_group_is_listed_and_described_with_its_lag(cli: Cli, topic: str, group: str) -> None:
     read_some(cli, topic, group)
-    listed = {row["group"]: row for row in cli("groups", "list", "--json").json}
+    listed = {row["group"]: row for row in cli("groups", "list", "--json").objects}
     assert listed[group]["kind"] == "consumer"
     assert listed[group]["state"] == "Empty"
     cli("publish", topic, "--partition", "1", stdin=b"e\nf\n")
+    shown = {line.split()[0]: line.split() for line in cli("groups", "list").lines}
+    assert shown["GROUP"] == ["GROUP", "KIND", "STATE", "MEMBERS", "LAG", "TOPICS"]
+    assert shown[group] == [group, "consumer", "Empty", "0", "2", topic]
     assert offsets(cli, group) == [(0, 3, 0), (1, 1, 2)]
+    assert cli("groups", "describe", group, "--json").json["lag"] == 2
     assert group in cli("groups", "describe", group).text
-    assert group not in {row["group"] for row in cli("groups", "list", "--state", "Stable", "--json").json}
+    assert group not in {row["group"] for row in cli("groups", "list", "--state", "Stable", "--json").objects}
 
 
 def test_offsets_are_moved_after_a_look(cli: Cli, topic: str, group: str) -> None:
@@ -66,7 +70,7 @@ def test_a_group_with_members_is_left_alone(cli: Cli, topic: str, group: str) ->
     assert member.stdout is not None
     try:
         assert member.stdout.readline() == b"a\n"
-        (described,) = cli("groups", "describe", group, "--json").json
+        (described,) = cli("groups", "describe", group, "--json").objects
         assert described["members"][0]["assigned"] == [{"topic": topic, "partition": 0}]
         assert "1 member" in cli("groups", "reset", group, "--to", "earliest", "--yes", code=1).err
         assert "members" in cli("groups", "delete", group, "--yes", code=1).err
@@ -80,14 +84,14 @@ def test_a_group_with_members_is_left_alone(cli: Cli, topic: str, group: str) ->
 
 def members(cli: Cli, group: str) -> list[object]:
     out, _ = cli.start("groups", "describe", group, "--json").communicate(timeout=DEADLINE_S)
-    return list(json.loads(out)[0]["members"])
+    return list(json.loads(out)["members"])
 
 
 def test_groups_and_their_offsets_are_deleted(cli: Cli, topic: str, group: str) -> None:
     read_some(cli, topic, group)
     assert "--yes" in cli("groups", "delete", group, code=1).err
     cli("groups", "delete", group, "--topic", topic, "--yes")
-    (described,) = cli("groups", "describe", group, "--json").json
+    (described,) = cli("groups", "describe", group, "--json").objects
     assert described["offsets"] == []
     assert repr(topic) in cli("groups", "delete", group, "--topic", topic, "--yes", code=1).err
     cli("groups", "delete", group, "--yes")
@@ -110,7 +114,7 @@ def test_a_shared_group_is_listed_described_moved_and_deleted_like_any_other(cli
         wait_for(lambda: group in names(cli), "the group is there", every_s=0.2)
         cli("publish", topic, "a", "b")
         assert member.stdout.readline() == b"a\n"
-        (described,) = cli("groups", "describe", group, "--json").json
+        (described,) = cli("groups", "describe", group, "--json").objects
         assert described["kind"] == "shared"
         assert len(described["members"]) == 1
         assert "1 member" in cli("groups", "reset", group, "--to", "earliest", "--yes", code=1).err
@@ -128,7 +132,7 @@ def test_a_shared_group_is_listed_described_moved_and_deleted_like_any_other(cli
 
 
 def names(cli: Cli) -> list[str]:
-    return [row["group"] for row in cli("groups", "list", "--json").json]
+    return [row["group"] for row in cli("groups", "list", "--json").objects]
 
 
 def test_a_share_group_of_kafka_clients_is_described(cli: Cli, topic: str, group: str) -> None:
@@ -138,9 +142,9 @@ def test_a_share_group_of_kafka_clients_is_described(cli: Cli, topic: str, group
     try:
         member.poll(0.1)
         wait_for(lambda: group in names(cli) and members(cli, group), "the member is there", every_s=0.2)
-        (described,) = cli("groups", "describe", group, "--json").json
+        (described,) = cli("groups", "describe", group, "--json").objects
         assert (described["kind"], len(described["members"])) == ("share", 1)
-        assert {row["group"]: row["protocol"] for row in cli("groups", "list", "--json").json}[group] == "share"
+        assert {row["group"]: row["protocol"] for row in cli("groups", "list", "--json").objects}[group] == "share"
         assert f"{group}  share" in cli("groups", "describe", group).text
         assert "share group" in cli("groups", "delete", group, "--topic", topic, "--yes", code=1).err
     finally:

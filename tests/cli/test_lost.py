@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,16 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str
     return told.err if code else told.out
 
 
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def test_lost_topics_are_shown_restored_and_deleted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(data)
     with waystation.open(data) as broker:
         warned = Cli(broker.kafka)("topics", "list").lines
         assert not any("orders" in line for line in warned)
-        shown = json.loads(asked(capsys, "list", where, "--json"))
+        shown = objects(asked(capsys, "list", where, "--json"))
         assert [(one["topic"], one["settings_known"]) for one in shown] == [("events", True), ("orders", True)]
         assert "in use" in asked(capsys, "restore", where, "--all", code=1)
         assert "in use" in asked(capsys, "delete", where, shown[0]["folder"], "--yes", code=1)
@@ -51,7 +56,7 @@ def test_lost_topics_are_shown_restored_and_deleted(data: Path, capsys: pytest.C
     assert "no lost folder" in asked(capsys, "restore", where, "orders.00000000", code=1)
     assert "one folder" in asked(capsys, "restore", where, events, orders, "--as", "x", code=1)
     assert "restored topic orders with 2 partitions" in asked(capsys, "restore", where, orders)
-    assert json.loads(asked(capsys, "restore", where, "--all", "--json")) == [
+    assert objects(asked(capsys, "restore", where, "--all", "--json")) == [
         {"folder": events, "topic": "events", "partitions": 1}
     ]
     assert "nothing is lost" in asked(capsys, "list", where)
@@ -60,14 +65,14 @@ def test_lost_topics_are_shown_restored_and_deleted(data: Path, capsys: pytest.C
         cli = Cli(broker.kafka)
         assert cli("consume", "orders").lines == ["of orders"]
         assert cli("consume", "events").lines == ["of events"]
-        assert cli("topics", "describe", "orders", "--json").json[0]["settings"]["retention.ms"]["value"] == "-1"
+        assert cli("topics", "describe", "orders", "--json").objects[0]["settings"]["retention.ms"]["value"] == "-1"
 
 
 def test_a_lost_topic_is_deleted_only_when_told(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(data)
     with waystation.open(data):
         pass
-    events, orders = (one["folder"] for one in json.loads(asked(capsys, "list", where, "--json")))
+    events, orders = (one["folder"] for one in objects(asked(capsys, "list", where, "--json")))
     assert "--yes" in asked(capsys, "delete", where, events, code=1)
     assert "no lost folder" in asked(capsys, "delete", where, events, "misspelt", "--yes", code=1)
     assert (data / "lost+found" / events).exists()

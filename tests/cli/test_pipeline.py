@@ -97,7 +97,7 @@ def test_help_does_not_import_spark() -> None:
 def test_graph_draws_the_pipeline(quick: QuickCli, file: Path) -> None:
     assert "out ▶ console" in quick("pipeline", "graph", str(file)).text
     assert quick("pipeline", "graph", str(file), "--format", "dot").text.startswith("digraph")
-    assert {"from": "ticks", "to": "even"} in quick("pipeline", "graph", str(file), "--json").json
+    assert {"from": "ticks", "to": "even"} in quick("pipeline", "graph", str(file), "--json").objects
 
 
 def test_check_prints_each_mistake_with_its_line(quick: QuickCli, file: Path) -> None:
@@ -108,7 +108,7 @@ def test_check_prints_each_mistake_with_its_line(quick: QuickCli, file: Path) ->
         f"{file}:9: [step.even] has no key 'fliter'; did you mean 'filter'?",
         f"{file}:12: there is no source or step called 'evn'; did you mean 'even'?",
     ]
-    found = quick("pipeline", "check", "--no-spark", "--json", str(file), code=1).json
+    found = quick("pipeline", "check", "--no-spark", "--json", str(file), code=1).objects
     assert found[0]["line"] == 9
 
 
@@ -137,7 +137,7 @@ def test_list_and_status_show_what_a_pipeline_says(quick: QuickCli, told: Report
     shown = quick("pipeline", "status", name).text
     assert "60 %  600 of 1000 rows" in shown
     assert "400 behind" in shown
-    (state,) = quick("pipeline", "status", name, "--json").json
+    (state,) = quick("pipeline", "status", name, "--json").objects
     assert (state["state"], state["sinks"][0]["rows"]) == ("running", 600)
     told.update(lambda state: setattr(state, "error", "the disk is full"))
     wait_for(lambda: "the disk is full" in quick("pipeline", "status", name).text, "the error to be told")

@@ -213,6 +213,20 @@ def test_delayed_messages_are_seen_found_and_cancelled(quick: QuickCli, queue: s
     assert "no message with the id 'm1'" in quick("queues", "find", "m1", code=1).err
 
 
+def test_the_list_says_what_state_a_queue_is_in(quick: QuickCli, queue: str) -> None:
+    quick("queues", "create", queue, "--max-length", "1", "--ttl", "1h")
+    headings, idle = quick("queues", "list", queue).lines
+    assert headings.split()[:3] == ["QUEUE", "STATE", "READY"]
+    assert idle.split()[:3] == [queue, "idle", "0"]
+    assert "  1h " in idle
+    quick("queues", "put", queue, "one")
+    (full,) = quick("queues", "list", queue, "--json").objects
+    assert (full["state"], full["ready"]) == ("full", 1)
+    (described,) = quick("queues", "describe", queue, "--json").objects
+    assert described.keys() == full.keys()
+    assert described["state"] == "full"
+
+
 def test_options_have_the_words_of_the_field_and_the_older_names_keep_working(quick: QuickCli, queue: str) -> None:
     quick("queues", "create", queue, "--dead-letter", f"{queue}.dead")
     quick("queues", "create", f"{queue}.dead")

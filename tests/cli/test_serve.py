@@ -111,7 +111,7 @@ def test_settings_of_file_and_flags_hold(serving: Serving) -> None:
     cli = Cli(address)
     assert "no topic" in cli("publish", "t", "x", code=1).err
     cli("topics", "create", "t")
-    (described,) = cli("topics", "describe", "t", "--json").json
+    (described,) = cli("topics", "describe", "t", "--json").objects
     assert len(described["partitions"]) == 5
     assert described["settings"]["retention.ms"]["value"] == "77777"
 
@@ -128,7 +128,7 @@ def test_the_environment_alone_is_enough(serving: Serving) -> None:
         wait_for(lambda: ready.exists() or process.poll() is not None, "the ready file is there")
         cli = Cli(json.loads(ready.read_text())["kafka"])
         cli("topics", "create", "t")
-        assert len(cli("topics", "describe", "t", "--json").json[0]["partitions"]) == 3
+        assert len(cli("topics", "describe", "t", "--json").objects[0]["partitions"]) == 3
         shown = cli("config", "show", "--server", cli.server, "--changed", "--json").json["settings"]
         assert [(one["name"], one["source"]) for one in shown] == [("num.partitions", "environment")]
         assert (serving.folder / "by-environment").is_dir()

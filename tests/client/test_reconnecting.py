@@ -203,6 +203,8 @@ def test_a_broker_that_is_not_there_is_named(home: LoopOnThread) -> None:
         with pytest.raises(errors.ConnectionLost, match=f"127.0.0.1:{port}.*waystation serve"):
             open_client(kind, f"waystation://127.0.0.1:{port}", home)
     with pytest.raises(errors.Invalid, match="waystation://HOST:PORT"):
+        waystation.connect("redis://localhost:80/path")
+    with pytest.raises(errors.Invalid, match=r"http://localhost:80 speaks HTTP.* which is localhost:9092 unless"):
         waystation.connect("http://localhost:80/path")
 
 

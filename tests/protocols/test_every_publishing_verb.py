@@ -386,6 +386,8 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
             "POST /v1/exchanges/{exchange}/bindings",
             "POST /v1/exchanges/{exchange}/route",
             "POST /v1/groups/{group}/reset",
+            "PUT /v1/namespaces/{namespace}",
+            "PUT /v1/policies/{namespace}/{policy}",
             "POST /v1/pipelines/{pipeline}/start",
             "POST /v1/pipelines/{pipeline}/stop",
             "POST /v1/queues/{queue}/ack",

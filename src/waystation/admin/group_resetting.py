@@ -107,7 +107,10 @@ async def delete_whole_group(broker: ManagedBroker, name: str) -> None:
 
 async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:
     if name in broker.shared:
-        raise Invalid(f"topic: {name!r} is a share group, whose positions belong to the group; reset-group moves them")
+        for shared in await broker.shared_admin.delete_offsets(name, [topic]):
+            if shared.error is not None:
+                raise shared.error
+        return
     places = [(found, index) for found, index, _ in broker.groups.committed(name) if found == topic]
     if not places:
         if not broker.groups.exists(name):

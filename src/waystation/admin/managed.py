@@ -9,6 +9,7 @@ from waystation.core import Core
 if TYPE_CHECKING:
     from waystation.admin.jobs import Jobs
     from waystation.admin.pipelines_seen import PipelinesSeen
+    from waystation.admin.policies import Policies
     from waystation.admin.view_pipelines import Runner
     from waystation.groups.history import GroupHistory
     from waystation.health.admission import Admission
@@ -40,6 +41,7 @@ class ManagedBroker(Core, Protocol):
     sampling: Sampling
     lags: Lags
     jobs: Jobs
+    policies: Policies
     pipelines_seen: PipelinesSeen
     pipeline_runner: Runner | None
 

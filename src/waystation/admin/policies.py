@@ -24,7 +24,7 @@ from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
-from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, WaystationError
+from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, TooLarge, WaystationError
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import DEFAULT, prefix_of
@@ -35,6 +35,8 @@ logger = logging.getLogger("waystation.policies")
 
 KIND = "policy"
 MAX_POLICIES = 1_000
+MAX_POLICY_BYTES = 16 * 1024
+"""RabbitMQ's settings without effect are remembered as they come."""
 WRITTEN_AT_ONCE = 100
 """In one transaction of the catalog."""
 SLICE = 200
@@ -213,7 +215,11 @@ class Policies:
         made = [(policy.namespace, policy.name) not in self._known for policy in policies]
         if len(self._known) + made.count(True) > MAX_POLICIES:
             raise Full(f"there are {MAX_POLICIES} policies already; delete one to make room for {policies[-1].name!r}")
-        await self._write({(policy.namespace, policy.name): msgspec.msgpack.encode(policy) for policy in policies})
+        values = {(policy.namespace, policy.name): msgspec.msgpack.encode(policy) for policy in policies}
+        for (_, name), value in values.items():
+            if len(value) > MAX_POLICY_BYTES:
+                raise TooLarge(f"policy {name!r} has {len(value)} bytes; the most is {MAX_POLICY_BYTES}")
+        await self._write(values)
         return made
 
     async def _forget(self, keys: list[tuple[str, str]]) -> None:

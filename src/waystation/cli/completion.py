@@ -15,6 +15,7 @@ from typing import Any
 
 from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, SERVER_VARIABLE, examples
 from waystation.cli.completion_tree import NAMES
+from waystation.cli.output import print_json
 from waystation.errors import Invalid
 
 SHELLS = ("bash", "zsh", "fish")
@@ -27,6 +28,8 @@ _WHERE = {
     "queues": ("queues", "queue"),
     "groups": ("groups", "group"),
     "exchanges": ("routing", "name"),
+    "namespaces": ("namespaces", "namespace"),
+    "policies": ("policies", "policy"),
     "pipelines": ("pipelines", "pipeline"),
 }
 """The view that has such names, and the field."""
@@ -51,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         server = arguments.server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
         found = names(server, arguments.names, arguments.search)
         if arguments.json:
-            print(json.dumps(found, ensure_ascii=False))
+            print_json({"name": name} for name in found)
         else:
             print("".join(f"{name}\n" for name in found), end="")
         return 0
@@ -63,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import msgspec
 
-        print(msgspec.json.encode(tree).decode())
+        print_json(msgspec.to_builtins(tree))
     elif arguments.shell is None:
         raise Invalid(f"for which shell? Write `waystation completion {'|'.join(SHELLS)}`")
     else:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-NAMES = ("topics", "queues", "groups", "exchanges", "pipelines")
+NAMES = ("topics", "queues", "groups", "exchanges", "namespaces", "policies", "pipelines")
 """What a running broker can be asked for."""
 
 FILE, FOLDER, ANYTHING = "/file", "/folder", "-"
@@ -21,6 +21,7 @@ _BY_METAVAR = {
     "QUEUE": "@queues",
     "GROUP": "@groups",
     "EXCHANGE": "@exchanges",
+    "NAMESPACE": "@namespaces",
     "FILE": FILE,
     "DIR": FOLDER,
     "DATA_DIR": FOLDER,
@@ -34,6 +35,8 @@ _BY_NAME = {
     "dead_letter": "@queues",
     "group": "@groups",
     "exchange": "@exchanges",
+    "namespace": "@namespaces",
+    "policy": "@policies",
     "file": FILE,
     "target": "@queues",
 }

@@ -7,7 +7,6 @@ only after the messages before it were written out, so stopping it anywhere repe
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from waystation.cli.arguments import add_server, examples, not_negative, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.native import open_client, topic_of
+from waystation.cli.output import json_line
 from waystation.cli.template import DEFAULT, compile_template
 from waystation.cli.units import duration
 from waystation.errors import Invalid
@@ -100,7 +100,7 @@ def _speller(arguments: argparse.Namespace) -> Callable[[IncomingRecord], bytes]
         raise Invalid("give --format or --json, not both")
     from waystation.cli.message_json import to_json
 
-    return lambda message: json.dumps(to_json(message), ensure_ascii=False).encode() + b"\n"
+    return lambda message: json_line(to_json(message)).encode() + b"\n"
 
 
 def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]) -> tuple[_Source, Callable[[], None]]:

@@ -1,4 +1,5 @@
-"""`waystation dead-letters`: list dead letters by queue, show their failure history; `redrive` moves them back.
+"""`waystation dead-letters`: list dead letters by queue, show their failure history; `redrive` moves them back, and
+`delete` (`dead_letter_delete`) deletes them.
 
 A dead letter is a message with a failure history, the header `x-death`: a list of failures, the latest first.
 """
@@ -11,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli import redrive
+from waystation.cli import dead_letter_delete, redrive
 from waystation.cli.arguments import add_server, examples, positive
 from waystation.cli.native import open_client, peek_on, queue_of, view_pages
-from waystation.cli.output import bold, note, print_table, spell_bytes, spell_count, visible
-from waystation.cli.received import clip, looked_json, preview, print_fields, print_line, spell_payload
+from waystation.cli.output import bold, note, print_json, print_table, spell_bytes, spell_count, visible
+from waystation.cli.received import clip, looked_json, preview, print_fields, spell_payload
 from waystation.cli.units import spell_age, spell_moment
 from waystation.errors import NotFound
 
@@ -58,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation dead-letters show jobs.dead resize-a",
     )
 
-    for verb, run in ((listing, _list), (show, _show), redrive.configure(verbs)):
+    for verb, run in ((listing, _list), (show, _show), redrive.configure(verbs), dead_letter_delete.configure(verbs)):
         add_server(verb)
         verb.set_defaults(run=run)
 
@@ -88,7 +89,7 @@ def _list(arguments: argparse.Namespace) -> int:
             shown = True
             found = _look_into(mq, target, infos.get(target), arguments.scan) | {"sources": sources}
             if arguments.json:
-                print_line(found)
+                print_json(found)
             else:
                 rows += _rows(found)
                 _note_rest(found)
@@ -175,7 +176,7 @@ def _show(arguments: argparse.Namespace) -> int:
                     f" `waystation dead-letters show {arguments.queue}` lists what it has"
                 )
             if arguments.json:
-                print_line(_letter_json(message))
+                print_json(_letter_json(message))
             else:
                 _tell(message, arguments.payload)
     return 0
@@ -205,7 +206,7 @@ def _letter_json(message: Looked) -> dict[str, Any]:
 def _show_list(arguments: argparse.Namespace, messages: Iterator[Looked]) -> int:
     if arguments.json:
         for message in messages:
-            print_line(_letter_json(message))
+            print_json(_letter_json(message))
         return 0
     rows = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""`waystation exchanges`: list, create, delete, bind, unbind, route."""
+"""`waystation exchanges`: list, describe, create, delete, bind, unbind, route."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.cli.arguments import add_server, examples
 from waystation.cli.message_options import add_content, headers, message_options, payload_of
 from waystation.cli.native import open_client
-from waystation.cli.output import confirmed, print_table, visible
-from waystation.cli.received import json_line, print_line
+from waystation.cli.output import bold, confirmed, json_line, print_json, print_table, visible
 from waystation.errors import AlreadyExists, Conflict, NotFound, near_matches
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 KINDS = ("direct", "fanout", "topic", "headers", "filter", "x-consistent-hash")
 DEFAULT_NAME = "(default)"
 UNBOUND = "unbound"
+BINDING = ("target", "key", "arguments")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     listing = verbs.add_parser("list", help="show exchanges and their bindings")
     listing.add_argument("exchange", nargs="*", help="only these")
+
+    describe = verbs.add_parser("describe", help="show an exchange and its bindings")
+    describe.add_argument("exchange", nargs="+")
 
     create = verbs.add_parser("create", help="make an exchange")
     create.add_argument("exchange")
@@ -60,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     route.epilog = examples("waystation exchanges route shop --routing-key order.eu.paid --header region=eu")
 
     runs: list[tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]] = [
-        *((listing, _list), (create, _create), (delete, _delete)),
+        *((listing, _list), (describe, _describe), (create, _create), (delete, _delete)),
         *((bind, _bind), (unbind, _unbind), (route, _route)),
     ]
     for verb, run in runs:
@@ -85,22 +88,44 @@ def _list(arguments: argparse.Namespace) -> int:
     names = {name for name, _, _ in shown}
     bindings = [row for row in routing.bindings if row[0] in names]
     if arguments.json:
-        for name, kind, alternate in shown:
-            own = [{"target": t, "key": key, "arguments": a} for of, t, key, a in bindings if of == name]
-            print_line({"exchange": name, "kind": kind, "alternate": alternate, "bindings": own})
+        print_json(_as_json(routing, row) for row in shown)
         return 0
     counts = {name: sum(row[0] == name for row in bindings) for name in names}
     rows = [(name or DEFAULT_NAME, kind, alternate, counts[name]) for name, kind, alternate in shown]
     print_table(("exchange", "kind", "alternate", "bindings"), rows)
     if bindings:
         print()
-        print_table(
-            ("exchange", "target", "key", "arguments"),
-            [
-                (name or DEFAULT_NAME, t, visible(key), visible(json_line(a)) if a else None)
-                for name, t, key, a in bindings
-            ],
-        )
+        print_table(("exchange", *BINDING), [(row[0] or DEFAULT_NAME, *_spelled(row)) for row in bindings])
+    return 0
+
+
+def _as_json(routing: RoutingInfo, exchange: tuple[str, str, str | None]) -> dict[str, Any]:
+    name, kind, alternate = exchange
+    own = [{"target": t, "key": key, "arguments": a} for of, t, key, a in routing.bindings if of == name]
+    return {"exchange": name, "kind": kind, "alternate": alternate, "bindings": own}
+
+
+def _spelled(binding: tuple[str, str, str, dict[str, Any]]) -> tuple[str, str, str | None]:
+    _, target, key, said = binding
+    return target, visible(key), visible(json_line(said)) if said else None
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        routing = _known(mq, arguments.exchange)
+    for name, kind, alternate in routing.exchanges:
+        if name not in arguments.exchange:
+            continue
+        if arguments.json:
+            print_json(_as_json(routing, (name, kind, alternate)))
+            continue
+        print(bold(name or DEFAULT_NAME) + f"  {kind}" + (f", alternate {alternate}" if alternate else ""))
+        rows = [_spelled(binding) for binding in routing.bindings if binding[0] == name]
+        if rows:
+            print_table(BINDING, rows)
+        else:
+            print("no bindings")
+        print()
     return 0
 
 
@@ -112,7 +137,7 @@ def _create(arguments: argparse.Namespace) -> int:
         mq.exchange(arguments.exchange, arguments.kind, alternate=arguments.alternate)
     if arguments.json:
         made = {"exchange": arguments.exchange, "kind": arguments.kind, "alternate": arguments.alternate}
-        print_line(made | {"created": not there})
+        print_json(made | {"created": not there})
     else:
         print(f"exchange {arguments.exchange} exists already" if there else f"created exchange {arguments.exchange}")
     return 0
@@ -129,7 +154,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         for name in arguments.exchange:
             mq.exchange(name, passive=True).delete(if_unused=arguments.if_unused)
             if arguments.json:
-                print_line({"exchange": name})
+                print_json({"exchange": name})
             else:
                 print(f"deleted exchange {name}")
     return 0
@@ -156,7 +181,7 @@ def _binding(arguments: argparse.Namespace, verb: Callable[[Exchange], Callable[
                 f" `waystation exchanges list {arguments.exchange}` shows what it has"
             )
     if arguments.json:
-        print_line({"exchange": arguments.exchange, "target": arguments.target, "key": arguments.key})
+        print_json({"exchange": arguments.exchange, "target": arguments.target, "key": arguments.key})
     else:
         print(f"{done} {arguments.target} {'from' if done == UNBOUND else 'to'} {arguments.exchange}")
     return 0
@@ -169,7 +194,7 @@ def _route(arguments: argparse.Namespace) -> int:
         exchange = mq.exchange(arguments.exchange, passive=True)
         targets = exchange.route(value, arguments.routing_key, **message_options(arguments))
     if arguments.json:
-        print_line({"exchange": arguments.exchange, "targets": targets})
+        print_json({"exchange": arguments.exchange, "targets": targets})
     elif targets:
         print("\n".join(targets))
     else:

@@ -6,19 +6,29 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import add_server
-from waystation.cli.native import all_of, open_client
+from waystation.cli.native import advised, all_of, open_client
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_count
 from waystation.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from waystation.client.sync.client import Client
 
+STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
+SHOWN_TOPICS = 3
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     listing = verbs.add_parser("list", help="show all groups")
-    listing.add_argument("--state", action="append", default=[], help="only groups in this state; may be repeated")
+    listing.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        type=_state,
+        metavar="STATE",
+        help=f"only groups in this state; may be repeated: {', '.join(STATES)}",
+    )
 
     describe = verbs.add_parser("describe", help="show members, offsets and lag")
     describe.add_argument("group", nargs="+")
@@ -51,18 +61,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.set_defaults(run=run)
 
 
+def _state(text: str) -> str:
+    """A state of a group, in capitals or not."""
+    known = {state.lower(): state for state in STATES}
+    if text.lower() not in known:
+        from waystation.errors import near_matches
+
+        hint = near_matches(text, STATES) or f"; there are {', '.join(STATES)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a state of a group{hint}")
+    return known[text.lower()]
+
+
 def _list(arguments: argparse.Namespace) -> int:
-    wanted = {state.lower() for state in arguments.state}
     with open_client(arguments) as mq:
-        groups = [one for one in all_of(mq, "groups") if not wanted or one["state"].lower() in wanted]
+        groups = [one for one in all_of(mq, "groups") if not arguments.state or one["state"] in arguments.state]
     if arguments.json:
-        fields = ("group", "kind", "state", "protocol")
-        print_json([{field: one[field] for field in fields} for one in groups])
+        print_json(groups)
     elif groups:
-        print_table(("group", "kind", "state"), [(one["group"], one["kind"], one["state"]) for one in groups])
+        columns = ("group", "kind", "state", "members", "lag")
+        rows = [(*(one[column] for column in columns), _spell_topics(one["topics"])) for one in groups]
+        print_table((*columns, "topics"), rows)
     else:
         print("no groups")
     return 0
+
+
+def _spell_topics(names: list[str]) -> str | None:
+    """The first few."""
+    shown = ", ".join(names[:SHOWN_TOPICS])
+    return f"{shown} and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else shown or None
 
 
 # -- describe ------------------------------------------------------------------------------------------------------
@@ -87,8 +114,7 @@ def _group(mq: Client, name: str) -> dict[str, Any]:
     try:
         return mq.view("group", group=name)
     except NotFound as error:
-        hint = "" if "did you mean" in str(error) else "; `waystation groups list` shows what there is"
-        raise NotFound(f"{error}{hint}") from None
+        raise NotFound(advised(error, "`waystation groups list` shows what there is")) from None
 
 
 def _as_json(group: dict[str, Any]) -> dict[str, object]:
@@ -97,6 +123,7 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
         "kind": group["kind"],
         "state": group["state"],
         "assignor": group["assignor"],
+        "lag": group["lag"],
         "members": [
             {
                 "id": member["member"],
@@ -166,7 +193,8 @@ def _moves(mq: Client, arguments: argparse.Namespace, *, dry_run: bool) -> list[
         try:
             found: list[dict[str, Any]] = (mq.act("reset-group", **query) or {})["changes"]
         except (Invalid, NotFound) as error:
-            raise type(error)(f"{error}; --topic TOPIC says where a group begins that has no position yet") from None
+            how = "--topic TOPIC says where a group begins that has no position yet"
+            raise type(error)(advised(error, how)) from None
         return found
     moves: list[dict[str, Any]] = []
     for topic, numbers in sorted(_chosen(arguments.topic).items()):

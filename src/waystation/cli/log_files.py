@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ def _dump(arguments: argparse.Namespace) -> int:
     try:
         for position, header, good in _batches(arguments.file):
             if arguments.json:
-                print(json.dumps(_as_json(position, header, good)))
+                print_json(_as_json(position, header, good))
             else:
                 rows.append(_as_row(position, header, good))
     except CorruptBatch as error:

@@ -14,26 +14,29 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from waystation.cli.parser import Parser
 from waystation.errors import WaystationError
 from waystation.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("waystation.cli.serve", "start a broker"),
     "topics": ("waystation.cli.topics", "create, list, describe, alter and delete topics"),
-    "groups": ("waystation.cli.groups", "list, describe, reset and delete consumer groups"),
+    "groups": ("waystation.cli.groups", "list, describe, reset and delete consumer groups and share groups"),
     "publish": ("waystation.cli.publish", "send messages to a topic"),
     "consume": ("waystation.cli.consume", "read messages from topics"),
     "queues": ("waystation.cli.queues", "create, list, describe, alter and delete queues; put, get and find messages"),
-    "dead-letters": ("waystation.cli.dead_letters", "list and redrive dead letters"),
+    "dead-letters": ("waystation.cli.dead_letters", "list, show, redrive and delete dead letters"),
     "subscribe": ("waystation.cli.subscribe", "print messages of topics as they come, by pattern"),
     "request": ("waystation.cli.request", "send a request to a name, and print the reply"),
-    "pipeline": ("waystation.cli.pipeline", "run, check, watch and stop pipelines on Spark"),
+    "pipeline": ("waystation.cli.pipeline", "run, check, watch, stop and delete pipelines on Spark"),
     "top": ("waystation.cli.top", "watch what the broker is doing"),
-    "connections": ("waystation.cli.connections", "list who is connected, and close one"),
-    "delayed": ("waystation.cli.delayed", "list and cancel messages that are not due yet"),
+    "connections": ("waystation.cli.connections", "list and describe who is connected, and close one"),
+    "delayed": ("waystation.cli.delayed", "list, describe and cancel messages that are not due yet"),
     "bench": ("waystation.cli.bench", "measure a running broker from here"),
     "demo": ("waystation.cli.demo", "start a broker and a small shop that shows all of it"),
-    "exchanges": ("waystation.cli.exchanges", "create, list and bind exchanges"),
+    "exchanges": ("waystation.cli.exchanges", "create, list, describe and bind exchanges"),
+    "namespaces": ("waystation.cli.namespaces", "create, list, describe, alter and delete namespaces (virtual hosts)"),
+    "policies": ("waystation.cli.policies", "set, list, describe and delete policies of queues and exchanges"),
     "export": ("waystation.cli.export", "write the messages of a topic or a queue to a file"),
     "import": ("waystation.cli.import_file", "read messages from such a file into a topic or a queue"),
     "config": ("waystation.cli.config", "show, check and change the configuration of a broker"),
@@ -73,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The whole parser, with the arguments of the one command that `words` name. No words: of all of them."""
-    parser = argparse.ArgumentParser(
+    chosen = next((word for word in words if word in COMMANDS), None)
+    parser = Parser(
         prog="waystation",
         description="A message broker for Python people.",
         epilog="`waystation COMMAND --help` says more.",
@@ -82,7 +86,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-        if name in words[:1] or not words:
+        if name == chosen or not words:
             import_module(module).configure(command)
     return parser
 

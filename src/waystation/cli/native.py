@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from waystation.errors import NotFound, UnknownTopic
+from waystation.errors import NotFound, UnknownTopic, WaystationError
 
 if TYPE_CHECKING:
     from waystation.client.looked import Looked
@@ -39,8 +39,13 @@ def queue_of(mq: Client, name: str) -> Queue:
     try:
         return mq.queue(name, passive=True)
     except NotFound as error:
-        hint = "" if "did you mean" in str(error) else "; `waystation queues list` shows what there is"
-        raise NotFound(f"{error}{hint}") from None
+        raise NotFound(advised(error, "`waystation queues list` shows what there is")) from None
+
+
+def advised(error: WaystationError, advice: str) -> str:
+    """What happened, and what to do next; behind a question (did you mean …?), what to do if not."""
+    said = str(error)
+    return f"{said} If not, {advice}" if said.endswith("?") else f"{said}; {advice}"
 
 
 def topic_of(mq: Client, name: str) -> TopicInfo:
@@ -57,7 +62,7 @@ def topic_hint(name: str) -> Iterator[None]:
     except NotFound as error:
         if not str(error).startswith("there is no topic"):
             raise
-        raise UnknownTopic(f"{error}; create it with `waystation topics create {name}`") from None
+        raise UnknownTopic(advised(error, f"`waystation topics create {name}` creates it")) from None
 
 
 def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "any") -> Iterator[Looked]:

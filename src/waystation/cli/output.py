@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""What commands print: tables for people, lines of JSON for programs.
 
-A table has no colour unless it goes to a terminal. JSON keeps every byte: what is not UTF-8 is written in base64, and a
-field beside it says so.
+A table has no colour unless it goes to a terminal. JSON is one object a line, whatever the command; it keeps every
+byte: what is not UTF-8 is written in base64, and a field beside it says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Cell = str | int | None
 
@@ -52,10 +52,14 @@ def bold(text: str) -> str:
     return f"\033[1m{text}\033[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
-def print_json(value: object) -> None:
-    """One document: indented for a terminal, on one line for a program."""
-    indent = 2 if sys.stdout.isatty() else None
-    print(json.dumps(value, ensure_ascii=False, indent=indent))
+def print_json(found: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+    """Objects for programs, one a line: a report, or each thing of several. Nothing else is printed with `--json`."""
+    for one in [found] if isinstance(found, Mapping) else found:
+        print(json_line(one))
+
+
+def json_line(one: Mapping[str, object]) -> str:
+    return json.dumps(one, ensure_ascii=False)
 
 
 def put_bytes(target: dict[str, object], name: str, data: bytes | None) -> None:
@@ -78,6 +82,11 @@ def spell_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def spell_rate(rate: float) -> str:
+    """4, 12.5, 1,234."""
+    return f"{rate:,.0f}" if rate >= 100 or rate == int(rate) else f"{rate:.1f}"
 
 
 def spell_count(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""`waystation pipeline`: run, check, list, status, stop, reset, graph.
+"""`waystation pipeline`: run, check, list, status, stop, reset, delete, graph.
 
 Spark is imported by `run` and `check` alone; the others read the file, or ask the broker.
 """
@@ -16,7 +16,7 @@ from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server
 from waystation.cli.output import confirmed, note, print_json, print_table, spell_count
 from waystation.cli.pipeline_ready import configure as configure_ready
 from waystation.cli.units import duration
-from waystation.errors import NotFound, RequestTimeout, Unavailable, WaystationError
+from waystation.errors import Conflict, NotFound, RequestTimeout, Unavailable, WaystationError
 
 if TYPE_CHECKING:
     from waystation.observe.pipeline_state import PipelineState
@@ -66,11 +66,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reset = verbs.add_parser("reset", help="delete a pipeline's checkpoint: it starts from the beginning")
     reset.add_argument("file", type=Path, metavar="FILE")
     reset.add_argument("--yes", action="store_true", help="do not ask")
+    delete = verbs.add_parser("delete", help="take pipelines that do not run out of the list; checkpoints stay")
+    delete.add_argument("name", nargs="+", metavar="NAME")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
     graph = verbs.add_parser("graph", help="draw a pipeline")
     graph.add_argument("file", type=Path, metavar="FILE")
     graph.add_argument("--format", choices=("text", "dot"), default="text", help="dot is for Graphviz (default: text)")
     made = ((run, _run), (check, _check), (listing, _list), (status, _status), (stop, _stop), (reset, _reset))
-    for verb, work in (*made, (start, _start), (graph, _graph)):
+    for verb, work in (*made, (delete, _delete), (start, _start), (graph, _graph)):
         add_server(verb)
         # Whether it was given matters: it wins over what a file says, the default does not.
         verb.set_defaults(run=work, server=None)
@@ -288,6 +291,26 @@ def _reset(arguments: argparse.Namespace) -> int:
         print_json({"pipeline": pipeline.name})
     else:
         print(f"reset pipeline {pipeline.name}; what it wrote before is still where it wrote it")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    from waystation.observe.pipeline_state import ENDED
+    from waystation.spark.pipelines.registry import connect_any, find_pipeline, forget
+
+    with connect_any(_server(arguments)) as mq:
+        for name in arguments.name:  # a misspelt name is found before anything is deleted
+            state = find_pipeline(mq, name).seen()
+            if state not in (*ENDED, "died", "lost"):
+                raise Conflict(f"pipeline {name!r} is {state}; `waystation pipeline stop {name}` stops it")
+        if not confirmed(f"delete {', '.join(arguments.name)} from the list of pipelines?", yes=arguments.yes):
+            return 1
+        for name in arguments.name:
+            forget(mq, name)
+            if not arguments.json:
+                print(f"deleted pipeline {name} from the list; its checkpoint and what it wrote are still there")
+    if arguments.json:
+        print_json({"pipeline": name} for name in arguments.name)
     return 0
 
 

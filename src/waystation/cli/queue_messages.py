@@ -16,13 +16,12 @@ from waystation.cli.arguments import examples, positive
 from waystation.cli.interrupt import Interrupt
 from waystation.cli.message_options import add_content, add_delivery, message_options, payload_of
 from waystation.cli.native import State, open_client, peek_on, queue_of
-from waystation.cli.output import note, print_table, spell_bytes, spell_count
+from waystation.cli.output import note, print_json, print_table, spell_bytes, spell_count
 from waystation.cli.received import (
     add_format,
     looked_json,
     preview,
     print_fields,
-    print_line,
     spell_payload,
     spell_state,
     speller,
@@ -133,7 +132,7 @@ def _put(arguments: argparse.Namespace) -> int:
                 note(f"{spell_count(stored.count, 'message')} stored before this")
             raise
     if arguments.json:
-        print_line(
+        print_json(
             {"queue": arguments.queue, "count": stored.count, "duplicates": stored.duplicates, "ids": stored.ids}
         )
         return 0
@@ -267,7 +266,7 @@ def _peek(arguments: argparse.Namespace) -> int:
         found = peek_on(queue, arguments.count, arguments.after, STATES[arguments.state])
         if arguments.json:
             for message in found:
-                print_line(looked_json(message))
+                print_json(looked_json(message))
             return 0
         rows = [
             (
@@ -303,7 +302,7 @@ def _find(arguments: argparse.Namespace) -> int:
         where = f"queue {arguments.queue!r} has no message" if arguments.queue else "there is no message"
         raise NotFound(f"{where} with the id {arguments.id!r}; it may be done, or expired, or never was")
     if arguments.json:
-        print_line(looked_json(found))
+        print_json(looked_json(found))
         return 0
     payload = spell_payload(found.payload, arguments.payload)
     print_fields(found)
@@ -319,7 +318,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
             cancelled = queue.cancel(message_id)
             failed += not cancelled
             if arguments.json:
-                print_line({"queue": arguments.queue, "id": message_id, "cancelled": cancelled})
+                print_json({"queue": arguments.queue, "id": message_id, "cancelled": cancelled})
             elif cancelled:
                 print(f"cancelled {message_id}")
             if not cancelled:

@@ -13,7 +13,7 @@ from waystation.cli.arguments import not_negative, positive
 from waystation.cli.output import spell_bytes
 from waystation.cli.units import duration, fraction, size
 from waystation.durations import spell_ms
-from waystation.errors import Invalid
+from waystation.errors import Invalid, near_matches
 
 if TYPE_CHECKING:
     from waystation.client.queue_options import QueueOptions
@@ -78,7 +78,9 @@ def setting_name(text: str) -> str:
     name = text.removeprefix("--").replace("-", "_").removesuffix("_ms")
     name = {said.replace("-", "_"): known for known, said in _SPELLED.items()}.get(name, name)
     if name not in NAMES:
-        raise Invalid(f"--unset {text}: there is no such setting; there are {', '.join(spelled(n) for n in NAMES)}")
+        known = [spelled(one) for one in NAMES]
+        hint = near_matches(text.removeprefix("--"), known) or f"; there are {', '.join(known)}"
+        raise Invalid(f"--unset {text}: there is no such setting{hint}")
     return name
 
 

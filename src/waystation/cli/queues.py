@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli import queue_messages
 from waystation.cli.arguments import add_server
-from waystation.cli.native import open_client, queue_of
-from waystation.cli.output import bold, confirmed, note, print_table, spell_bytes, spell_count
+from waystation.cli.native import all_of, open_client, queue_of
+from waystation.cli.output import bold, confirmed, note, print_json, print_table, spell_bytes, spell_count, spell_rate
 from waystation.cli.queue_settings import (
     RETRY,
     add_queue_settings,
@@ -18,8 +18,7 @@ from waystation.cli.queue_settings import (
     spell_settings,
     values_of,
 )
-from waystation.cli.received import print_line
-from waystation.cli.units import spell_age
+from waystation.cli.units import spell_about, spell_age
 from waystation.errors import AlreadyExists, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -72,25 +71,28 @@ def info_json(info: QueueInfo) -> dict[str, Any]:
 
 def _list(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
-        queues = mq.queues(arguments.prefix)
+        queues = all_of(mq, "queues", prefix=arguments.prefix)
+    for one in queues:
+        one["state"] = _state(one)
     if arguments.json:
-        for info in queues:
-            print_line(info_json(info))
+        print_json(queues)
     elif queues:
         print_table(
-            ("queue", "ready", "delayed", "in flight", "size", "consumers", "oldest", "dead letters to"),
+            (
+                *("queue", "state", "ready", "delayed", "in flight", "size", "consumers", "oldest"),
+                *("put/s", "acked/s", "ttl", "dead letters to"),
+            ),
             [
                 (
-                    info.queue,
-                    info.ready,
-                    info.parked,
-                    info.held,
-                    spell_bytes(info.bytes),
-                    info.consumers,
-                    None if info.oldest_ms is None else spell_age(info.oldest_ms),
-                    info.settings.dead_letter,
+                    *(one[column] for column in ("queue", "state", "ready", "parked", "held")),
+                    spell_bytes(one["bytes"]),
+                    one["consumers"],
+                    None if one["oldest_ms"] is None else spell_age(one["oldest_ms"]),
+                    *(one["rates"] and spell_rate(one["rates"][rate]) for rate in ("put", "ack")),
+                    None if one["settings"]["ttl_ms"] is None else spell_about(one["settings"]["ttl_ms"]),
+                    one["settings"]["dead_letter"],
                 )
-                for info in queues
+                for one in queues
             ],
         )
     else:
@@ -99,14 +101,27 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _state(queue: dict[str, Any]) -> str:
+    """`full`: one of its maxima is reached; `running`: messages come or go; `idle`: neither."""
+    settings = queue["settings"]
+    # As in RabbitMQ, what is in flight does not count in a queue of AMQP.
+    waiting = queue["ready"] + queue["parked"] + (queue["held"] if settings["queue_type"] is None else 0)
+    if settings["max_length"] is not None and waiting >= settings["max_length"]:
+        return "full"
+    if settings["max_bytes"] is not None and queue["bytes"] >= settings["max_bytes"]:
+        return "full"
+    return "running" if any((queue["rates"] or {}).values()) else "idle"
+
+
 def _describe(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         for name in arguments.queue:
-            info = queue_of(mq, name).describe()
+            queue = queue_of(mq, name)
             if arguments.json:
-                print_line(info_json(info))
+                one = mq.view("queue", queue=name)
+                print_json({**one, "state": _state(one)})
             else:
-                _print_queue(info, every=arguments.all)
+                _print_queue(queue.describe(), every=arguments.all)
     return 0
 
 
@@ -144,7 +159,7 @@ def _create(arguments: argparse.Namespace) -> int:
                 raise AlreadyExists(f"queue {name!r} exists already; `waystation queues alter` changes it")
             queue = mq.queue(name, **options)
             if arguments.json:
-                print_line(info_json(queue.describe()) | {"created": not there})
+                print_json(info_json(queue.describe()) | {"created": not there})
             else:
                 print(f"queue {name} exists already" if there else f"created queue {name}")
     return 0
@@ -167,7 +182,7 @@ def _alter(arguments: argparse.Namespace) -> int:
             changes = {name: value for name, value in values_of(before).items() if name in RETRY} | changes
         info = queue.alter(**queue_options(changes))
     if arguments.json:
-        print_line(info_json(info))
+        print_json(info_json(info))
         return 0
     print(f"altered queue {arguments.queue}")
     was, now = dict(spell_settings(before, every=True)), dict(spell_settings(info.settings, every=True))
@@ -193,7 +208,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         for name in arguments.queue:
             gone = queue_of(mq, name).delete(if_empty=arguments.if_empty, if_unused=arguments.if_unused)
             if arguments.json:
-                print_line({"queue": name, "messages": gone})
+                print_json({"queue": name, "messages": gone})
             else:
                 print(f"deleted queue {name} with {spell_count(gone, 'message')}")
     return 0
@@ -208,7 +223,7 @@ def _purge(arguments: argparse.Namespace) -> int:
             queue = queue_of(mq, name)
             gone, held = queue.purge(), queue.describe().held
             if arguments.json:
-                print_line({"queue": name, "messages": gone, "held": held})
+                print_json({"queue": name, "messages": gone, "held": held})
             else:
                 print(f"purged queue {name} of {spell_count(gone, 'message')}")
             if held:

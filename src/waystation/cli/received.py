@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.output import spell_count, visible
+from waystation.cli.output import json_line, spell_count, visible
 from waystation.cli.template import DEFAULT, compile_with
 from waystation.cli.units import spell_about, spell_age, spell_moment
 from waystation.errors import Invalid
@@ -38,15 +38,6 @@ def speller(arguments: argparse.Namespace) -> Callable[[Received], bytes]:
     if arguments.format is not None:
         raise Invalid("give --format or --json, not both")
     return lambda message: json_line(as_json(message)).encode() + b"\n"
-
-
-def json_line(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def print_line(value: object) -> None:
-    """One object a line: for programs that read as it comes."""
-    print(json_line(value))
 
 
 def as_json(message: Received) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import examples, positive
 from waystation.cli.native import open_client, queue_of
-from waystation.cli.output import note, spell_count
+from waystation.cli.output import note, print_json, spell_count
 from waystation.cli.progress import Progress, add_progress
-from waystation.cli.received import print_line
 from waystation.cli.units import rate
 from waystation.errors import Invalid, NotFound
 
@@ -126,7 +125,7 @@ class _Work:
 def _report(arguments: argparse.Namespace, answer: RedriveAnswer) -> None:
     if arguments.json:
         counts = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
-        print_line({"queue": arguments.queue, "to": arguments.to, "dry_run": arguments.dry_run, **counts})
+        print_json({"queue": arguments.queue, "to": arguments.to, "dry_run": arguments.dry_run, **counts})
         return
     died = "it" if (answer.matched if arguments.dry_run else answer.moved) == 1 else "they"
     where = f"to {arguments.to}" if arguments.to else f"back to where {died} died"

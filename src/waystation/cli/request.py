@@ -9,8 +9,8 @@ import sys
 from waystation.cli.arguments import add_server, examples
 from waystation.cli.message_options import add_content, message_options, payload_of
 from waystation.cli.native import open_client
-from waystation.cli.output import note
-from waystation.cli.received import as_json, print_line
+from waystation.cli.output import note, print_json
+from waystation.cli.received import as_json
 from waystation.cli.units import duration
 from waystation.errors import Invalid, NotFound
 
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
         except NotFound as error:
             raise NotFound(f"there is no responder for {arguments.name!r}: {error}") from None
     if arguments.json:
-        print_line(as_json(reply))
+        print_json(as_json(reply))
         return 0
     sys.stdout.buffer.write(reply.payload)
     if not reply.payload.endswith(b"\n"):

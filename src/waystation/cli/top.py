@@ -16,7 +16,7 @@ from typing import Any
 
 from waystation.cli.arguments import add_server
 from waystation.cli.native import open_client
-from waystation.cli.output import bold, print_json, spell_bytes, visible
+from waystation.cli.output import bold, print_json, spell_bytes, spell_rate, visible
 from waystation.cli.units import duration
 
 ENTER, LEAVE, HOME, CLEAR_LINE, CLEAR_REST = (
@@ -163,11 +163,6 @@ def _cell(column: str, value: float | None) -> str:
     if column == "publish_bytes":
         return spell_bytes(int(value))
     return str(int(value)) if column == "ready" else spell_rate(value)
-
-
-def spell_rate(rate: float) -> str:
-    """4, 12.5, 1,234."""
-    return f"{rate:,.0f}" if rate >= 100 or rate == int(rate) else f"{rate:.1f}"
 
 
 def spell_duration(ms: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ def _search(arguments: argparse.Namespace) -> int:
         for message in _found(mq, {**wanted, "topic": arguments.topic}, arguments.count):
             count += 1
             if arguments.json:
-                print(json.dumps(message, ensure_ascii=False))
+                print_json(message)
             else:
                 key = message.get("key", message.get("key_base64"))
                 shown = "-" if key is None else visible(key)
@@ -98,7 +97,7 @@ def _delete_records(arguments: argparse.Namespace) -> int:
             "delete-records", topic=arguments.topic, partition=arguments.partition, before_offset=arguments.before
         )
     if arguments.json:
-        print_json(done)
+        print_json(done or {})
     else:
         print(f"{place} begins at offset {(done or {})['start_offset']} now")
     return 0

@@ -7,8 +7,9 @@ from typing import Any
 
 from waystation.cli.arguments import add_server, add_settings, parse_pairs, positive
 from waystation.cli.native import all_of, open_client, topic_hint, topic_of
-from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count
+from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count, spell_rate
 from waystation.cli.topic_messages import configure_looking
+from waystation.cli.units import spell_about
 from waystation.errors import AlreadyExists, Invalid
 
 
@@ -69,24 +70,39 @@ def _list(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         topics = all_of(mq, "topics", internal=arguments.internal)
     if arguments.json:
+        same = ("bytes", "retention_ms", "retention_bytes", "cleanup_policy", "subscribers", "rate", "internal", "id")
         print_json(
-            [
-                {
-                    "topic": one["topic"],
-                    "partitions": len(one["partitions"]),
-                    "offsets": one["messages"],
-                    "internal": one["internal"],
-                    "id": one["id"],
-                }
-                for one in topics
-            ]
+            {"topic": one["topic"], "partitions": len(one["partitions"]), "offsets": one["messages"]}
+            | {field: one[field] for field in same}
+            for one in topics
         )
     elif topics:
-        rows = [(one["topic"], len(one["partitions"]), one["messages"]) for one in topics]
-        print_table(("topic", "partitions", "offsets"), rows)
+        rows = [
+            (
+                one["topic"],
+                len(one["partitions"]),
+                one["messages"],
+                spell_bytes(one["bytes"]),
+                _spell_retention(one),
+                one["subscribers"],
+                None if one["rate"] is None else spell_rate(one["rate"]),
+            )
+            for one in topics
+        ]
+        print_table(("topic", "partitions", "offsets", "size", "retention", "subscribers", "messages/s"), rows)
     else:
         print("no topics yet; `waystation topics create NAME` makes one")
     return 0
+
+
+def _spell_retention(topic: dict[str, Any]) -> str:
+    """`7d`, `7d or 1.0 GiB`, `forever`, `compacted`, `compacted, 7d`."""
+    policies = topic["cleanup_policy"].split(",")
+    limits = [spell_about(topic["retention_ms"])] if topic["retention_ms"] >= 0 else []
+    if topic["retention_bytes"] >= 0:
+        limits.append(spell_bytes(topic["retention_bytes"]))
+    deletes = [" or ".join(limits) or "forever"] if "delete" in policies else []
+    return ", ".join(["compacted"] * ("compact" in policies) + deletes)
 
 
 def _describe(arguments: argparse.Namespace) -> int:

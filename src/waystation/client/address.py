@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from waystation.errors import Invalid
 
+THIS_MACHINE = "127.0.0.1"
 LOOPBACK = frozenset({"localhost", "::1"})
 
 
@@ -26,7 +27,8 @@ class Address:
 
 
 def parse_address(text: str, *, default_port: int) -> Address:
-    """Reads `host`, `host:port`, `:port` and `[ipv6]:port`; raises Invalid that says what would do."""
+    """Reads `host`, `host:port`, `port`, `:port` and `[ipv6]:port`; raises Invalid that says what would do. Without a
+    host it is this machine's loopback: no host's name is a number."""
     host, port = _split(text.strip())
     if not port:
         return Address(host, default_port)
@@ -41,9 +43,16 @@ def _split(text: str) -> tuple[str, str]:
         if not closed or not host or (rest and not rest.startswith(":")):
             raise Invalid(f"{text!r} is not an address: write [IPV6]:PORT, like [::1]:9092")
         return host, rest[1:]
+    if "://" in text:
+        scheme, _, rest = text.partition("://")
+        raise Invalid(f"{text!r} is not an address: leave out {scheme}:// and write {rest.partition('/')[0]}")
+    if "," in text:
+        raise Invalid(f"{text!r} is not an address: name one, like {text.partition(',')[0].strip()}")
+    if text.isdecimal():
+        return THIS_MACHINE, text
     if text.count(":") > 1:
         raise Invalid(f"{text!r} is not an address: put an IPv6 host in brackets, like [::1]:9092")
     host, _, port = text.partition(":")
     if not host and not port:
         raise Invalid("an address is missing: write HOST:PORT, like 127.0.0.1:9092")
-    return host or "127.0.0.1", port
+    return host or THIS_MACHINE, port

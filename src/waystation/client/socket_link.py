@@ -27,7 +27,8 @@ DEFAULT_SERVER = "localhost:9092"
 
 _OTHERS = {b"HTTP": "HTTP", b"AMQP": "AMQP"}
 """Protocols that show in the first bytes of whatever they answer."""
-_SCHEMES = ("waystation://", "tcp://")
+_SCHEMES = ("waystation://", "kafka://", "tcp://")
+_OTHER_SCHEMES = {"http": "HTTP", "https": "HTTP", "amqp": "AMQP", "amqps": "AMQP"}
 
 
 class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
@@ -44,9 +45,23 @@ def parse_url(url: str | None) -> Address:
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
     text = text.removesuffix("/")
+    scheme, _, rest = text.partition("://")
+    if scheme in _OTHER_SCHEMES and rest:
+        host = rest.partition("/")[0].rpartition("@")[2]  # who signs in there is nobody's business
+        raise Invalid(_elsewhere(f"{scheme}://{host}", _OTHER_SCHEMES[scheme], host))
     if "://" in text or "/" in text or "@" in text:
         raise Invalid(f"{url!r} is not an address of a broker: write waystation://HOST:PORT")
     return parse_address(text, default_port=DEFAULT_PORT)
+
+
+def _elsewhere(address: str, protocol: str, host: str) -> str:
+    """What to write instead of the address of another listener of a broker."""
+    try:
+        kafka = str(Address(parse_address(host, default_port=DEFAULT_PORT).host, DEFAULT_PORT))
+    except Invalid:
+        kafka = f"HOST:{DEFAULT_PORT}"
+    said = f"{address} speaks {protocol}, not the native protocol"
+    return f"{said}: connect to the broker's Kafka listener, which is {kafka} unless the broker was told otherwise"
 
 
 def socket_dial(address: Address, timeout_s: float) -> Dial:
@@ -88,6 +103,7 @@ class SocketLink(asyncio.Protocol):
         self._scheduled = False
         self._full = False
         self._over = False
+        self._heard = False
         self._rest: list[bytes] = []  # pieces of a frame that is not whole yet
         self._have = 0
         self._need = 4
@@ -158,6 +174,7 @@ class SocketLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
+        self._heard = True
         if self._rest:
             self._rest.append(data)
             self._have += len(data)
@@ -193,8 +210,7 @@ class SocketLink(asyncio.Protocol):
         """Who listens there, as far as it shows."""
         other = _OTHERS.get(head)
         if other is not None:
-            said = f"{self._name} speaks {other}, not the native protocol"
-            return f"{said}: connect to the broker's Kafka port, which is {DEFAULT_PORT} unless it was set otherwise"
+            return _elsewhere(self._name, other, self._name)
         return f"{self._name} does not speak the native protocol (a frame of {size} bytes); check the port"
 
     def _keep(self, left: memoryview, need: int) -> None:
@@ -214,6 +230,8 @@ class SocketLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         said = f" ({error})" if error is not None and str(error) else ""
+        if not self._heard:
+            said += " before it answered; is it a Waystation broker? Other Kafka brokers cannot be used"
         self._fail(ConnectionLost(f"the broker at {self._name} closed the connection{said}"))
 
     def _fail(self, error: WaystationError) -> None:

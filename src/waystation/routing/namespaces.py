@@ -22,7 +22,7 @@ import msgspec
 
 from waystation.catalog import ABSENT, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, RevisionConflict, near_matches
+from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, RevisionConflict, TooLarge, near_matches
 from waystation.routing.namespace_names import (
     DEFAULT,
     Names,
@@ -39,6 +39,8 @@ logger = logging.getLogger("waystation.namespaces")
 
 KIND = "namespace"
 MAX_NAMESPACES = 10_000
+MAX_NAMESPACE_BYTES = 16 * 1024
+"""What is remembered of one: its description and tags are its maker's."""
 SLICE = 500
 """Queues that are deleted with one wait for the disk."""
 
@@ -205,8 +207,13 @@ class Namespaces:
         _check_limits(namespace.limits)
         if present is None:
             self._check_new(name)
+        value = msgspec.msgpack.encode(namespace)
+        if len(value) > MAX_NAMESPACE_BYTES:
+            raise TooLarge(
+                f"namespace {name!r}: description and tags have {len(value)} bytes; the most is {MAX_NAMESPACE_BYTES}"
+            )
         if namespace != present:
-            await self._write(name, msgspec.msgpack.encode(namespace))
+            await self._write(name, value)
         return present is None
 
     async def _write(self, name: str, value: bytes | None) -> None:

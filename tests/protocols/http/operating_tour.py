@@ -32,7 +32,22 @@ def operating(http: Http, topic: str, pipelines: Path) -> Steps:
     yield "GET", "/v1/connections/{connection}", lambda: http("GET", own)
     yield "DELETE", "/v1/connections/{connection}", lambda: http("DELETE", own)
     idle.close()
+    yield from _namespaces(http)
     yield from _pipelines(http, pipelines)
+
+
+def _namespaces(http: Http) -> Steps:
+    made = unique("tour")
+    path, policy = f"/v1/namespaces/{made}", f"/v1/policies/{made}/short"
+    rule = {"pattern": "^jobs", "definition": {"message-ttl": 1000}, "apply_to": "queues"}
+    yield "PUT", "/v1/namespaces/{namespace}", lambda: http("PUT", path, {"description": "a tour", "max_queues": 9})
+    yield "GET", "/v1/namespaces", lambda: http("GET", "/v1/namespaces")
+    yield "GET", "/v1/namespaces/{namespace}", lambda: http("GET", f"/v1/namespaces/{name('/')}")
+    yield "PUT", "/v1/policies/{namespace}/{policy}", lambda: http("PUT", policy, rule)
+    yield "GET", "/v1/policies", lambda: http("GET", "/v1/policies", namespace=made)
+    yield "GET", "/v1/policies/{namespace}/{policy}", lambda: http("GET", policy)
+    yield "DELETE", "/v1/policies/{namespace}/{policy}", lambda: http("DELETE", policy)
+    yield "DELETE", "/v1/namespaces/{namespace}", lambda: http("DELETE", path)
 
 
 def _pipelines(http: Http, folder: Path) -> Steps:

@@ -29,6 +29,7 @@ NAMES = {
     "exchange": "e",
     "id": "m0",
     "vhost": "%2F",
+    "namespace": "%2F",
     "group": "g",
     "name": "app.js",
     "user": "guest",

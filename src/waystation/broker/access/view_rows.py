@@ -21,6 +21,7 @@ from waystation.admin import (
     view_dead_letters,
     view_delayed,
     view_groups,
+    view_namespaces,
     view_overview,
     view_pipelines,
     view_queues,
@@ -142,6 +143,30 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "jobs": Row(Nothing, lambda broker, _: jobs.jobs_view(broker), jobs.JobList),
     "job": Row(jobs.JobQuery, jobs.job_view, jobs.JobInfo),
+    "namespaces": Row(
+        view_namespaces.NamespacesQuery,
+        view_namespaces.namespaces_page,
+        view_namespaces.NamespaceList,
+        Asks("describe", "namespace"),
+    ),
+    "namespace": Row(
+        view_namespaces.NamespaceQuery,
+        view_namespaces.namespace_view,
+        view_namespaces.NamespaceOut,
+        Asks("describe", "namespace", "namespace"),
+    ),
+    "policies": Row(
+        view_namespaces.PoliciesQuery,
+        view_namespaces.policies_page,
+        view_namespaces.PolicyList,
+        Asks("describe", "namespace", "namespace"),
+    ),
+    "policy": Row(
+        view_namespaces.PolicyQuery,
+        view_namespaces.policy_view,
+        view_namespaces.PolicyOut,
+        Asks("describe", "namespace", "namespace"),
+    ),
     "pipelines": Row(view_pipelines.PipelinesQuery, view_pipelines.pipelines_view, view_pipelines.PipelinesOut),
     "pipeline": Row(view_pipelines.PipelineQuery, view_pipelines.pipeline_view, view_pipelines.PipelineDetail),
     "queues": Row(view_queues.QueuesQuery, view_queues.queues_page, view_queues.QueuePage, Asks("describe", "queue")),
@@ -220,6 +245,30 @@ ACTIONS: dict[str, AnyRow] = {
     ),
     "delete-group": Row(
         group_resetting.DeleteGroup, group_resetting.delete_group, None, Asks("delete", "group", "group")
+    ),
+    "set-namespace": Row(
+        view_namespaces.SetNamespace,
+        view_namespaces.set_namespace,
+        view_namespaces.NamespaceOut,
+        Asks("create", "namespace", "namespace"),
+    ),
+    "delete-namespace": Row(
+        view_namespaces.NamespaceQuery,
+        view_namespaces.delete_namespace,
+        None,
+        Asks("delete", "namespace", "namespace"),
+    ),
+    "set-policy": Row(
+        view_namespaces.SetPolicy,
+        view_namespaces.set_policy,
+        view_namespaces.PolicyOut,
+        Asks("alter", "namespace", "namespace"),
+    ),
+    "delete-policy": Row(
+        view_namespaces.PolicyQuery,
+        view_namespaces.delete_policy,
+        None,
+        Asks("alter", "namespace", "namespace"),
     ),
     "start-pipeline": Row(
         view_pipelines.PipelineQuery, view_pipelines.start_pipeline, view_pipelines.PipelineDetail, OPERATE

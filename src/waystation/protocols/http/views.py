@@ -2,7 +2,7 @@
 
 A row names what `broker/access/view_rows.py` has: query, answer and permission are there. What the path names of the
 query comes from the path; the rest is the struct that the query's extends, read from the query string, or from the body
-of a POST or a PATCH. There is nothing to do here but to hand it on.
+of a POST, a PUT or a PATCH. There is nothing to do here but to hand it on.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _row(method: Method, path: str, kind: str, what: str, summary: str, **option
         return outcome
 
     options.setdefault("answer", row.shown)
-    options["body" if method in ("POST", "PATCH") else "query"] = terms
+    options["body" if method in ("POST", "PUT", "PATCH") else "query"] = terms
     if row.shown is None:
         options["status"] = 204
     return Route(method, path, hand_on, summary, **options)
@@ -219,6 +219,47 @@ ROUTES: tuple[AnyRoute, ...] = (
         "delete-group",
         "Delete a group that has no members, or its offsets of one topic",
         tag="groups",
+    ),
+    # -- namespaces and their policies --------------------------------------------------------------------------------
+    _view("/v1/namespaces", "namespaces", "List namespaces (virtual hosts)", tag="namespaces"),
+    _view(
+        "/v1/namespaces/{namespace}",
+        "namespace",
+        "Describe a namespace",
+        tag="namespaces",
+        description="In the path, `/` is written `%2F`.",
+    ),
+    _act(
+        "PUT",
+        "/v1/namespaces/{namespace}",
+        "set-namespace",
+        "Create a namespace, or change its description and limits",
+        tag="namespaces",
+    ),
+    _act(
+        "DELETE",
+        "/v1/namespaces/{namespace}",
+        "delete-namespace",
+        "Delete a namespace with its queues, exchanges, bindings, policies and streams",
+        tag="namespaces",
+        description="Its connections are closed.",
+    ),
+    _view("/v1/policies", "policies", "List policies, of all namespaces or of one", tag="namespaces"),
+    _view("/v1/policies/{namespace}/{policy}", "policy", "Describe a policy", tag="namespaces"),
+    _act(
+        "PUT",
+        "/v1/policies/{namespace}/{policy}",
+        "set-policy",
+        "Create or replace a policy, which changes settings of the queues and exchanges that it matches",
+        tag="namespaces",
+        description="Answers when it is in force.",
+    ),
+    _act(
+        "DELETE",
+        "/v1/policies/{namespace}/{policy}",
+        "delete-policy",
+        "Delete a policy: what it changed is again as it was declared",
+        tag="namespaces",
     ),
     # -- connections, pipelines, settings, the broker -----------------------------------------------------------------
     _view("/v1/connections", "connections", "List who is connected, and what they do", tag="connections"),

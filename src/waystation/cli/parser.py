@@ -1,0 +1,96 @@
+"""argparse, which says what was meant: `waystation topcs lst --jsn` is answered with the nearest command and option.
+
+Parsers of subcommands are of the same class as the one they are added to, so `main` makes the first one and all are.
+An option that a subcommand does not have is its own error, with its own usage, not that of the whole program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+SYNONYMS = {
+    "list": ("ls",),
+    "describe": ("show", "info", "inspect", "get", "view", "status"),
+    "create": ("add", "new", "declare", "make"),
+    "delete": ("rm", "remove", "del", "drop", "destroy"),
+    "alter": ("set", "change", "update", "edit"),
+    "close": ("kill", "delete", "end"),
+    "cancel": ("delete", "rm"),
+}
+"""What other programs call a verb. The first verb in this order that a command has is the one that was meant."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command, at any depth."""
+
+    _mixing = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        words = list(sys.argv[1:] if args is None else args)
+        if self._verbs() and words[:1] and words[0].startswith("-") and not self._knows(words[0]):
+            self._refuse_option(words[0])
+        found, rest = super().parse_known_args(words, namespace)
+        if self._mixing:
+            return found, rest
+        if rest and not self._verbs():
+            # argparse wants all arguments side by side; `publish orders --key k hello` has an option in between.
+            self._mixing = True
+            try:
+                found, rest = self.parse_known_intermixed_args(words, namespace)
+            finally:
+                self._mixing = False
+        for word in rest:
+            if word.startswith("-") and word != "-":
+                self._refuse_option(word)
+        if rest:
+            self.error(f"too many arguments: {' '.join(rest)}")
+        return found, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        hint = near(value, known)
+        if not isinstance(action, argparse._SubParsersAction):
+            chosen = ", ".join(repr(choice) for choice in known if choice)
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {chosen}){hint}")
+        hint = hint or f"; there are {', '.join(known)}"
+        raise argparse.ArgumentError(None, f"there is no command `{self.prog} {value}`{hint}")
+
+    def _verbs(self) -> bool:
+        return any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
+
+    def _knows(self, word: str) -> bool:
+        """An option may be shortened, as long as it begins like one of ours."""
+        name = word.partition("=")[0]
+        return any(text.startswith(name) for text in self._option_string_actions)
+
+    def _refuse_option(self, word: str) -> None:
+        name = word.partition("=")[0]
+        if self._verbs():
+            self.error(f"options are written behind the command: `{self.prog} COMMAND … {name}`")
+        shown = [
+            text
+            for action in self._actions
+            for text in action.option_strings
+            if text.startswith("--") and action.help != argparse.SUPPRESS
+        ]
+        hint = near(name, shown)
+        self.error(f"`{self.prog}` has no option {name}{hint}")
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'list'?`, or nothing."""
+    from waystation.errors import near_matches
+
+    words = list(known)
+    meant = next((verb for verb, others in SYNONYMS.items() if word in others and verb in words), None)
+    begins = [other for other in words if word and other.startswith(word)]
+    if meant is None and len(begins) == 1:
+        meant = begins[0]
+    return near_matches(word, words) if meant is None else f"; did you mean {meant!r}?"

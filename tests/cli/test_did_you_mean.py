@@ -1,0 +1,103 @@
+"""What is mistyped is answered with what was meant: commands, options, choices, and names that the broker knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.kit import QuickCli
+from waystation.cli.completion_tree import spots
+from waystation.cli.main import build_parser
+
+offline = QuickCli("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topic list", "did you mean 'topics'?"),
+        ("topics lst", "did you mean 'list'?"),
+        ("queues rm jobs", "did you mean 'delete'?"),
+        ("queues show jobs", "did you mean 'describe'?"),
+        ("queues desc jobs", "did you mean 'describe'?"),
+        ("nonsense", "there are serve, topics,"),
+        ("topics nonsense", "there are create, list,"),
+        ("topics list --jsn", "`waystation topics list` has no option --jsn; did you mean '--json'?"),
+        ("consume orders --parition 1", "did you mean '--partition'?"),
+        ("consume orders --parition=1", "has no option --parition; did you mean '--partition'?"),
+        ("serve --kafa 9093", "did you mean '--kafka'?"),
+        ("publish orders --compression zsdt", "did you mean 'zstd'?"),
+        ("groups list --state Stabel", "did you mean 'Stable'?"),
+        ("--json topics list", "options are written behind the command: `waystation COMMAND … --json`"),
+        ("--server there:9092 topics list", "options are written behind the command"),
+        ("topics --server there:9092 list", "options are written behind the command: `waystation topics COMMAND"),
+        ("topics list orders", "too many arguments: orders"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(line: str, said: str) -> None:
+    assert said in offline(*line.split(), code=2).err
+
+
+def test_every_command_is_found_by_a_slip_of_it() -> None:
+    for spot in spots(build_parser()):
+        if len(spot.path) == 1:
+            misspelt = spot.path[0][:-1] + "x" + spot.path[0][-1]
+            assert f"did you mean {spot.path[0]!r}" in offline(misspelt, code=2).err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics describe {}", "topics alter {} --partitions 2", "topics delete {} --yes", "topics search {} --key k",
+        "topics delete-records {} --partition 0 --before 1 --yes", "consume {}", "export {}", "delayed list --topic {}",
+        "groups reset g --to earliest --topic {}",
+    ],
+)  # fmt: skip
+def test_a_topic_that_is_not_there_is_answered_with_the_near_one(quick: QuickCli, topic: str, line: str) -> None:
+    quick("topics", "create", topic)
+    said = quick(*line.format(f"x{topic}").split(), code=1).err
+    assert f"there is no topic 'x{topic}'; did you mean '{topic}'" in said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "queues describe {}", "queues alter {} --ttl 1h", "queues delete {} --yes", "queues purge {} --yes",
+        "queues put {} m", "queues get {}", "queues peek {}", "queues cancel {} m", "queues find m --queue {}",
+        "dead-letters list {}", "dead-letters show {}", "dead-letters redrive {}", "delayed list {}",
+        "delayed cancel {} m", "export --queue {}", "exchanges bind amq.topic {}", "request {} 1 --timeout 1s",
+    ],
+)  # fmt: skip
+def test_a_queue_that_is_not_there_is_answered_with_the_near_one(quick: QuickCli, queue: str, line: str) -> None:
+    quick("queues", "create", queue)
+    said = quick(*line.format(f"x{queue}").split(), code=1).err
+    assert f"there is no queue 'x{queue}'; did you mean '{queue}'" in said
+
+
+@pytest.mark.parametrize("line", ["describe {}", "delete {} --yes", "reset {} --to earliest"])
+def test_a_group_that_is_not_there_is_answered_with_the_near_one(
+    quick: QuickCli, topic: str, group: str, line: str
+) -> None:
+    quick("topics", "create", topic)
+    quick("groups", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
+    said = quick("groups", *line.format(f"x{group}").split(), code=1).err
+    assert f"there is no group 'x{group}'; did you mean '{group}'" in said
+
+
+@pytest.mark.parametrize(
+    "line", ["list {}", "delete {} --yes", "bind {} queue", "unbind {} queue", "route {} --routing-key k"]
+)
+def test_an_exchange_that_is_not_there_is_answered_with_the_near_one(quick: QuickCli, line: str) -> None:
+    assert "did you mean 'amq.fanout'" in quick("exchanges", *line.format("amq.fanuot").split(), code=1).err
+
+
+def test_other_names_are_answered_with_the_near_one(quick: QuickCli, queue: str, topic: str) -> None:
+    quick("queues", "create", queue)
+    assert "did you mean 'ttl'?" in quick("queues", "alter", queue, "--unset", "ttll", code=1).err
+    assert "'retention.ms'?" in quick("topics", "create", topic, "--set", "retention.sm=1", code=1).err
+    assert "did you mean 'num.partitions'?" in quick("config", "set", "num.partition=3", code=1).err
+
+
+def test_options_may_stand_between_arguments(quick: QuickCli, topic: str) -> None:
+    quick("publish", topic, "--key", "k", "a", "--header", "h=1", "b")
+    assert quick("consume", topic, "--format", "{key} {value} {headers}\\n").lines == ["k a h=1", "k b h=1"]
+    assert "did you mean '--header'?" in offline("publish", topic, "--key", "k", "a", "--haeder", "b", code=2).err
