@@ -65,7 +65,11 @@ def told(cli: Cli, name: str) -> Iterator[Reporter]:
         master="local[2]",
         trigger="available-now",
         bounded=True,
-        sinks=[SinkState("out", "topic", phase="running", rows=600, rows_to_do=1000, rows_per_s=123.4, lag=400)],
+        sinks=[
+            SinkState(
+                "out", "topic", phase="running", rows=600, rows_read=600, rows_to_do=1000, rows_per_s=123.4, lag=400
+            )
+        ],
     )
     reporter = Reporter(cli.server, state, lambda text: None)
     reporter.start()

@@ -326,8 +326,11 @@ mode = "complete"
     state = last_word(server, name)
     assert (state.phase, state.bounded) == ("finished", True)
     (sink,) = state.sinks
-    assert (sink.rows, sink.rows_to_do, sink.phase) == (100, 100, "finished")
+    assert (sink.rows_read, sink.rows_to_do, sink.phase) == (100, 100, "finished")
     assert sink.batch >= 1
+    assert 3 * sink.batch <= sink.rows <= 3 * (sink.batch + 1), (
+        "each batch writes all rows again, as the mode is complete"
+    )
     assert sink.state_rows == 3
 
 
@@ -416,8 +419,10 @@ topic = "{target}"
 key = "id"
 txnId = "{unique("load")}"
 """
-    kit.run(text)
-    kit.run(text)
+    kit.run(text, progress=True)
+    assert [sink.rows for sink in last_word(server, "one").sinks] == [20]
+    kit.run(text, progress=True)
+    assert [sink.rows for sink in last_word(server, "one").sinks] == [0], "it was written before"
     found = read_topic(server, target, 1)
     assert sorted(int(key) for key, _ in found) == list(range(20))
 
@@ -469,7 +474,9 @@ topic = "{good}"
 from = "bad"
 queue = "{bad}"
 """
-    kit.run(text)
+    kit.run(text, progress=True)
+    told = {sink.sink: (sink.rows, sink.malformed, sink.phase) for sink in last_word(server, "one").sinks}
+    assert told == {"good": (160, 40, "finished"), "bad": (40, 40, "finished")}
     kit.run(text)  # what the first took is acked when the second asks for more
     assert sorted(int(key) for key, _ in read_topic(server, good, 2)) == [n for n in range(200) if n % 5]
     found = rejected.peek(1000)

@@ -34,9 +34,13 @@ def show(state: PipelineState) -> str:
 
 
 def _sink(state: PipelineState, sink: SinkState) -> list[str]:
-    facts = [f"{sink.rows:,} rows".replace(",", " ")]
+    facts = [f"{sink.rows:,} rows written".replace(",", " ")]
+    if sink.rows_read:
+        facts.append(f"{sink.rows_read:,} read".replace(",", " "))
     if sink.phase not in ENDED:
         facts.append(f"{spell_rate(sink.rows_per_s)} rows/s")
+    if sink.malformed:
+        facts.append(f"{sink.malformed} values malformed")
     if sink.lag is not None:
         facts.append(f"{sink.lag} behind")
     if sink.batch >= 0:
@@ -44,12 +48,12 @@ def _sink(state: PipelineState, sink: SinkState) -> list[str]:
     if sink.state_rows:
         facts.append(f"state {sink.state_rows} rows, {spell_bytes(sink.state_bytes)}")
     if sink.late_rows:
-        facts.append(f"{sink.late_rows} rows came too late")
+        facts.append(f"at least {sink.late_rows} rows came too late")
     if sink.watermark is not None:
         facts.append(f"watermark {sink.watermark}")
     lines = [f"  {sink.sink} ({sink.kind}, {sink.phase}): {', '.join(facts)}"]
     if state.bounded and sink.rows_to_do is not None:
-        lines.append(f"    {bar(sink.rows, sink.rows_to_do)}")
+        lines.append(f"    {bar(sink.rows_read, sink.rows_to_do)}")
     if sink.error is not None:
         lines.append(f"    error: {sink.error}")
     return lines

@@ -33,14 +33,21 @@ class SinkState(msgspec.Struct, omit_defaults=False):
     phase: Phase = "starting"
     batch: int = -1
     rows: int = 0
+    """Written to this sink."""
+    rows_read: int = 0
+    """By its query. What is filtered out is in it, and what several sinks have in common is counted for each."""
     rows_to_do: int | None = None
+    """To read."""
     rows_per_s: float = 0.0
     arriving_per_s: float = 0.0
     lag: int | None = None
     batch_ms: int = 0
     state_rows: int = 0
     state_bytes: int = 0
+    malformed: int = 0
+    """Values of its sources that do not fit their schema."""
     late_rows: int = 0
+    """At least: Spark counts after it has aggregated what it can."""
     watermark: str | None = None
     query_id: str | None = None
     error: str | None = None

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from waystation.errors import Conflict, Invalid
 from waystation.spark.sink import Written, abort_stages, commit_stages, stage_rows, write_plainly
 from waystation.spark.sink_columns import Layout, check_columns
-from waystation.spark.sink_options import SinkOptions, read_sink_options
+from waystation.spark.sink_options import TXN_NAMES, SinkOptions, read_sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class WholeBatch(DataSourceArrowWriter):
         self._options = options
         self._layout = layout
         self._job = uuid4().hex
-        self._name = f"spark/txn/{options.txn_id}" if options.txn_id is not None else f"spark/job/{self._job}"
+        self._name = f"{TXN_NAMES}{options.txn_id}" if options.txn_id is not None else f"spark/job/{self._job}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()

@@ -22,6 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from waystation.observe.pipeline_state import PipelineState, SinkState
 
+MALFORMED = "waystation.malformed."
+"""Metrics of sources begin so."""
+COUNT = "count"
+"""The one field of our metrics."""
+
 Update = Callable[[Callable[[PipelineState], None]], None]
 Offsets = dict[tuple[str, ...], int]
 
@@ -76,14 +81,17 @@ class Progress(StreamingQueryListener):
         self._update(work)
 
     def _take(self, state: SinkState, progress: dict[str, Any]) -> None:
-        batch, rows = int(progress.get("batchId", -1)), int(progress.get("numInputRows") or 0)
+        batch, read = int(progress.get("batchId", -1)), int(progress.get("numInputRows") or 0)
         if batch < state.batch or batch <= self._counted.get(state.sink, -1):
             return  # told before
-        if rows:
+        if read:
             self._counted[state.sink] = batch
         operators = progress.get("stateOperators") or []
         state.batch = batch
-        state.rows += rows
+        observed = progress.get("observedMetrics") or {}
+        state.rows += _count(observed.get(written_metric(state.sink)))
+        state.rows_read += read
+        state.malformed += sum(_count(told) for name, told in observed.items() if name.startswith(MALFORMED))
         state.rows_per_s = _number(progress.get("processedRowsPerSecond"))
         state.arriving_per_s = _number(progress.get("inputRowsPerSecond"))
         state.batch_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
@@ -95,7 +103,7 @@ class Progress(StreamingQueryListener):
         sources = progress.get("sources") or []
         state.lag = lag_of(sources)
         left = self._left(state.sink, sources)
-        state.rows_to_do = None if left is None else state.rows + left
+        state.rows_to_do = None if left is None else state.rows_read + left
 
     def _left(self, sink: str, sources: list[dict[str, Any]]) -> int | None:
         """How many rows of those that were there at the first batch are still to come."""
@@ -113,6 +121,15 @@ class Progress(StreamingQueryListener):
             for place, offset in offsets_of(source.get("endOffset")).items()
         }
         return sum(max(0, offset - reached.get(place, 0)) for place, offset in target.items())
+
+
+def written_metric(sink: str) -> str:
+    """What the rows that a sink gets are counted under, by Spark's `observe`."""
+    return f"waystation.written.{sink}"
+
+
+def _count(told: Any) -> int:
+    return int((told or {}).get(COUNT) or 0)
 
 
 def lag_of(sources: list[dict[str, Any]]) -> int | None:

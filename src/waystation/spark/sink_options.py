@@ -28,6 +28,8 @@ DEFAULT_STAGE_S = 900.0
 """How long what a task has staged waits for its job to commit: what the broker allows unless it is told otherwise."""
 MAX_TXN_ID = 150
 """Characters: the names of the staged transactions are made of it."""
+TXN_NAMES = "spark/txn/"
+"""What a `txnId` is decided under begins so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Frames:
     def add_source(self, source: Source) -> None:
         path: Path = ("source", source.name)
         try:
-            frame = self._open(source)
+            frame = _with_malformed_counted(self._open(source), source)
             frame.schema  # noqa: B018  (over Spark Connect a frame is only looked at when it is asked something)
         except Exception as error:
             raise PartFailed(path, error) from error
@@ -183,6 +183,18 @@ class Frames:
             outputMode=wanted.mode.capitalize(),
             timeMode=TIME_MODES[wanted.time],
         )
+
+
+def _with_malformed_counted(frame: DataFrame, source: Source) -> DataFrame:
+    """Where a value that does not fit its schema is null: nobody would notice."""
+    from pyspark.sql import functions as F
+
+    from waystation.spark.json_values import CORRUPT
+    from waystation.spark.progress import COUNT, MALFORMED
+
+    if source.static or CORRUPT not in frame.columns:
+        return frame
+    return frame.observe(f"{MALFORMED}{source.name}", F.count(F.col(CORRUPT)).alias(COUNT))
 
 
 def _aggregate(step: Step, frame: DataFrame) -> DataFrame:

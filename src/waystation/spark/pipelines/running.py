@@ -231,11 +231,12 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: Data
     from waystation.spark.sessions import activate
 
     failed: list[BaseException] = []
+    written: list[int | None] = []
 
     def work() -> None:
         try:
             activate(spark)
-            write_sink(running.pipeline, sink, frame)
+            written.append(write_sink(running.pipeline, sink, frame))
         except BaseException as error:
             failed.append(error)
 
@@ -249,7 +250,7 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: Data
             return False
     if failed:
         raise _failure(running, sink.name, failed[0])
-    running.update(lambda state: _end_sink(state, sink.name, "finished"))
+    running.update(lambda state: _end_sink(state, sink.name, "finished", rows=written[0] or 0))
     return True
 
 
@@ -280,10 +281,11 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
         time.sleep(LOOK_S)
 
 
-def _end_sink(state: PipelineState, name: str, phase: Phase) -> None:
+def _end_sink(state: PipelineState, name: str, phase: Phase, rows: int = 0) -> None:
     for sink in state.sinks:
         if sink.sink == name:
             sink.phase = phase
+            sink.rows += rows
             sink.rows_per_s = sink.arriving_per_s = 0.0
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.spark.pipelines.declared import Pipeline, Sink
 from waystation.spark.pipelines.queries import Query
+from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.tables import table_writer
+from waystation.spark.sink_options import TXN_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,6 +65,15 @@ def _text(column: Column, frame: DataFrame, expression: str) -> Column:
     )
 
 
+def counted(frame: DataFrame, sink: Sink) -> DataFrame:
+    """Spark tells with a batch's progress how many rows went through here."""
+    from pyspark.sql import functions as F
+
+    from waystation.spark.progress import COUNT, written_metric
+
+    return frame.observe(written_metric(sink.name), F.count(F.lit(1)).alias(COUNT))
+
+
 UNIFORM = {
     "key": "binary",
     "value": "binary",
@@ -81,7 +92,7 @@ def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
 
     parts = []
     for sink in query.sinks:
-        part = as_messages(frames[sink.table], sink)
+        part = counted(as_messages(frames[sink.table], sink), sink)
         place = {kind: F.lit(sink.place if kind == sink.kind else None).cast("string") for kind in ("topic", "queue")}
         parts.append(part.select(*(_uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
@@ -110,7 +121,9 @@ def start_query(
     if len(query.sinks) > 1:
         frame = all_messages(query, frames)
     elif sink.kind in ("topic", "queue"):
-        frame = as_messages(frame, sink)
+        frame = counted(as_messages(frame, sink), sink)
+    else:
+        frame = counted(frame, sink)
     writer: Any = frame.writeStream
     writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
@@ -147,19 +160,37 @@ def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[Data
     return work
 
 
-def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> None:
-    """Writes a frame that is no stream, once."""
+def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
+    """Writes a frame that is no stream, once; returns how many rows, where they were written and not only shown."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
     if sink.kind == "console":
         frame.show(int(sink.options.get("numRows", "20")), truncate=False)
-    elif sink.kind == "memory":
+        return None
+    if sink.kind == "memory":
         frame.cache().createOrReplaceTempView(sink.place)
-    elif sink.kind in ("delta", "iceberg"):
+        return frame.count()
+    again = _written_before(pipeline, sink)
+    observation = Observation(sink.name)
+    frame = frame.observe(observation, F.count(F.lit(1)).alias("count"))
+    if sink.kind in ("delta", "iceberg"):
         table_writer(sink, "")(frame, 0)
     else:
         writer: Any = (as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame).write
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         _formatted(writer.mode("append").options(**_options(sink)), pipeline, sink).save()
+    return 0 if again else int(observation.get["count"])
+
+
+def _written_before(pipeline: Pipeline, sink: Sink) -> bool:
+    """Whether the broker will leave it out, since it has it under its `txnId`."""
+    name = sink.options.get("txnId")
+    if name is None:
+        return False
+    with connect_any(pipeline.servers) as mq:
+        return mq.staged_position(f"{TXN_NAMES}{name}") is not None
 
 
 def _formatted(writer: Any, pipeline: Pipeline, sink: Sink) -> Any:
