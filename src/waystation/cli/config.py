@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cli.arguments import add_server, examples, parse_pairs
 from waystation.cli.output import note, print_json, print_table, spell_count
+from waystation.cli.setting_units import plain, spelled
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_server(change)
     change.formatter_class = argparse.RawDescriptionHelpFormatter
     change.epilog = examples(
-        "waystation config set log.retention.ms=86400000 num.partitions=4",
+        "waystation config set log.retention.ms=7d num.partitions=4",
         "waystation config set --unset log.retention.ms",
     )
     change.set_defaults(run=_set)
@@ -75,7 +76,9 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"options": [_as_json(*row) for row in options], "settings": [_as_json(*row) for row in settings]})
         return 0
-    rows = [(name, chosen.text or "-", chosen.where or chosen.kind) for name, chosen, _ in options + settings]
+    rows = [
+        (name, spelled(name, chosen.text) or "-", chosen.where or chosen.kind) for name, chosen, _ in options + settings
+    ]
     if rows:
         print_table(("name", "value", "from"), rows)
     else:
@@ -116,19 +119,20 @@ def _show_running(arguments: argparse.Namespace) -> int:
     elif settings:
         print_table(
             ("name", "value", "default", "from"),
-            [(one["name"], _shown(one["value"]), _shown(one["default"]), one["source"]) for one in settings],
+            [(one["name"], _shown(one, "value"), _shown(one, "default"), one["source"]) for one in settings],
         )
     else:
         print("everything is at its default")
     return 0
 
 
-def _shown(value: object) -> str:
+def _shown(one: dict[str, Any], which: str) -> str:
     from waystation.config import render
 
+    value = one[which]
     if value is None or value == "":
         return "-"
-    return render(value) if isinstance(value, bool | int | float) else str(value)
+    return spelled(one["name"], render(value) if isinstance(value, bool | int | float) else str(value))
 
 
 # -- check -------------------------------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ def _set(arguments: argparse.Namespace) -> int:
         if name not in now:  # one of Kafka's without effect, which are listed only while they are set
             print(f"{name} is not set now")
             continue
-        print(f"{name} is {_shown(now[name]['value'])} now ({now[name]['source']})")
+        print(f"{name} is {_shown(now[name], 'value')} now ({now[name]['source']})")
     return 0
 
 
@@ -182,7 +186,7 @@ def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
 
     changes: dict[str, str | None] = {}
     for name, text in parse_pairs(arguments.pair, "config set"):
-        changes[name] = text
+        changes[name] = plain(name, text)
     for name in arguments.unset:
         if name in changes:
             raise Invalid(f"{name} is both set and --unset: leave one out")

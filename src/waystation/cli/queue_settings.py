@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from waystation.cli import setting_units
 from waystation.cli.arguments import not_negative, positive
-from waystation.cli.output import spell_bytes
 from waystation.cli.units import duration, fraction, size
 from waystation.durations import spell_ms
 from waystation.errors import Invalid
@@ -122,7 +122,8 @@ def _spell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in _IN_MS:
-        return spell_ms(round(value * 1000))
+        ms = round(value * 1000)
+        return f"{spell_ms(ms)} ({ms} ms)"
     if name == "max_bytes":
-        return f"{value} ({spell_bytes(value)})"
+        return setting_units.spelled("max.bytes", str(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"TOML (default: ${CONFIG_VARIABLE}); the environment and the command line win over it",
     )
-    add_settings(parser, "a setting of the broker, like log.retention.ms=86400000; may be repeated")
+    add_settings(parser, "a setting of the broker, like log.retention.ms=7d; may be repeated")
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
     parser.add_argument(
         "--insecure", action="store_true", help="allow addresses that other machines reach, without authentication"
