@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     change.add_argument(
         "--unset", metavar="NAME", action="append", default=[], help="back to what it was told at the start; repeatable"
     )
+    change.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     add_server(change)
     change.formatter_class = argparse.RawDescriptionHelpFormatter
     change.epilog = examples(
@@ -162,8 +163,11 @@ def _check(arguments: argparse.Namespace) -> int:
 def _set(arguments: argparse.Namespace) -> int:
     changes = _changes(arguments)
     from waystation.cli.native import open_client
+    from waystation.cli.shortening import agreed, default_dangers
 
     with open_client(arguments) as mq:
+        if not agreed(default_dangers(mq, changes), yes=arguments.yes):
+            return 1
         alter: Callable[[dict[str, str | None]], object] = mq.alter_settings
         alter(changes)
         answer: Any = mq.view("settings")

@@ -97,6 +97,16 @@ def queue_options(said: dict[str, Any]) -> QueueOptions:
     return options  # type: ignore[no-any-return]  # NAMES are its keys, which a test compares
 
 
+def changed(before: QueueSettings, options: QueueOptions) -> QueueSettings:
+    """What a queue's settings are after a change."""
+    from msgspec.structs import replace
+
+    from waystation.client.queue_options import changed_settings
+
+    wanted, fields = changed_settings(options)
+    return replace(before, **{field: getattr(wanted, field) for field in fields})
+
+
 def values_of(settings: QueueSettings) -> dict[str, Any]:
     """All settings of a queue as the command line says them; `None` is none."""
     values: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from waystation.cli.arguments import add_server, add_settings, parse_pairs, posi
 from waystation.cli.native import all_of, open_client, topic_hint, topic_of
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count
 from waystation.cli.setting_units import plain, spelled
+from waystation.cli.shortening import agreed, topic_dangers
 from waystation.cli.topic_messages import configure_looking
 from waystation.errors import AlreadyExists, Invalid
 
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter.add_argument("topic")
     alter.add_argument("--partitions", type=positive, metavar="N", help="the new number, larger than now")
     add_settings(alter, "a setting to change, like retention.ms=7d; may be repeated")
+    alter.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the broker's default")
 
     delete = verbs.add_parser("delete", help="remove topics with all their messages")
@@ -152,6 +154,8 @@ def _alter(arguments: argparse.Namespace) -> int:
         raise Invalid("nothing to change: give --set NAME=VALUE, --unset NAME or --partitions N")
     settings = {**changed, **dict.fromkeys(arguments.unset)}
     with open_client(arguments) as mq, topic_hint(arguments.topic):
+        if not agreed(topic_dangers(mq, arguments.topic, settings), yes=arguments.yes):
+            return 1
         mq.act("alter-topic", topic=arguments.topic, settings=settings, partitions=arguments.partitions)
     done = {"topic": arguments.topic, "set": changed, "unset": arguments.unset, "partitions": arguments.partitions}
     if arguments.json:
