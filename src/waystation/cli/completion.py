@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import time
 from typing import Any
 
-from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, SERVER_VARIABLE, examples
+from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, examples
 from waystation.cli.completion_tree import NAMES
-from waystation.errors import Invalid
+from waystation.errors import Invalid, WaystationError
 
 SHELLS = ("bash", "zsh", "fish")
 WAIT_S = 1.0
@@ -48,8 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.names is not None:
-        server = arguments.server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-        found = names(server, arguments.names, arguments.search)
+        found = names(_server(arguments), arguments.names, arguments.search)
         if arguments.json:
             print(json.dumps(found, ensure_ascii=False))
         else:
@@ -69,6 +67,15 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print(script(arguments.shell, tree), end="")
     return 0
+
+
+def _server(arguments: argparse.Namespace) -> str:
+    from waystation.cli.contexts import choose_server
+
+    try:
+        return choose_server(arguments).server
+    except (OSError, WaystationError):
+        return DEFAULT_SERVER
 
 
 def names(server: str, what: str, begins: str) -> list[str]:

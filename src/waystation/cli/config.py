@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, examples, parse_pairs
+from waystation.cli.arguments import add_context, add_server, examples, parse_pairs
 from waystation.cli.output import note, print_json, print_table, spell_count
 from waystation.cli.setting_units import plain, spelled
 from waystation.errors import Invalid
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--config", metavar="FILE", help="with this file, as `serve --config` would take it")
     show.add_argument("--changed", action="store_true", help="only what is not at its default")
     show.add_argument("--server", metavar="HOST:PORT", help="of the broker that runs there, instead")
+    add_context(show)
     show.add_argument("--json", action="store_true", help="print JSON, for programs")
     show.set_defaults(run=_show)
 
@@ -57,9 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    if arguments.server is not None:
+    if arguments.server is not None or arguments.context is not None:
         if arguments.config is not None:
             raise Invalid("give --config (what a broker would be told) or --server (what one was told), not both")
+        from waystation.cli.contexts import choose_server
+
+        arguments.server = choose_server(arguments).server
         return _show_running(arguments)
     from waystation.cli.configuration import gather
     from waystation.cli.options import OPTIONS

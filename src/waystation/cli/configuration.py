@@ -24,7 +24,7 @@ from waystation.errors import Invalid
 PREFIX = "WAYSTATION_"
 SET_PREFIX = "WAYSTATION_SET_"
 CONFIG_VARIABLE = "WAYSTATION_CONFIG"
-OF_CLIENTS = ("WAYSTATION_SERVER",)
+OF_CLIENTS = ("WAYSTATION_SERVER", "WAYSTATION_CONTEXT")
 """Variables that are not the broker's."""
 
 SourceKind = Literal["default", "file", "environment", "flag"]

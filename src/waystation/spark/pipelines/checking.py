@@ -32,10 +32,14 @@ CHECK_MASTER = "local[1]"
 
 
 def check_pipeline(
-    file: FilePath, *, servers: str | None = None, note: Callable[[str], None] = lambda text: None
+    file: FilePath,
+    *,
+    servers: str | None = None,
+    otherwise: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[Problem]:
     """All mistakes of a file, by line; none: it can run. PipelineInvalid if it is no TOML."""
-    read = read_with_problems(file, servers=servers)
+    read = read_with_problems(file, servers=servers, otherwise=otherwise)
     problems = list(read.problems)
     problems += check_outside(read)
     if not read.problems:
