@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import os
 import signal
 import sys
@@ -28,8 +27,11 @@ from waystation.client.address import Address
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
+from waystation.observe.events import event_logger
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
+
+logger = event_logger("waystation.config")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments)
     start_logging(plan.log_level, plan.log_format)
     for doubt in plan.doubts:
-        logging.getLogger("waystation.config").warning("%s", doubt)
+        logger.warning("config.doubtful", "{doubt}", doubt=doubt)
     _allow_many_files()
     if plan.ready_file is not None:
         _remove(plan.ready_file)  # a file of an earlier run would tell a lie
