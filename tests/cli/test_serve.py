@@ -7,6 +7,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -281,6 +282,19 @@ def test_on_a_terminal_the_log_is_for_people(tmp_path: Path) -> None:
     assert re.search(r"^\d\d:\d\d:\d\d INFO    group readers is \w+, members: 1 \(epoch=\d+\)\r?$", log, re.MULTILINE)
     assert "event=" not in log
     assert "\033" not in log
+
+
+def test_the_banner_has_the_dashboards_address(serving: Serving) -> None:
+    process, _ = serving.started()
+    http = json.loads((serving.folder / "ready.json").read_text())["http"]
+    browser = urllib.request.Request(f"http://{http}/", headers={"accept": "text/html"})
+    with urllib.request.urlopen(browser, timeout=DEADLINE_S) as answer:
+        assert "text/html" in answer.headers["content-type"]
+    process.send_signal(signal.SIGTERM)
+    assert f"dashboard:       http://{http}/" in ended(process).lines
+    process, _ = serving.started("--http", "off")
+    process.send_signal(signal.SIGTERM)
+    assert "dashboard" not in ended(process).text
 
 
 def test_a_server_that_is_not_there_or_speaks_otherwise_is_said() -> None:

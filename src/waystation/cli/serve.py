@@ -158,17 +158,21 @@ def _announce(plan: Plan, addresses: dict[str, str]) -> None:
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
     lines = [f"waystation {__version__}, data in {plan.data}"]
     lines += [f"{door:<6} {address}" for door, address in addresses.items()]
+    print("\n".join([*lines, "", *_hints(addresses)]), flush=True)
+
+
+def _hints(addresses: dict[str, str]) -> list[str]:
+    """What to do next."""
+    hints = []
+    if "http" in addresses:
+        hints.append(f"dashboard:       http://{_from_here(addresses['http'])}/")
     if "kafka" in addresses:
         near = _from_here(addresses["kafka"])
         server = "" if near == DEFAULT_SERVER else f" --server {near}"
         us = _our_name()
-        lines += [
-            "",
-            f"send a message:  {us} publish hello 'first message'{server}",
-            f"read it:         {us} consume hello{server}",
-            "stop:            Ctrl-C",
-        ]
-    print("\n".join(lines), flush=True)
+        hints.append(f"send a message:  {us} publish hello 'first message'{server}")
+        hints.append(f"read it:         {us} consume hello{server}")
+    return [*hints, "stop:            Ctrl-C"]
 
 
 def _from_here(address: str) -> str:
