@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -24,8 +23,9 @@ from pathlib import Path
 
 from waystation.admin.view_pipelines import RunnablePipeline
 from waystation.errors import Conflict, Invalid, NotFound, Unavailable, WaystationError
+from waystation.observe.events import event_logger
 
-logger = logging.getLogger("waystation.pipelines")
+logger = event_logger("waystation.pipelines")
 
 MAX_FILES = 1_000
 STOP_S = 15.0
@@ -93,7 +93,12 @@ class FolderRunner:
         found: dict[str, RunnablePipeline] = {}
         for file, (_, name, problem) in sorted(files.items()):
             if name in found:
-                logger.warning("two pipelines are called %r, the second is passed over: %s", name, file)
+                logger.warning(
+                    "pipeline.duplicate",
+                    "two pipelines are called {pipeline!r}, the second is passed over: {file}",
+                    pipeline=name,
+                    file=file,
+                )
                 continue
             run = self._runs.get(name)
             found[name] = RunnablePipeline(
@@ -135,7 +140,7 @@ class FolderRunner:
         run = self._runs[name] = _Run(process, str(log), started_ms)
         if self._closed:
             run.kill()  # the broker has stopped meanwhile
-        logger.info("pipeline started: name=%r pid=%d log=%s", name, process.pid, log)
+        logger.info("pipeline.started", "pipeline {pipeline} started", pipeline=name, pid=process.pid, log=log)
         return (await self.pipelines())[name]
 
     async def stop(self, name: str) -> bool:
@@ -160,7 +165,9 @@ class FolderRunner:
         try:
             files = sorted(self._folder.glob("*.toml"))[:MAX_FILES]
         except OSError as error:
-            logger.warning("the folder of pipelines cannot be read: %s", error)
+            logger.warning(
+                "pipelines.folder_unreadable", "the folder of pipelines cannot be read: {error}", error=error
+            )
             return found
         for file in files:
             try:
@@ -204,7 +211,9 @@ def _wait_for(runs: list[_Run]) -> None:
             run.process.wait(deadline)
         except subprocess.TimeoutExpired:
             deadline = 0.1
-            logger.warning("a pipeline did not stop in time and is killed: pid=%d log=%s", run.process.pid, run.log)
+            logger.warning(
+                "pipeline.killed", "a pipeline did not stop in time and is killed", pid=run.process.pid, log=run.log
+            )
             run.kill()
             run.process.wait()
 

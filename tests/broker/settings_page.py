@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from waystation import config_kafka
+from waystation.cli.setting_units import spelled
 from waystation.config import BROKER_SETTINGS, FOREVER, TOPIC_SETTINGS, Setting, Value, render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
@@ -94,7 +95,7 @@ def page() -> str:
             "| setting | default | allowed | broker's default for topics | what it does |",
             "| --- | --- | --- | --- | --- |",
             *(
-                f"| `{row.name}` | {_shown(row.default)} | {_allowed(row)} | {_code(row.broker_name)} | {row.doc} |"
+                f"| `{row.name}` | {_default(row)} | {_allowed(row)} | {_code(row.broker_name)} | {row.doc} |"
                 for row in _by_name(TOPIC_SETTINGS)
             ),
             "",
@@ -103,7 +104,7 @@ def page() -> str:
             "| setting | default | allowed | changes | what it does |",
             "| --- | --- | --- | --- | --- |",
             *(
-                f"| `{row.name}` | {_shown(row.default)} | {_allowed(row)} |"
+                f"| `{row.name}` | {_default(row)} | {_allowed(row)} |"
                 f" {'at run time' if row.dynamic else 'at start'} | {row.doc} |"
                 for row in _by_name(BROKER_SETTINGS)
             ),
@@ -137,6 +138,13 @@ def _by_name(table: dict[str, Setting]) -> list[Setting]:
 
 def _code(text: str | None) -> str:
     return "none" if text is None else f"`{text}`"
+
+
+def _default(row: Setting) -> str:
+    """With what a number of ms or bytes means."""
+    text = render(row.default)
+    meaning = "" if row.default == FOREVER else spelled(row.name, text).removeprefix(text)
+    return f"{_shown(row.default)}{meaning}"
 
 
 def _shown(value: Value) -> str:

@@ -99,8 +99,8 @@ def test_a_wrong_change_is_refused_before_anything_is_asked(words: tuple[str, ..
 def test_a_running_broker_is_changed_and_shown(quick: QuickCli) -> None:
     done = quick("config", "set", "log.cleaner.backoff.ms=5000", "log.retention.check.interval.ms=800000")
     assert done.lines == [
-        "log.cleaner.backoff.ms is 5000 now (changed)",
-        "log.retention.check.interval.ms is 800000 now (changed)",
+        "log.cleaner.backoff.ms is 5000 (5s) now (changed)",
+        "log.retention.check.interval.ms is 800000 (13m20s) now (changed)",
     ]
     shown = quick("config", "show", "--server", quick.server, "--changed", "--json").json["settings"]
     sources = {one["name"]: one["source"] for one in shown}

@@ -192,6 +192,12 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("pipeline delete {pipe} --yes", 1),
     ("pipeline graph {dir}/pipe.toml", 1),
     ("pipeline check --no-spark {dir}/wrong.toml", 1),
+    ("status", 1),
+    ("context add {x} --server {server}", 1),
+    ("context use {x}", 1),
+    ("context list", 1),
+    ("context show", 1),
+    ("context remove {x}", 1),
     ("top --once", 1),
     ("bench --count 100", 4),
     ("config show", 1),
@@ -215,7 +221,8 @@ FIND_MISTAKES = ("config check", "pipeline check")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     with Server(tmp_path / "server") as server, waystation.connect(server.bootstrap) as mq:
         words = {"t": unique("t"), "q": unique("q"), "x": unique("x"), "g": unique("g")}
         names = {**words, "dir": str(tmp_path), "server": server.bootstrap}

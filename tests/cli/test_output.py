@@ -43,7 +43,8 @@ def record(message: str, *values: object) -> logging.LogRecord:
 def test_an_event_is_one_line() -> None:
     line = EventFormatter("text").format(record("cut %d bytes\nof %r", 3, "a b"))
     assert line == (
-        "time=2026-03-01T12:00:00.123Z level=warning logger=waystation.log event=\"cut 3 bytes\\nof 'a b'\""
+        "time=2026-03-01T12:00:00.123Z level=warning logger=waystation.log event=library.message"
+        " text=\"cut 3 bytes\\nof 'a b'\""
     )
 
 
@@ -55,7 +56,7 @@ def test_a_traceback_stays_in_the_line() -> None:
         made.exc_info = sys.exc_info()
     assert "\n" not in EventFormatter("text").format(made)
     fields = json.loads(EventFormatter("json").format(made))
-    assert fields["event"] == "oops"
+    assert fields["text"] == "oops"
     assert "ValueError: why" in fields["traceback"]
 
 

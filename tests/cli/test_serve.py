@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.kit import Cli, Done, command, environment
+from tests.cli.terminal import terminal
 from tests.support.ports import split_address
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -135,7 +138,8 @@ def test_the_environment_alone_is_enough(serving: Serving) -> None:
     finally:
         process.terminate()
         _, err = process.communicate(timeout=DEADLINE_S)
-    assert any("did you mean WAYSTATION_KAFKA" in json.loads(line)["event"] for line in err.splitlines())
+    (told,) = [one for one in map(json.loads, err.splitlines()) if one["event"] == "config.doubtful"]
+    assert "did you mean WAYSTATION_KAFKA" in told["doubt"]
 
 
 def test_a_mistake_in_the_file_is_told_with_its_place(serving: Serving) -> None:
@@ -235,8 +239,62 @@ def test_the_log_is_one_event_a_line_without_payloads(serving: Serving) -> None:
     process.send_signal(signal.SIGTERM)
     done = ended(process)
     events = [json.loads(line) for line in done.err.splitlines()]
-    assert all({"time", "level", "logger", "event"} <= event.keys() for event in events)
+    assert all({"time", "level", "logger", "event", "text"} <= event.keys() for event in events)
     assert "a-secret-payload" not in done.err
+
+
+def test_events_have_their_fields_as_keys(serving: Serving) -> None:
+    process, address = serving.started("--log-format", "json")
+    cli = Cli(address)
+    cli("publish", "t", "x")
+    cli("consume", "t", "--group", "readers", "--count", "1")
+    process.send_signal(signal.SIGTERM)
+    events = [json.loads(line) for line in ended(process).err.splitlines()]
+    saved = [event for event in events if event["event"] == "group.saved" and event["group"] == "readers"]
+    assert {"state", "epoch", "members"} <= saved[0].keys()
+    assert any(event["members"] == 1 for event in saved)
+
+
+def test_without_a_terminal_the_log_has_names_and_values(serving: Serving) -> None:
+    process, address = serving.started()
+    cli = Cli(address)
+    cli("publish", "t", "x")
+    cli("consume", "t", "--group", "readers", "--count", "1")
+    process.send_signal(signal.SIGTERM)
+    lines = ended(process).err.splitlines()
+    assert any(" event=group.saved " in line and " group=readers " in line for line in lines), lines
+    assert all(re.match(r"time=\S+Z level=\w+ logger=\S+ event=\S+ text=", line) for line in lines)
+
+
+def test_on_a_terminal_the_log_is_for_people(tmp_path: Path) -> None:
+    words = ["serve", "--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready.json")]
+    for door in ("kafka", "amqp", "http"):
+        words += [f"--{door}", "127.0.0.1:0"]
+    with terminal(*words, NO_COLOR="1") as person:
+        person.read_until("Ctrl-C")
+        cli = Cli(json.loads((tmp_path / "ready.json").read_text())["kafka"])
+        cli("publish", "t", "x")
+        cli("consume", "t", "--group", "readers", "--count", "1")
+        person.read_until("group readers is")
+        person.process.send_signal(signal.SIGINT)
+        assert person.ended() == 0
+    log = person.seen.partition("Ctrl-C")[2]
+    assert re.search(r"^\d\d:\d\d:\d\d INFO    group readers is \w+, members: 1 \(epoch=\d+\)\r?$", log, re.MULTILINE)
+    assert "event=" not in log
+    assert "\033" not in log
+
+
+def test_the_banner_has_the_dashboards_address(serving: Serving) -> None:
+    process, _ = serving.started()
+    http = json.loads((serving.folder / "ready.json").read_text())["http"]
+    browser = urllib.request.Request(f"http://{http}/", headers={"accept": "text/html"})
+    with urllib.request.urlopen(browser, timeout=DEADLINE_S) as answer:
+        assert "text/html" in answer.headers["content-type"]
+    process.send_signal(signal.SIGTERM)
+    assert f"dashboard:       http://{http}/" in ended(process).lines
+    process, _ = serving.started("--http", "off")
+    process.send_signal(signal.SIGTERM)
+    assert "dashboard" not in ended(process).text
 
 
 def test_a_server_that_is_not_there_or_speaks_otherwise_is_said() -> None:

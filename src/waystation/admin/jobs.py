@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,12 +21,13 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import Conflict, Full, NotFound, Unavailable, WaystationError
+from waystation.observe.events import event_logger
 from waystation.world import World
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-logger = logging.getLogger("waystation.jobs")
+logger = event_logger("waystation.jobs")
 
 MAX_RUNNING = 16
 MAX_REMEMBERED = 200
@@ -141,7 +141,7 @@ class Jobs:
 
     async def _run(self, job: Job, work: Work) -> None:
         info = job.info
-        logger.info("job begins: job=%s what=%r", info.job, info.what)
+        logger.info("job.started", "job {job} begins: {what}", job=info.job, what=info.what)
         try:
             await work(job)
             info.state = "done"
@@ -150,11 +150,13 @@ class Jobs:
         except WaystationError as error:
             info.state, info.error = "failed", str(error)
         except Exception:
-            logger.exception("job failed: job=%s", info.job)
+            logger.exception("job.failed", "job {job} failed", job=info.job)
             info.state, info.error = "failed", "the broker failed at this; its log says more"
         info.cancelling = False
         info.ended_ms = self._clock.now_ms()
-        logger.info("job ends: job=%s state=%s moved=%d error=%s", info.job, info.state, info.moved, info.error)
+        logger.info(
+            "job.ended", "job {job} ends: {state}", job=info.job, state=info.state, moved=info.moved, error=info.error
+        )
 
     def latest(self) -> list[JobInfo]:
         """The latest first."""

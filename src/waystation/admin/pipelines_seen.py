@@ -11,7 +11,6 @@ On the loop's thread only; for whoever shows pipelines and for the metrics.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import msgspec
 
 from waystation.errors import OffsetOutOfRange, WaystationError
 from waystation.message import Delivered
+from waystation.observe.events import event_logger
 from waystation.observe.pipeline_state import CONTROL, TOPIC, PipelineState, SinkState
 from waystation.topics.crossing import TOMBSTONE
 from waystation.topics.reading import ReadPosition
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
     from waystation.topics.topics import Topic
 
-logger = logging.getLogger("waystation.pipelines")
+logger = event_logger("waystation.pipelines")
 
 MAX_PIPELINES = 1_000
 MAX_POINTS = 500
@@ -143,7 +143,7 @@ class PipelinesSeen:
                 more = True
                 continue
             except WaystationError as error:  # being deleted, or its disk failed: what is known stays
-                logger.warning("cannot read %s: %s", TOPIC, error)
+                logger.warning("pipelines.unreadable", "cannot read {topic}: {error}", topic=TOPIC, error=error)
                 continue
             more = more or (place.behind and place.position != before)
         if more:

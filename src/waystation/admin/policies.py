@@ -12,7 +12,6 @@ On the loop's thread only. Protocols set and delete policies; queues and routing
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
@@ -25,13 +24,14 @@ from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
 from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, TooLarge, WaystationError
+from waystation.observe.events import event_logger
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import DEFAULT, prefix_of
 from waystation.topics.partition import Receipt
 from waystation.world import World
 
-logger = logging.getLogger("waystation.policies")
+logger = event_logger("waystation.policies")
 
 KIND = "policy"
 MAX_POLICIES = 1_000
@@ -265,7 +265,7 @@ class Policies:
         try:
             self._known[pair] = check_policy(_decoder.decode(value))
         except (msgspec.DecodeError, WaystationError) as error:  # taken by another version, refused by this one
-            logger.warning("a policy is not used: name=%r: %s", key, error)
+            logger.warning("policy.unusable", "policy {policy} is not used: {error}", policy=key, error=error)
             self._known.pop(pair, None)
         return True
 
@@ -300,7 +300,11 @@ class Policies:
                 for namespace in sorted(namespaces):
                     await self._look_at(namespace)
             except WaystationError as error:
-                logger.warning("policies are not in force on every queue until the next start: %s", error)
+                logger.warning(
+                    "policy.partly_applied",
+                    "policies are not in force on every queue until the next start: {error}",
+                    error=error,
+                )
                 _tell(waiting, StorageFailed(f"the policy is stored, but not applied to every queue: {error}"))
             finally:
                 _tell(waiting, None)

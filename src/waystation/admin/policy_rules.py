@@ -8,7 +8,6 @@ the smaller one counts, and of anything else what was declared. What was declare
 
 from __future__ import annotations
 
-import logging
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +15,12 @@ import msgspec
 
 from waystation.errors import Invalid, InvalidPattern
 from waystation.message import MAX_HORIZON_MS
+from waystation.observe.events import event_logger
 from waystation.queues.settings import Overflow, QueueSettings
 from waystation.routing.regex import Regex
 from waystation.routing.table import MAX_NAME_BYTES
 
-logger = logging.getLogger("waystation.policies")
+logger = event_logger("waystation.policies")
 
 APPLY_TO = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
 
@@ -70,7 +70,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         try:
             return self._regex.matches(name)
         except InvalidPattern as error:  # too many alternatives at once, which only a name can show
-            logger.warning("policy does not apply: name=%r: %s", self.name, error)
+            logger.warning(
+                "policy.not_applied", "policy {policy} does not apply: {error}", policy=self.name, error=error
+            )
             return False
 
     def for_queues(self, queue_type: str | None) -> bool:

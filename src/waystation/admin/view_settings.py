@@ -29,6 +29,7 @@ class SettingOut(msgspec.Struct):
     name: str
     value: str
     default: str
+    fallback: Annotated[str, Meta(description="what holds when a change is taken back: see `source`")]
     kind: str
     source: Annotated[str, Meta(description="default, file, environment, flag or changed (while it runs)")]
     dynamic: Annotated[bool, Meta(description="it may change while the broker runs")]
@@ -53,14 +54,19 @@ def _shown(broker: ManagedBroker, row: Setting) -> SettingOut:
     value = render(settings[row.name])
     return SettingOut(
         row.name,
-        (HIDDEN if value else "") if row.secret else value,
+        _hidden(row, value),
         render(row.default),
+        _hidden(row, settings.given.get(row.name, render(row.default))),
         row.kind,
         settings.source(row.name),
         row.dynamic,
         row.doc,
         list(row.choices),
     )
+
+
+def _hidden(row: Setting, value: str) -> str:
+    return HIDDEN if row.secret and value else value
 
 
 async def alter(broker: ManagedBroker, changes: Mapping[str, Given]) -> None:

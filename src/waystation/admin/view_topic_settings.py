@@ -35,4 +35,4 @@ def _shown(broker: ManagedBroker, topic: Topic, row: Setting) -> SettingOut:
         changed = row.broker_name is not None and broker.settings.source(row.broker_name) != "default"
         source = "broker" if changed else "default"
     value = default if own is None else own
-    return SettingOut(row.name, value, default, row.kind, source, True, row.doc, list(row.choices))
+    return SettingOut(row.name, value, default, default, row.kind, source, True, row.doc, list(row.choices))

@@ -5,7 +5,6 @@ A broker knows no protocol and opens no port; doors are given the broker. It is 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from waystation.admin.jobs import Jobs
@@ -27,6 +26,7 @@ from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.observe.connections import Connections
+from waystation.observe.events import event_logger
 from waystation.observe.meters import Meters, ProtocolMeter
 from waystation.observe.tracing import Tracing
 from waystation.queues.dead_letters import DeadLetters
@@ -61,7 +61,7 @@ from waystation.world import World
 if TYPE_CHECKING:
     from waystation.admin.view_pipelines import Runner
 
-logger = logging.getLogger("waystation.broker")
+logger = event_logger("waystation.broker")
 
 LOCK_FILE = "waystation.lock"
 
@@ -146,11 +146,12 @@ class Broker:
         self.runtime_settings.load(self.catalog)
         for name, text in self.settings.ignored.items():
             logger.warning(
-                "the setting %s was changed to %r by a client of an earlier version, which is not honoured any more:"
-                " put it into the config file if you want it; `waystation config set --unset %s` ends this warning",
-                name,
-                text,
-                name,
+                "setting.ignored",
+                "the setting {setting} was changed to {value!r} by a client of an earlier version, which is not"
+                " honoured any more: put it into the config file if you want it;"
+                " `waystation config set --unset {setting}` ends this warning",
+                setting=name,
+                value=text,
             )
         self._apply_flush()
         self._points.load()
@@ -176,7 +177,11 @@ class Broker:
             self._save_points(clean=False)
         except OSError as error:
             # A full disk: readers shall be served all the same. Without the file, a crash is recovered with more care.
-            logger.warning("recovery points cannot be written, starting without: %s", error)
+            logger.warning(
+                "recovery_points.unwritable",
+                "recovery points cannot be written, starting without: {error}",
+                error=error,
+            )
             self._points.discard()
         self.commit.start()
         clock = self.world.clock
@@ -276,7 +281,9 @@ class Broker:
         try:
             await self.transacting.undo_left_over()
         except StorageFailed as error:  # a full disk; their timeouts will end them
-            logger.warning("transactions of the broker's own are still open: %s", error)
+            logger.warning(
+                "transactions.open_at_stop", "transactions of the broker's own are still open: {error}", error=error
+            )
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
@@ -308,7 +315,11 @@ class Broker:
         try:
             self._save_points(clean=not failed)
         except OSError as error:
-            logger.warning("recovery points cannot be written; the next start checks all logs: %s", error)
+            logger.warning(
+                "recovery_points.not_saved",
+                "recovery points cannot be written; the next start checks all logs: {error}",
+                error=error,
+            )
         self.catalog.close()
         self.world.disk.unlock(f"{self.root}/{LOCK_FILE}")
         self.world.offload.close()

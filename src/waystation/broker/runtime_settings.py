@@ -5,7 +5,6 @@ All changes of one call are in force or none. Two who change the same setting at
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from waystation.catalog import ABSENT, Catalog, Update, rows
@@ -13,8 +12,9 @@ from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, InvalidSetting, RevisionConflict
+from waystation.observe.events import event_logger
 
-logger = logging.getLogger("waystation.settings")
+logger = event_logger("waystation.settings")
 
 
 class RuntimeSettings:
@@ -70,7 +70,7 @@ class RuntimeSettings:
                 elif key in self._revisions:
                     self._settings.change(name, None)
             except InvalidSetting as error:  # of another version
-                logger.warning("a setting of the catalog is not used: %s", error)
+                logger.warning("setting.unusable", "a setting of the catalog is not used: {error}", error=error)
             if value is None:
                 self._revisions.pop(key, None)
             else:

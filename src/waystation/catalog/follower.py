@@ -13,15 +13,15 @@ On the loop's thread only, but for `_wake`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from waystation.catalog.catalog import Catalog, Change, Compacted, Snapshot, Update, Watch
 from waystation.errors import StorageFailed, Unavailable, WaystationError
+from waystation.observe.events import event_logger
 from waystation.world import World
 
-logger = logging.getLogger("waystation.catalog")
+logger = event_logger("waystation.catalog")
 
 FAILURES_MOST = 100
 """Of changes that nobody waits for: their writer is on another broker."""
@@ -150,10 +150,17 @@ class Follower:
         try:
             await part.apply(update)
         except WaystationError as error:
-            logger.warning("a change of the catalog cannot be made here: revision=%d: %s", update.revision, error)
+            logger.warning(
+                "catalog.change_refused",
+                "a change of the catalog cannot be made here: {error}",
+                revision=update.revision,
+                error=error,
+            )
             self._fail(update.revision, error)
         except Exception as error:
-            logger.exception("a change of the catalog cannot be made here: revision=%d", update.revision)
+            logger.exception(
+                "catalog.change_failed", "a change of the catalog cannot be made here", revision=update.revision
+            )
             self._fail(update.revision, error)
 
     def _fail(self, revision: int, error: Exception) -> None:
@@ -174,11 +181,11 @@ class Follower:
         try:
             snapshot = await self._world.offload(self._catalog.read)
         except WaystationError as error:
-            logger.warning("the catalog cannot be read: %s", error)
+            logger.warning("catalog.unreadable", "the catalog cannot be read: {error}", error=error)
             await asyncio.sleep(READ_AGAIN_S)
             self._woken.set()
             return
-        logger.info("the catalog was read again: revision=%d", snapshot.revision)
+        logger.info("catalog.reloaded", "the catalog was read again", revision=snapshot.revision)
         if self._watch is not None:
             self._watch.close()
         self._watch = self._catalog.watch(snapshot.revision, self._wake)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable
 
 from waystation.errors import Invalid
 
 DEFAULT_SERVER = "127.0.0.1:9092"
 SERVER_VARIABLE = "WAYSTATION_SERVER"
+CONTEXT_VARIABLE = "WAYSTATION_CONTEXT"
 KAFKA_PORT = 9092
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """`--server` and `--json`, for every command that talks to a broker."""
+    """`--server`, `--context` and `--json`, for every command that talks to a broker. What `server` is when nobody says
+    so is found by `contexts.choose_server`, after the arguments are parsed."""
     parser.add_argument(
         "--server",
         metavar="HOST:PORT",
-        default=os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER,
-        help=f"the broker's Kafka listener; a port alone is one of this machine's (default: ${SERVER_VARIABLE}, or"
-        f" {DEFAULT_SERVER})",
+        default=argparse.SUPPRESS,
+        help=f"the broker's Kafka listener; a port alone is one of this machine's (default: the context,"
+        f" ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
+    add_context(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context",
+        metavar="NAME",
+        help=f"a broker of `waystation context list` (default: ${CONTEXT_VARIABLE}, or the current one)",
+    )
 
 
 def add_settings(parser: argparse.ArgumentParser, help_text: str) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import time
 from typing import Any
 
-from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, SERVER_VARIABLE, examples
+from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT, examples
 from waystation.cli.completion_tree import NAMES
 from waystation.cli.output import print_json
-from waystation.errors import Invalid
+from waystation.errors import Invalid, WaystationError
 
 SHELLS = ("bash", "zsh", "fish")
 WAIT_S = 1.0
@@ -51,8 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.names is not None:
-        server = arguments.server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-        found = names(server, arguments.names, arguments.search)
+        found = names(_server(arguments), arguments.names, arguments.search)
         if arguments.json:
             print_json({"name": name} for name in found)
         else:
@@ -72,6 +70,15 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print(script(arguments.shell, tree), end="")
     return 0
+
+
+def _server(arguments: argparse.Namespace) -> str:
+    from waystation.cli.contexts import choose_server
+
+    try:
+        return choose_server(arguments).server
+    except (OSError, WaystationError):
+        return DEFAULT_SERVER
 
 
 def names(server: str, what: str, begins: str) -> list[str]:

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, examples, parse_pairs
+from waystation.cli.arguments import add_context, add_server, examples, parse_pairs
 from waystation.cli.output import note, print_json, print_table, spell_count
+from waystation.cli.setting_units import plain, spelled
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--config", metavar="FILE", help="with this file, as `serve --config` would take it")
     show.add_argument("--changed", action="store_true", help="only what is not at its default")
     show.add_argument("--server", metavar="HOST:PORT", help="of the broker that runs there, instead")
+    add_context(show)
     show.add_argument("--json", action="store_true", help="print JSON, for programs")
     show.set_defaults(run=_show)
 
@@ -38,10 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     change.add_argument(
         "--unset", metavar="NAME", action="append", default=[], help="back to what it was told at the start; repeatable"
     )
+    change.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     add_server(change)
     change.formatter_class = argparse.RawDescriptionHelpFormatter
     change.epilog = examples(
-        "waystation config set log.retention.ms=86400000 num.partitions=4",
+        "waystation config set log.retention.ms=7d num.partitions=4",
         "waystation config set --unset log.retention.ms",
     )
     change.set_defaults(run=_set)
@@ -55,9 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    if arguments.server is not None:
+    if arguments.server is not None or arguments.context is not None:
         if arguments.config is not None:
             raise Invalid("give --config (what a broker would be told) or --server (what one was told), not both")
+        from waystation.cli.contexts import choose_server
+
+        arguments.server = choose_server(arguments).server
         return _show_running(arguments)
     from waystation.cli.configuration import gather
     from waystation.cli.options import OPTIONS
@@ -75,7 +81,9 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"options": [_as_json(*row) for row in options], "settings": [_as_json(*row) for row in settings]})
         return 0
-    rows = [(name, chosen.text or "-", chosen.where or chosen.kind) for name, chosen, _ in options + settings]
+    rows = [
+        (name, spelled(name, chosen.text) or "-", chosen.where or chosen.kind) for name, chosen, _ in options + settings
+    ]
     if rows:
         print_table(("name", "value", "from"), rows)
     else:
@@ -116,19 +124,20 @@ def _show_running(arguments: argparse.Namespace) -> int:
     elif settings:
         print_table(
             ("name", "value", "default", "from"),
-            [(one["name"], _shown(one["value"]), _shown(one["default"]), one["source"]) for one in settings],
+            [(one["name"], _shown(one, "value"), _shown(one, "default"), one["source"]) for one in settings],
         )
     else:
         print("everything is at its default")
     return 0
 
 
-def _shown(value: object) -> str:
+def _shown(one: dict[str, Any], which: str) -> str:
     from waystation.config import render
 
+    value = one[which]
     if value is None or value == "":
         return "-"
-    return render(value) if isinstance(value, bool | int | float) else str(value)
+    return spelled(one["name"], render(value) if isinstance(value, bool | int | float) else str(value))
 
 
 # -- check -------------------------------------------------------------------------------------------------------------
@@ -158,8 +167,11 @@ def _check(arguments: argparse.Namespace) -> int:
 def _set(arguments: argparse.Namespace) -> int:
     changes = _changes(arguments)
     from waystation.cli.native import open_client
+    from waystation.cli.shortening import agreed, default_dangers
 
     with open_client(arguments) as mq:
+        if not agreed(default_dangers(mq, changes), yes=arguments.yes):
+            return 1
         alter: Callable[[dict[str, str | None]], object] = mq.alter_settings
         alter(changes)
         answer: Any = mq.view("settings")
@@ -171,7 +183,7 @@ def _set(arguments: argparse.Namespace) -> int:
         if name not in now:  # one of Kafka's without effect, which are listed only while they are set
             print(f"{name} is not set now")
             continue
-        print(f"{name} is {_shown(now[name]['value'])} now ({now[name]['source']})")
+        print(f"{name} is {_shown(now[name], 'value')} now ({now[name]['source']})")
     return 0
 
 
@@ -182,7 +194,7 @@ def _changes(arguments: argparse.Namespace) -> dict[str, str | None]:
 
     changes: dict[str, str | None] = {}
     for name, text in parse_pairs(arguments.pair, "config set"):
-        changes[name] = text
+        changes[name] = plain(name, text)
     for name in arguments.unset:
         if name in changes:
             raise Invalid(f"{name} is both set and --unset: leave one out")

@@ -11,7 +11,8 @@ import textwrap
 
 from waystation.cli.configuration import variable_of
 from waystation.cli.options import OPTIONS, Option
-from waystation.config import BROKER_SETTINGS, Setting
+from waystation.cli.setting_units import spelled
+from waystation.config import BROKER_SETTINGS, Setting, render
 
 WIDTH = 118
 
@@ -35,7 +36,10 @@ def as_toml() -> str:
     parts += [_commented(option.doc + _choices(option.choices), _option_line(option)) for option in OPTIONS.values()]
     parts.append(BROKER)
     parts += [
-        _commented(setting.doc + _choices(setting.choices) + ("" if setting.dynamic else " (at start)"), _line(setting))
+        _commented(
+            setting.doc + _choices(setting.choices) + _meaning(setting) + ("" if setting.dynamic else " (at start)"),
+            _line(setting),
+        )
         for _, setting in sorted(BROKER_SETTINGS.items())
     ]
     return "".join(parts)
@@ -63,6 +67,13 @@ def as_json() -> dict[str, list[dict[str, object]]]:
 
 def _choices(choices: tuple[str, ...]) -> str:
     return f" One of {', '.join(choices)}." if choices else ""
+
+
+def _meaning(setting: Setting) -> str:
+    """What a number of ms or bytes is."""
+    value = render(setting.default)
+    shown = spelled(setting.name, value)
+    return "" if shown == value else f" {shown}."
 
 
 def _commented(doc: str, line: str) -> str:

@@ -4,7 +4,7 @@
     kafka = "127.0.0.1:9092"
 
     [broker]
-    log.retention.ms = 86400000
+    log.retention.ms = "7d"
 
 A setting has its full dotted name, written with or without quotes, at the top or under [broker]. Everything is checked
 before anything starts. All mistakes are found at once, each with its line and column; the nearest right name is offered
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from waystation.cli.options import DOORS, OPTIONS, Option, door_address, nearest
+from waystation.cli.setting_units import plain
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from waystation.errors import Invalid
 from waystation.toml_file import Path, TomlInvalid, TomlPlace, read_toml
@@ -163,7 +164,7 @@ def _setting(name: str, value: object) -> str:
     setting = broker_setting(name)
     if setting is None:
         raise Invalid(unknown(name))
-    text = _text_of(name, value)
+    text = plain(name, _text_of(name, value))
     setting.parse(text)
     return text
 

@@ -16,6 +16,7 @@ import msgspec
 
 from waystation.cli.arguments import parse_pairs
 from waystation.cli.options import OPTIONS, closest, door_address, nearest
+from waystation.cli.setting_units import plain
 from waystation.client.address import Address
 from waystation.config import BROKER_SETTINGS, UNUSED_SETTINGS, BrokerSettings, Source, render
 from waystation.errors import Invalid
@@ -23,7 +24,7 @@ from waystation.errors import Invalid
 PREFIX = "WAYSTATION_"
 SET_PREFIX = "WAYSTATION_SET_"
 CONFIG_VARIABLE = "WAYSTATION_CONFIG"
-OF_CLIENTS = ("WAYSTATION_SERVER",)
+OF_CLIENTS = ("WAYSTATION_SERVER", "WAYSTATION_CONTEXT")
 """Variables that are not the broker's."""
 
 SourceKind = Literal["default", "file", "environment", "flag"]
@@ -90,8 +91,9 @@ def gather(
         if text is not None:
             made.options[name] = Chosen(_checked(f"--{name}", name, text), "flag", f"--{name}")
     for name, text in parse_pairs(settings, "--set"):
-        BrokerSettings.check(name, text)
-        made.settings[name] = Chosen(text, "flag", "--set")
+        value = plain(name, text)
+        BrokerSettings.check(name, value)
+        made.settings[name] = Chosen(value, "flag", "--set")
     return made
 
 
@@ -142,7 +144,8 @@ def _checked(said: str, name: str, text: str) -> str:
 
 def _parsed(variable: str, name: str, text: str) -> str:
     try:
-        BrokerSettings.check(name, text)
+        value = plain(name, text)
+        BrokerSettings.check(name, value)
     except Invalid as error:
         raise Invalid(f"{variable}: {error}") from None
-    return text
+    return value

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "subscribe": ("waystation.cli.subscribe", "print messages of topics as they come, by pattern"),
     "request": ("waystation.cli.request", "send a request to a name, and print the reply"),
     "pipeline": ("waystation.cli.pipeline", "run, check, watch, stop and delete pipelines on Spark"),
+    "status": ("waystation.cli.status", "say whether the broker is up and healthy, and what it holds"),
     "top": ("waystation.cli.top", "watch what the broker is doing"),
     "connections": ("waystation.cli.connections", "list and describe who is connected, and close one"),
     "delayed": ("waystation.cli.delayed", "list, describe and cancel messages that are not due yet"),
@@ -40,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("waystation.cli.export", "write the messages of a topic or a queue to a file"),
     "import": ("waystation.cli.import_file", "read messages from such a file into a topic or a queue"),
     "config": ("waystation.cli.config", "show, check and change the configuration of a broker"),
+    "context": ("waystation.cli.context", "give brokers names, and choose the one that commands talk to"),
     "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
     "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
     "lost": ("waystation.cli.lost", "list, restore and delete topics that the catalog does not know"),
@@ -59,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.disable()
     arguments = build_parser(words).parse_args(words)
     try:
+        if "context" in arguments:
+            from waystation.cli.contexts import choose_server, note_ignored
+
+            note_ignored(arguments)
+            if "server" not in arguments:
+                arguments.chosen_server = choose_server(arguments)
+                arguments.server = arguments.chosen_server.server
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

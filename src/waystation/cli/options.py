@@ -69,7 +69,13 @@ OPTIONS: dict[str, Option] = {
         Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Address of the HTTP listener and the dashboard, or off."),
         Option("insecure", "bool", "false", "Allow addresses that other machines reach, without authentication."),
         Option("log-level", "text", "info", "How much is logged.", LEVELS),
-        Option("log-format", "text", "text", "How a line of the log is written.", FORMATS),
+        Option(
+            "log-format",
+            "text",
+            "auto",
+            "How lines of the log look; auto: human on a terminal, else text.",
+            FORMATS,
+        ),
         Option("ready-file", "text", "", "When the listeners are open, their addresses are written there as JSON."),
         Option("pipelines", "text", "", "A folder of pipeline files that may be started from the dashboard and API."),
     )

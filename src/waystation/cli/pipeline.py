@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server, examples
+from waystation.cli.arguments import add_server, examples
 from waystation.cli.output import confirmed, note, print_json, print_table, spell_count
 from waystation.cli.pipeline_ready import configure as configure_ready
 from waystation.cli.units import duration
@@ -81,13 +81,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _server(arguments: argparse.Namespace) -> str:
-    return arguments.server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    from waystation.cli.contexts import choose_server
+
+    return choose_server(arguments).server
+
+
+def _said_server(arguments: argparse.Namespace) -> str | None:
+    """The broker that the command line names, which wins over what a file says; else the file wins over `_server`."""
+    return _server(arguments) if arguments.server is not None or arguments.context is not None else None
 
 
 def _read(arguments: argparse.Namespace, file: Path) -> PipelineFile:
     from waystation.spark.pipelines.reading import read_pipeline
 
-    return read_pipeline(file, servers=arguments.server, master=getattr(arguments, "master", None))
+    return read_pipeline(
+        file,
+        servers=_said_server(arguments),
+        otherwise=_server(arguments),
+        master=getattr(arguments, "master", None),
+    )
 
 
 # -- run and check -----------------------------------------------------------------------------------------------------
@@ -116,15 +128,16 @@ def _check(arguments: argparse.Namespace) -> int:
     from waystation.spark.pipelines.problems import PipelineInvalid, Problem
     from waystation.spark.pipelines.reading import read_with_problems
 
+    said, otherwise = _said_server(arguments), _server(arguments)
     found: list[tuple[Path, Problem]] = []
     for file in arguments.file:
         try:
             if arguments.no_spark:
-                problems = read_with_problems(file, servers=arguments.server).problems
+                problems = read_with_problems(file, servers=said, otherwise=otherwise).problems
             else:
                 from waystation.spark.pipelines.checking import check_pipeline
 
-                problems = check_pipeline(file, servers=arguments.server)
+                problems = check_pipeline(file, servers=said, otherwise=otherwise)
         except PipelineInvalid as error:
             problems = error.problems
         found += [(file, problem) for problem in sorted(set(problems))]

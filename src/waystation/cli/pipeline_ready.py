@@ -6,11 +6,10 @@ What there is, and what each takes, is `waystation.spark.ready.READY`. Spark is 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import DEFAULT_SERVER, SERVER_VARIABLE, add_server
+from waystation.cli.arguments import add_server
 from waystation.cli.output import note, print_json
 from waystation.cli.units import duration
 
@@ -65,12 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_file(arguments: argparse.Namespace, ready: Ready, values: dict[str, object], file: Path) -> int:
+    from waystation.cli.contexts import choose_server
     from waystation.cli.interrupt import Interrupt
     from waystation.spark.pipelines.reading import read_pipeline
     from waystation.spark.pipelines.running import Ears, run_pipeline
     from waystation.spark.ready.topics import ensure_topics
 
-    servers = arguments.server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    servers = choose_server(arguments).server
     read = read_pipeline(file, servers=servers, master=arguments.master)
     ensure_topics(servers, ready, values, arguments.wait)
     interrupt = Interrupt()

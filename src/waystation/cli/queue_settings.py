@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from waystation.cli import setting_units
 from waystation.cli.arguments import not_negative, positive
-from waystation.cli.output import spell_bytes
 from waystation.cli.units import duration, fraction, size
 from waystation.durations import spell_ms
 from waystation.errors import Invalid, near_matches
@@ -99,6 +99,16 @@ def queue_options(said: dict[str, Any]) -> QueueOptions:
     return options  # type: ignore[no-any-return]  # NAMES are its keys, which a test compares
 
 
+def changed(before: QueueSettings, options: QueueOptions) -> QueueSettings:
+    """What a queue's settings are after a change."""
+    from msgspec.structs import replace
+
+    from waystation.client.queue_options import changed_settings
+
+    wanted, fields = changed_settings(options)
+    return replace(before, **{field: getattr(wanted, field) for field in fields})
+
+
 def values_of(settings: QueueSettings) -> dict[str, Any]:
     """All settings of a queue as the command line says them; `None` is none."""
     values: dict[str, Any] = {}
@@ -124,7 +134,8 @@ def _spell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in _IN_MS:
-        return spell_ms(round(value * 1000))
+        ms = round(value * 1000)
+        return f"{spell_ms(ms)} ({ms} ms)"
     if name == "max_bytes":
-        return f"{value} ({spell_bytes(value)})"
+        return setting_units.spelled("max.bytes", str(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

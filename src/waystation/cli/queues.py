@@ -12,12 +12,14 @@ from waystation.cli.output import bold, confirmed, note, print_json, print_table
 from waystation.cli.queue_settings import (
     RETRY,
     add_queue_settings,
+    changed,
     given,
     queue_options,
     setting_name,
     spell_settings,
     values_of,
 )
+from waystation.cli.shortening import agreed, queue_dangers
 from waystation.cli.units import spell_about, spell_age
 from waystation.errors import AlreadyExists, Invalid, NotFound
 
@@ -44,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter = verbs.add_parser("alter", help="change settings; those that are not named stay")
     alter.add_argument("queue")
     alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the default, like ttl")
+    alter.add_argument("--yes", action="store_true", help="do not ask before stored messages are deleted")
     add_queue_settings(alter)
 
     delete = verbs.add_parser("delete", help="remove queues with all their messages")
@@ -175,12 +178,16 @@ def _alter(arguments: argparse.Namespace) -> int:
         raise Invalid(f"{both[0]} is both set and unset")
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
-        before = queue.describe().settings
+        present = queue.describe()
+        before = present.settings
         defaults = values_of(type(before)())
         changes = said | {name: defaults[name] for name in unset}
         if any(name in RETRY for name in changes):  # these are one option of the client's
             changes = {name: value for name, value in values_of(before).items() if name in RETRY} | changes
-        info = queue.alter(**queue_options(changes))
+        options = queue_options(changes)
+        if not agreed(queue_dangers(present, changed(before, options)), yes=arguments.yes):
+            return 1
+        info = queue.alter(**options)
     if arguments.json:
         print_json(info_json(info))
         return 0

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import os
 import signal
 import sys
@@ -28,8 +27,11 @@ from waystation.client.address import Address
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
+from waystation.observe.events import event_logger
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
+
+logger = event_logger("waystation.config")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"TOML (default: ${CONFIG_VARIABLE}); the environment and the command line win over it",
     )
-    add_settings(parser, "a setting of the broker, like log.retention.ms=86400000; may be repeated")
+    add_settings(parser, "a setting of the broker, like log.retention.ms=7d; may be repeated")
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
     parser.add_argument(
         "--insecure", action="store_true", help="allow addresses that other machines reach, without authentication"
@@ -109,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments)
     start_logging(plan.log_level, plan.log_format)
     for doubt in plan.doubts:
-        logging.getLogger("waystation.config").warning("%s", doubt)
+        logger.warning("config.doubtful", "{doubt}", doubt=doubt)
     _allow_many_files()
     if plan.ready_file is not None:
         _remove(plan.ready_file)  # a file of an earlier run would tell a lie
@@ -156,17 +158,21 @@ def _announce(plan: Plan, addresses: dict[str, str]) -> None:
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
     lines = [f"waystation {__version__}, data in {plan.data}"]
     lines += [f"{door:<6} {address}" for door, address in addresses.items()]
+    print("\n".join([*lines, "", *_hints(addresses)]), flush=True)
+
+
+def _hints(addresses: dict[str, str]) -> list[str]:
+    """What to do next."""
+    hints = []
+    if "http" in addresses:
+        hints.append(f"dashboard:       http://{_from_here(addresses['http'])}/")
     if "kafka" in addresses:
         near = _from_here(addresses["kafka"])
         server = "" if near == DEFAULT_SERVER else f" --server {near}"
         us = _our_name()
-        lines += [
-            "",
-            f"send a message:  {us} publish hello 'first message'{server}",
-            f"read it:         {us} consume hello{server}",
-            "stop:            Ctrl-C",
-        ]
-    print("\n".join(lines), flush=True)
+        hints.append(f"send a message:  {us} publish hello 'first message'{server}")
+        hints.append(f"read it:         {us} consume hello{server}")
+    return [*hints, "stop:            Ctrl-C"]
 
 
 def _from_here(address: str) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 from waystation.cli.arguments import add_server, add_settings, parse_pairs, positive
 from waystation.cli.native import all_of, open_client, topic_hint, topic_of
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count, spell_rate
+from waystation.cli.setting_units import plain, spelled
+from waystation.cli.shortening import agreed, topic_dangers
 from waystation.cli.topic_messages import configure_looking
 from waystation.cli.units import spell_about
 from waystation.errors import AlreadyExists, Invalid
@@ -19,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create = verbs.add_parser("create", help="make a topic")
     create.add_argument("topic", nargs="+")
     create.add_argument("--partitions", type=positive, metavar="N", help="default: the broker's num.partitions")
-    add_settings(create, "a setting of the topic, like retention.ms=86400000; may be repeated")
+    add_settings(create, "a setting of the topic, like retention.ms=7d or segment.bytes=64MiB; may be repeated")
     create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already")
 
     listing = verbs.add_parser("list", help="show all topics")
@@ -32,7 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter = verbs.add_parser("alter", help="change settings, add partitions")
     alter.add_argument("topic")
     alter.add_argument("--partitions", type=positive, metavar="N", help="the new number, larger than now")
-    add_settings(alter, "a setting to change; may be repeated")
+    add_settings(alter, "a setting to change, like retention.ms=7d; may be repeated")
+    alter.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the broker's default")
 
     delete = verbs.add_parser("delete", help="remove topics with all their messages")
@@ -45,8 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_looking(verbs)
 
 
+def _settings(arguments: argparse.Namespace) -> dict[str, str]:
+    return {name: plain(name, text) for name, text in parse_pairs(arguments.settings, "--set")}
+
+
 def _create(arguments: argparse.Namespace) -> int:
-    settings = dict(parse_pairs(arguments.settings, "--set"))
+    settings = _settings(arguments)
     made: list[dict[str, object]] = []
     with open_client(arguments) as mq:
         for name in arguments.topic:
@@ -147,12 +154,15 @@ def _print_topic(topic: dict[str, Any], settings: list[dict[str, Any]]) -> None:
         ],
     )
     if settings:
-        print_table(("setting", "value", "set by"), [(one["name"], one["value"], one["source"]) for one in settings])
+        print_table(
+            ("setting", "value", "set by"),
+            [(one["name"], spelled(one["name"], one["value"]), one["source"]) for one in settings],
+        )
     print()
 
 
 def _alter(arguments: argparse.Namespace) -> int:
-    changed = dict(parse_pairs(arguments.settings, "--set"))
+    changed = _settings(arguments)
     both = changed.keys() & set(arguments.unset)
     if both:
         raise Invalid(f"{sorted(both)[0]} cannot be set and unset at once")
@@ -160,6 +170,8 @@ def _alter(arguments: argparse.Namespace) -> int:
         raise Invalid("nothing to change: give --set NAME=VALUE, --unset NAME or --partitions N")
     settings = {**changed, **dict.fromkeys(arguments.unset)}
     with open_client(arguments) as mq, topic_hint(arguments.topic):
+        if not agreed(topic_dangers(mq, arguments.topic, settings), yes=arguments.yes):
+            return 1
         mq.act("alter-topic", topic=arguments.topic, settings=settings, partitions=arguments.partitions)
     done = {"topic": arguments.topic, "set": changed, "unset": arguments.unset, "partitions": arguments.partitions}
     if arguments.json:

@@ -27,10 +27,18 @@ def duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Bytes, from `1000`, `64KiB`, `1.5MiB`, `10MB`."""
+    """`parse_size` for argparse."""
+    try:
+        return parse_size(text)
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes, from `1000`, `64KiB`, `1.5MiB`, `10MB`; Invalid says how a size is written."""
     found = _SIZE.fullmatch(text)
     if found is None or (found[3] and not found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 64KiB, 10MB, 1.5GiB")
+        raise Invalid(f"{text[:40]!r} is not a size: write bytes, or 64KiB, 10MB, 1.5GiB")
     power = " kmgt".index(found[2].lower() or " ")
     unit: int = (1024 if found[3] else 1000) ** power
     return round(float(found[1]) * unit)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -22,11 +21,12 @@ from waystation.client.forks import no_loop
 from waystation.client.link import Dial, Link
 from waystation.errors import ConnectionLost, Invalid, RequestTimeout, WaystationError
 from waystation.message import Delivered
+from waystation.observe.events import event_logger
 from waystation.protocol import Command, Hello, HelloAnswer, Ping
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 TICK_S = 0.5
 SILENCE_S = 20.0
@@ -288,7 +288,7 @@ class Connection:
         self._heard = self.loop.time()
         if id == 0:
             self._said = text
-            log.warning("the broker says: %s", text)
+            log.warning("broker.notice", "the broker says: {notice}", notice=text)
             return
         pending = self._pending.pop(id, None)
         if pending is not None:
@@ -317,7 +317,7 @@ class Connection:
         self._up = False
         self._why = error
         self.epoch += 1
-        log.warning("%s; reconnecting", error)
+        log.warning("connection.lost", "{error}; reconnecting", error=error)
         for consumer in list(self._consumers.values()):
             consumer.cut()
         self._fail_all(
@@ -373,7 +373,7 @@ class Connection:
                 self._why = error
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, BACKOFF_MOST_S)
-        log.info("connected again")
+        log.info("connection.restored", "connected again", epoch=self.epoch)
         waiting = list(self._pending.values())
         for consumer in list(self._consumers.values()):
             consumer.resume()

@@ -8,7 +8,6 @@ carry messages to queues and topics, each place always by the same one, so that 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from waystation.client.link import Dial
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
 from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
+from waystation.observe.events import event_logger
 from waystation.protocol import (
     Command,
     DeclareQueue,
@@ -42,7 +42,7 @@ from waystation.protocol import (
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 MOST_LANES = 10_000
 GIVE_UP_S = 1.0
@@ -239,7 +239,12 @@ class Core:
             except ConnectionLost:
                 return  # the next link tries again
             except WaystationError as error:
-                log.warning("queue %r could not be declared again: %s", command.queue, error)
+                log.warning(
+                    "queue.not_declared",
+                    "queue {queue!r} could not be declared again: {error}",
+                    queue=command.queue,
+                    error=error,
+                )
 
     # -- request and reply -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from waystation.client.address import Address, parse_address
@@ -29,6 +31,7 @@ class DemoBroker:
     """Started when made."""
 
     def __init__(self, data: str | None, *, free_ports: bool = False) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="waystation-demo-"))
         self.data = Path(data) if data is not None else self._folder / "data"
         self.log = self._folder / "broker.log"
@@ -38,11 +41,11 @@ class DemoBroker:
         for door, port in PORTS.items():
             command += [f"--{door}", f"127.0.0.1:{port if not free_ports and _free(port) else 0}"]
         command += ["--ready-file", str(self._ready)]
-        with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C is for the demo, which stops its clients first.
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            addresses = self._await_ready()
+            with self.log.open("wb") as log, _signals_held():
+                # A session of its own: Ctrl-C is for the demo, which stops its clients first.
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            addresses = self._await_ready(self._process)
         except BaseException:
             self.close()
             raise
@@ -61,26 +64,45 @@ class DemoBroker:
         return f"http://{self.addresses['http']}/"
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(STOP_S)
+                process.wait(STOP_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                process.kill()
+                process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _await_ready(self) -> dict[str, str]:
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._ready.exists():
                 found: dict[str, str] = json.loads(self._ready.read_text())
                 return found
-            if self._process.poll() is not None:
+            if process.poll() is not None:
                 words = self.log.read_text(errors="replace").strip().splitlines()
                 raise Unavailable(f"the broker did not start: {words[-1] if words else 'it said nothing'}")
             time.sleep(0.02)
         raise Unavailable(f"the broker was not ready within {START_S:g} s")
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """What would interrupt us does so afterwards: in the middle of starting a process nobody would know its id. For the
+    main thread."""
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    held = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda told, frame: came.append(told))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _free(port: int) -> bool:

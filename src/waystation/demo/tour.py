@@ -7,10 +7,12 @@ amount, and what went in is compared with what came out: the exit code says whet
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +30,31 @@ WORK_S = 60.0
 SPARK_S = 240.0
 PAUSE_S = 12.0
 REDRIVEN = 5
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """All of it; the exit code."""
+    with _ending_as_by_ctrl_c():
+        return _run(arguments)
+
+
+@contextmanager
+def _ending_as_by_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a terminal that is closed end the demo as Ctrl-C does: its broker is a session of its own, and would
+    be left behind. Under nohup a closed terminal is none of our business."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDS)}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     tour = Tour(quiet=arguments.json)
     broker = DemoBroker(arguments.data, free_ports=arguments.free_ports)
     try:
@@ -45,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _for_ever(arguments, tour, broker, shop)
         return _once(arguments, tour, broker, shop)
     finally:
+        for number in (signal.SIGINT, *ENDS):
+            signal.signal(number, signal.SIG_IGN)  # it ends already, and within STOP_S
         broker.close()
 
 
@@ -310,14 +335,16 @@ SIGHTS = (
 def _for_ever(arguments: argparse.Namespace, tour: Tour, broker: DemoBroker, shop: Shop) -> int:
     actors: list[Callable[[], None]] = [shop.order, shop.tell, shop.upload, shop.pay]
     actors += [shop.bill, shop.suspect, shop.mail, shop.collect, shop.resize]
-    for actor in actors:
-        shop.start(actor.__name__, actor)
-    pipeline = _start_pipeline(tour, broker) if _spark_wanted(arguments) else None
-    if not arguments.no_browser:
-        import webbrowser
-
-        webbrowser.open(broker.dashboard)
+    pipeline: subprocess.Popen[bytes] | None = None
     try:
+        for actor in actors:
+            shop.start(actor.__name__, actor)
+        if _spark_wanted(arguments):
+            pipeline = _start_pipeline(tour, broker)
+        if not arguments.no_browser:
+            import webbrowser
+
+            webbrowser.open(broker.dashboard)
         for title, text, place in SIGHTS:
             tour.say(title, text)
             tour.line(f"  {broker.dashboard}#/{place}")

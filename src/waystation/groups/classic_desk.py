@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
 
@@ -38,10 +37,11 @@ from waystation.groups.errors import (
     UnknownMember,
 )
 from waystation.groups.shards import GroupShards
+from waystation.observe.events import event_logger
 from waystation.world import Random
 from waystation.world.alarm import Alarm
 
-log = logging.getLogger(__name__)
+log = event_logger(__name__)
 
 A = TypeVar("A")
 _Key = tuple[str, str]  # group, member
@@ -236,11 +236,12 @@ class ClassicDesk:
 
     def _save(self, group: ClassicGroup) -> None:
         log.info(
-            "group.saved group=%s state=%s generation=%d members=%d",
-            group.group_id,
-            group.state.value,
-            group.generation_id,
-            len(group.roster),
+            "group.saved",
+            "group {group} is {state}, members: {members}",
+            group=group.group_id,
+            state=group.state.value,
+            generation=group.generation_id,
+            members=len(group.roster),
         )
         with contextlib.suppress(CoordinatorUnavailable):  # told by the shard; the next change is saved as a whole
             self._shards.shard_of(group.group_id).save_classic(group, self._shards.wall_ms())

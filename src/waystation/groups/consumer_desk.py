@@ -7,7 +7,6 @@ touches no disk.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from waystation.groups.assignors import ASSIGNORS
@@ -37,9 +36,10 @@ from waystation.groups.errors import (
 )
 from waystation.groups.reconcile import JOIN_EPOCH
 from waystation.groups.shards import GroupShards
+from waystation.observe.events import event_logger
 from waystation.world.alarm import Alarm
 
-log = logging.getLogger(__name__)
+log = event_logger(__name__)
 
 
 class ConsumerDesk:
@@ -188,11 +188,12 @@ class ConsumerDesk:
             state = group.state
             self._shards.history.note(group.group_id, state, len(group.members), why)
             log.info(
-                "group.saved group=%s state=%s epoch=%d members=%d",
-                group.group_id,
-                state,
-                group.epoch,
-                len(group.members),
+                "group.saved",
+                "group {group} is {state}, members: {members}",
+                group=group.group_id,
+                state=state,
+                epoch=group.epoch,
+                members=len(group.members),
             )
         if group.all_classic:
             self._back_to_classic(group)

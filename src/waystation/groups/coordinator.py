@@ -8,7 +8,6 @@ the event loop; nothing here blocks and nothing is locked.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
@@ -43,10 +42,11 @@ from waystation.groups.settings import GroupSettings
 from waystation.groups.shard import GroupShard
 from waystation.groups.shards import GroupShards
 from waystation.log.state import StateLog
+from waystation.observe.events import event_logger
 from waystation.world import Clock, Random
 from waystation.world.alarm import Alarm
 
-log = logging.getLogger(__name__)
+log = event_logger(__name__)
 
 _GROUPS_PER_TURN = 100
 """Expiry lets others have the event loop after so many groups."""
@@ -348,4 +348,4 @@ class GroupCoordinator:
             try:
                 await self.expire(self._shards.wall_ms())
             except WaystationError as error:  # the log cannot be written now; the next round tries again
-                log.warning("group.expiry_failed error=%r", str(error))
+                log.warning("group.expiry_failed", "groups and offsets could not be expired: {error}", error=error)

@@ -10,7 +10,6 @@ The desks of the coordinator are the only callers.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from waystation.errors import StorageFailed
@@ -23,8 +22,9 @@ from waystation.groups.offsets import OffsetStore
 from waystation.groups.records import Record
 from waystation.groups.settings import GroupSettings
 from waystation.log.state import StateBatch, StateLog
+from waystation.observe.events import event_logger
 
-log = logging.getLogger(__name__)
+log = event_logger(__name__)
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -67,7 +67,9 @@ class GroupShard:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: StorageFailed) -> CoordinatorUnavailable:
-        log.warning("group.log_failed partition=%d error=%r", self.partition, str(error))
+        log.warning(
+            "group.log_failed", "the log of groups takes no writes: {error}", partition=self.partition, error=error
+        )
         return CoordinatorUnavailable(f"__consumer_offsets-{self.partition} cannot be written: {error}")
 
     def save_classic(self, group: ClassicGroup, now_ms: int) -> None:
@@ -185,7 +187,12 @@ class GroupShard:
                 case records.ConsumerSettingsKey(group_id):
                     self._use(group_id, {} if value is None else records.read_consumer_settings(value))
                 case records.Unknown(version):
-                    log.warning("group.unknown_record partition=%d key_version=%d", self.partition, version)
+                    log.warning(
+                        "group.unknown_record",
+                        "a record of the groups' log is of an unknown kind",
+                        partition=self.partition,
+                        key_version=version,
+                    )
 
     def _apply_offset(self, key: records.OffsetKey, value: bytes | None, batch: StateBatch) -> None:
         if value is None:

@@ -9,15 +9,15 @@ dashboard's, for one, where somebody wants to see what is the matter.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 from waystation.config import BrokerSettings
+from waystation.observe.events import event_logger
 from waystation.world.clock import Clock
 from waystation.world.handles import Handles
 from waystation.world.listener import Leave
 
-logger = logging.getLogger("waystation.admission")
+logger = event_logger("waystation.admission")
 
 TOLD_EVERY_S = 10.0
 """A client that connects in a loop would fill the log file."""
@@ -90,11 +90,19 @@ class Admission:
         now = self._refused_at = self._clock.monotonic()
         if now - self._told_at >= TOLD_EVERY_S:
             logger.warning(
-                "connections refused: %d, the last from %s at the %s port, which has %d of all %d; at most %d (%d at"
-                " one port): raise max.connections, and the limit of open files (%s) to twice that",
-                self._untold, peer, port, self._here[port], self.count, self.most, self.most_at_one,
-                self._handles.most() or "none",
-            )  # fmt: skip
+                "connections.refused",
+                "connections refused: {refused}, the last from {client} at the {port} port, which has {here} of all"
+                " {connections}; at most {most} ({most_here} at one port): raise max.connections, and the limit of open"
+                " files ({open_files}) to twice that",
+                refused=self._untold,
+                client=peer,
+                port=port,
+                here=self._here[port],
+                connections=self.count,
+                most=self.most,
+                most_here=self.most_at_one,
+                open_files=self._handles.most() or "none",
+            )
             self._untold = 0
             self._told_at = now
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-logger = logging.getLogger("waystation.lags")
+logger = event_logger("waystation.lags")
 
 FRESH_S = 10.0
 MOST_GROUPS = 1_000
@@ -65,7 +65,7 @@ class Lags:
             page = await groups_view(self._broker, GroupsQuery(limit=MOST_GROUPS))
             self._known = [GroupLag(one.group, one.kind, one.state, one.members, one.lag) for one in page.groups]
         except WaystationError as error:
-            logger.warning("the lag of groups cannot be added up now: %s", error)
+            logger.warning("lag.unknown", "the lag of groups cannot be added up now: {error}", error=error)
         finally:
             self._again_s = self._broker.world.clock.monotonic() + FRESH_S
             self._task = None

@@ -14,17 +14,17 @@ On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import DEFAULT, prefix_of
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-logger = logging.getLogger("waystation.alarms")
+logger = event_logger("waystation.alarms")
 
 INTERVAL_S = 1.0
 RELIEF = 1.1
@@ -108,7 +108,7 @@ class ResourceAlarms:
             try:
                 free = world.disk.free_bytes(self._broker.root)
             except OSError as error:
-                logger.warning("the free room of the disk cannot be read: %s", error)
+                logger.warning("disk.unreadable", "the free room of the disk cannot be read: {error}", error=error)
                 free = least_free
             if free < least_free * (RELIEF if self._short == LOW_DISK else 1):
                 return LOW_DISK
@@ -149,14 +149,12 @@ class ResourceAlarms:
 
     def _tell(self, namespace: str, reason: str | None, *, was: str | None) -> None:
         if (reason is None) is not (was is None):  # sums in reasons change all the time
-            level = logging.INFO if reason is None else logging.WARNING
-            logger.log(
-                level,
-                "publishers %s: namespace=%r reason=%s",
-                "are unblocked" if reason is None else "are blocked",
-                namespace,
-                reason or was,
-            )
+            if reason is None:
+                logger.info("publishers.unblocked", "publishers are unblocked", namespace=namespace, reason=was)
+            else:
+                logger.warning(
+                    "publishers.blocked", "publishers are blocked: {reason}", namespace=namespace, reason=reason
+                )
         for callback in list(self._subscribers.values()):
             callback(namespace, reason)
 

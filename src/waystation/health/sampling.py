@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import operator
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.health.census import Census, Counts, busy_queue, busy_topic
+from waystation.observe.events import event_logger
 from waystation.observe.histogram import Mean
 from waystation.observe.history import INTERVAL_MS, History
 from waystation.observe.rates import Grown, ProtocolRates, per_second
@@ -29,7 +29,7 @@ from waystation.observe.rates import Grown, ProtocolRates, per_second
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
 
-logger = logging.getLogger("waystation.sampling")
+logger = event_logger("waystation.sampling")
 
 INTERVAL_S = INTERVAL_MS / 1000
 PROBE_S = 0.5
@@ -138,7 +138,7 @@ class Sampling:
             try:
                 await self.sample()
             except Exception:
-                logger.exception("the broker could not look at itself; it tries again")
+                logger.exception("sampling.failed", "the broker could not look at itself; it tries again")
 
     async def fold(self) -> None:
         """Brings the counters and sums of topics and queues up to this moment."""

@@ -26,17 +26,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Literal
 
 from waystation.errors import NotLeader, StorageFailed
 from waystation.log.log import Log
 from waystation.log.sync import SyncJob
+from waystation.observe.events import event_logger
 from waystation.observe.meters import CommitMeter
 from waystation.world import World
 
-logger = logging.getLogger("waystation.commit")
+logger = event_logger("waystation.commit")
 
 FlushMode = Literal["commit", "interval", "os"]
 
@@ -198,7 +198,7 @@ class GroupCommit:
                 await self._round(taken)
             except Exception as error:
                 # A mistake of ours: without this, whoever waits for these logs would wait for ever.
-                logger.exception("a commit round failed")
+                logger.exception("commit.failed", "a commit round failed")
                 for log in (log for tier in taken for log in tier):
                     log.fail(StorageFailed(f"{log.folder}: the commit failed: {error}"))
             finally:
@@ -255,7 +255,7 @@ class GroupCommit:
                         highest = tier
                         self._put_off(job.log, f"cannot be synced now: {job.unopened.strerror or job.unopened}")
                     elif job.log not in self._aside and self._since.pop(job.log, None) is not None:
-                        logger.info("synced again: %s", job.log.folder)
+                        logger.info("log.synced_again", "synced again: {log}", log=job.log.folder)
         if appends:  # else there was nothing that anybody waited for
             self.meter.seconds.add(self._world.clock.monotonic() - began)
             self.meter.appends.add(appends)
@@ -268,7 +268,7 @@ class GroupCommit:
         since = self._since.get(log)
         if since is None:
             since = self._since[log] = now
-            logger.warning("put off, will be tried again: %s %s", log.folder, why)
+            logger.warning("log.put_off", "put off, will be tried again: {log} {reason}", log=log.folder, reason=why)
         self._dirty[log.tier].pop(log, None)
         self._aside[log] = None
         if log.stalled is None and now - since >= PATIENCE_S:

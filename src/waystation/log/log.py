@@ -17,7 +17,6 @@ Used by the broker's partitions and coordinators, on the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,13 +35,14 @@ from waystation.log.segment import Segment, file_name
 from waystation.log.swap import Swap
 from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
+from waystation.observe.events import event_logger
 from waystation.world import World
 from waystation.world.uncancelled import to_its_end
 
 if TYPE_CHECKING:
     from waystation.log.truncation import Truncation
 
-logger = logging.getLogger("waystation.log")
+logger = event_logger("waystation.log")
 
 START_FILE = "log-start"
 PENDING_WHILE_STALLED = 10_000
@@ -295,7 +295,12 @@ class Log(SegmentReader):
                 self._write(batch, header)
             except StorageFailed as failure:
                 self.stalled = failure
-                logger.warning("waiting for the disk, %d batches are kept in memory: %s", len(self._pending), failure)
+                logger.warning(
+                    "log.stalled",
+                    "waiting for the disk, {batches} batches are in memory: {error}",
+                    batches=len(self._pending),
+                    error=failure,
+                )
                 break
             self.written_offset = header.last_offset + 1
             written += 1
@@ -355,7 +360,9 @@ class Log(SegmentReader):
         try:
             segment.write_indexes()
         except OSError as error:  # a full disk: they are made anew when they are needed
-            logger.warning("%s: its indexes cannot be written: %s", segment.path(), error.strerror or error)
+            logger.warning(
+                "index.unwritable", "{file}: its indexes cannot be written: {error}", file=segment.path(), error=error
+            )
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
@@ -462,7 +469,9 @@ class Log(SegmentReader):
         if job.unsaved is None:
             self.recovery_point = job.point
         else:
-            logger.warning("%s: cannot be noted now: %s", self.folder, job.unsaved.strerror or job.unsaved)
+            logger.warning(
+                "log.start_not_saved", "{log}: cannot be noted now: {error}", log=self.folder, error=job.unsaved
+            )
 
     def unsynced(self, segments: list[Segment]) -> list[Segment]:
         """Those of the segments that are to be synced."""
@@ -506,7 +515,9 @@ class Log(SegmentReader):
     def fail(self, failure: WaystationError) -> None:
         if self.failure is None:
             self.failure = failure
-            logger.error("log failed, no more writes until restart: %s", failure)
+            logger.error(
+                "log.failed", "log failed, no more writes until restart: {error}", log=self.folder, error=failure
+            )
 
     def retire(self, reason: WaystationError) -> None:
         """The log is being deleted: whoever still waits for it is told so."""

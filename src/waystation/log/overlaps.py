@@ -14,15 +14,15 @@ Costs the reading of one header per segment; only where that is not what the nam
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
 
 from waystation.log.batch import HEADER_SIZE, read_header
 from waystation.log.damage import blank, plausible
 from waystation.log.log import Log
 from waystation.log.segment import Segment, file_name
+from waystation.observe.events import event_logger
 
-logger = logging.getLogger("waystation.recovery")
+logger = event_logger("waystation.recovery")
 
 
 def settle(log: Log, bases: list[int]) -> list[int]:
@@ -38,19 +38,29 @@ def settle(log: Log, bases: list[int]) -> list[int]:
         if end <= base:
             kept.append(base)  # a new segment, or compaction has left a gap
         elif first is None:
-            logger.warning("removed an empty segment that lay within another: %s", segment.path())
+            logger.warning(
+                "segment.removed", "removed an empty segment that lay within another: {file}", file=segment.path()
+            )
             log.world.disk.remove(segment.path())
         elif first >= end:
             logger.error(
-                "%s begins with offset %d, the segment before it ends with %d: renamed", segment.path(), first, end - 1
+                "segment.renamed",
+                "{file} begins with offset {offset}, the segment before it ends with {previous}: renamed",
+                file=segment.path(),
+                offset=first,
+                previous=end - 1,
             )
             _rename(segment, first)
             kept.append(first)
         else:
             logger.error(
-                "%s begins with offset %d, but the segment before it reaches %d; readers get what the later one has",
-                segment.path(), first, end - 1,
-            )  # fmt: skip
+                "segment.overlaps",
+                "{file} begins with offset {offset}, but the segment before it reaches {previous}; readers get what the"
+                " later one has",
+                file=segment.path(),
+                offset=first,
+                previous=end - 1,
+            )
             kept.append(base)
     return kept
 

@@ -8,7 +8,6 @@ place that cannot be read is an error there, never a silent gap.
 
 from __future__ import annotations
 
-import logging
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -20,8 +19,9 @@ from waystation.log.aborted import Aborted, AbortedTransactions
 from waystation.log.batch import Header
 from waystation.log.compression import opened_limit
 from waystation.log.segment import Segment
+from waystation.observe.events import event_logger
 
-logger = logging.getLogger("waystation.log")
+logger = event_logger("waystation.log")
 
 
 class _FirstIsLarger(Exception):
@@ -135,7 +135,12 @@ class SegmentReader:
         """Once per place: a consumer that tries again every half second needs no line each time."""
         if str(error) not in self._told:
             self._told.add(str(error))
-            logger.error("corrupt batch: %s (offset %d); see `waystation log skip-corrupt`", error, offset)
+            logger.error(
+                "batch.corrupt",
+                "corrupt batch: {error} (offset {offset}); see `waystation log skip-corrupt`",
+                offset=offset,
+                error=error,
+            )
 
     def batches_from(self, offset: int) -> Iterator[tuple[bytes, Header]]:
         """Whole batches with their headers, from the one that holds `offset` to the end of what is written."""

@@ -23,7 +23,6 @@ the log (`Log.lead`); for a broker alone, `lead_alone` says it.
 from __future__ import annotations
 
 import errno
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,9 +43,10 @@ from waystation.log.producers import Producers
 from waystation.log.segment import Segment, file_name
 from waystation.log.swap import CLEANED, REFUSED, SWAP, SwapFile
 from waystation.log.sync import RecoveryPoint
+from waystation.observe.events import event_logger
 from waystation.world import World
 
-logger = logging.getLogger("waystation.recovery")
+logger = event_logger("waystation.recovery")
 
 
 Checked = list[tuple[Segment, int]]
@@ -131,7 +131,7 @@ def segment_bases(names: list[str]) -> list[int]:
 def _saved_start(world: World, folder: str) -> int:
     text = world.disk.read_file(f"{folder}/{START_FILE}") or b"0"
     if not text.isdigit():
-        logger.error("damaged, taken as 0: %s/%s", folder, START_FILE)
+        logger.error("log.start_damaged", "damaged, taken as 0: {file}", file=f"{folder}/{START_FILE}")
         return 0
     return int(text)
 
@@ -208,7 +208,9 @@ def _settle_swap(log: Log, swap: SwapFile, bases: list[int], *, first_of_its_ran
     if begun and fits and before:
         fits = overlaps.end_of(log, before[-1]) <= swap.base
     if not fits:
-        logger.error("%s does not fit the segments that are there: set aside, not used", swap.path)
+        logger.error(
+            "swap.unusable", "{file} does not fit the segments that are there: set aside, not used", file=swap.path
+        )
         log.world.disk.rename(swap.path, swap.path + REFUSED)
         return
     if not begun:
@@ -278,9 +280,13 @@ def _check_tail(log: Log, bases: list[int], trust: Trust) -> tuple[int, Checked]
     log.adopt([*_sealed(log, bases[: first_checked + 1]), *(segment for segment, _ in checked)])
     if trust.point is not None and log.end_offset < trust.point.offset:
         logger.error(
-            "%s: ends at %d, but was on the disk up to %d; those records are lost, their offsets are not used again",
-            log.active.path(), log.end_offset, trust.point.offset,
-        )  # fmt: skip
+            "records.lost",
+            "{file}: ends at {end}, but was on the disk up to {durable}; those records are lost, their offsets are not"
+            " used again",
+            file=log.active.path(),
+            end=log.end_offset,
+            durable=trust.point.offset,
+        )
         log.end_offset = trust.point.offset
     log.epochs.cut(log.end_offset)
     return read_from, checked
@@ -307,11 +313,20 @@ def _check_segment(log: Log, segment: Segment, start: int, following: int | None
         if not trust.nothing_lost or (good is None and (following is None or following <= log.end_offset)):
             misplaced = good is None and next_good_batch(segment, end, size, log.end_offset) is not None
             if misplaced:
-                logger.error("%s reaches into %s; readers get what the later one has",
-                             segment.path(), file_name(beyond, "log"))  # fmt: skip
+                logger.error(
+                    "segment.overlaps",
+                    "{file} reaches into {following}; readers get what the later one has",
+                    file=segment.path(),
+                    following=file_name(beyond, "log"),
+                )
             _cut(segment, end, size, keep_tail=misplaced or good is not None)
             break
-        logger.error("corrupt batch: %s at position %d; readers get an error there", segment.path(), end)
+        logger.error(
+            "batch.corrupt",
+            "corrupt batch: {file} at position {position}; readers get an error there",
+            file=segment.path(),
+            position=end,
+        )
         damaged = True
         if good is None:  # the last of its segment, and others follow: it was whole once
             end, log.end_offset = size, following or log.end_offset
@@ -330,7 +345,9 @@ def _put_aside(segment: Segment) -> None:
     size = segment.disk.size(segment.path()) or 0
     segment.size = size
     if not blank(segment, 0, size):
-        logger.warning("cut %d bytes behind an unfinished write: %s", size, segment.path())
+        logger.warning(
+            "segment.truncated", "cut {bytes} bytes behind an unfinished write: {file}", bytes=size, file=segment.path()
+        )
         segment.disk.rename(segment.path(), f"{segment.path()}.cut-0")
     segment.remove()
 
@@ -361,7 +378,11 @@ def _check_chunk(segment: Segment, position: int, size: int, log: Log, beyond: i
 
 def _cut(segment: Segment, position: int, size: int, *, keep_tail: bool) -> None:
     logger.warning(
-        "cut %d bytes of an unfinished write from %s at position %d", size - position, segment.path(), position
+        "segment.truncated",
+        "cut {bytes} bytes of an unfinished write from {file} at position {position}",
+        bytes=size - position,
+        file=segment.path(),
+        position=position,
     )
     if keep_tail:
         tail = segment.file.read(size - position, position)
@@ -403,7 +424,9 @@ def _unless_full(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        logger.warning("%s: recovery could not write all it wanted: %s", what, error.strerror or error)
+        logger.warning(
+            "recovery.incomplete", "{part}: recovery could not write all it wanted: {error}", part=what, error=error
+        )
 
 
 # -- leader epochs -----------------------------------------------------------------------------------------------------
@@ -423,7 +446,9 @@ def _settle_epochs(log: Log, read_from: int, *, after_crash: bool) -> None:
             if offset >= read_from:
                 found.note(epoch, offset)
         if found.entries != epochs.entries:
-            logger.warning("%s: its leader epochs do not fit, and are read from the batches", log.folder)
+            logger.warning(
+                "epochs.unusable", "{log}: its leader epochs do not fit, and are read from the batches", log=log.folder
+            )
             epochs.entries, epochs.changed = found.entries, True
     epochs.drop_before(log.start_offset)
 
@@ -494,7 +519,7 @@ def _restore_producers(log: Log, names: list[str]) -> None:
                 data = segment.read(position, header.size) if header.control else b""
                 log.apply(data, header, now_ms)
             except CorruptBatch as error:
-                logger.error("corrupt marker: %s", error)
+                logger.error("marker.corrupt", "corrupt marker: {error}", error=error)
 
 
 def _newest_snapshot(log: Log, names: list[str]) -> int:

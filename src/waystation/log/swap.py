@@ -17,18 +17,18 @@ Whoever calls `swap_in` or `settle` holds the log's `moving_start`.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waystation.log.segment import Segment, file_name
+from waystation.observe.events import event_logger
 from waystation.world.disk import Disk
 from waystation.world.uncancelled import to_its_end
 
 if TYPE_CHECKING:
     from waystation.log.log import Log
 
-logger = logging.getLogger("waystation.log")
+logger = event_logger("waystation.log")
 
 SWAP = ".swap"
 CLEANED = ".cleaned"
@@ -143,5 +143,7 @@ async def _go_on(log: Log, swap: Swap) -> None:
     try:
         swap.made.write_indexes()
     except OSError as error:  # they are made again when they are needed
-        logger.warning("%s: its indexes cannot be written: %s", swap.made.path(), error.strerror or error)
+        logger.warning(
+            "index.unwritable", "{file}: its indexes cannot be written: {error}", file=swap.made.path(), error=error
+        )
     await log.world.offload(log.world.disk.sync_folder, log.folder)

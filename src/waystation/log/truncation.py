@@ -36,7 +36,6 @@ records: where to truncate is not decided here.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
@@ -51,10 +50,11 @@ from waystation.log.producers import Producers, ProducerState
 from waystation.log.segment import Segment, file_name
 from waystation.log.swap import settle
 from waystation.log.sync import RecoveryPoint
+from waystation.observe.events import event_logger
 from waystation.world.disk import Disk, File
 from waystation.world.uncancelled import to_its_end
 
-logger = logging.getLogger("waystation.log")
+logger = event_logger("waystation.log")
 
 
 class _SyncFailed(Exception):
@@ -152,7 +152,7 @@ class _Search:
                 if batches.marker_commits(segment.read(position, header.size), header) is not None:
                     producers.end_transaction(header, 0, self.now_ms)
             except CorruptBatch as error:
-                logger.error("corrupt marker: %s", error)
+                logger.error("marker.corrupt", "corrupt marker: {error}", error=error)
 
     def producers(self) -> Producers:
         """As of the new end; on the loop, since producers may have been forgotten meanwhile."""

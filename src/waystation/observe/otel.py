@@ -19,12 +19,13 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace.span import TraceFlags, TraceState
 
+from waystation.observe.events import event_logger
 from waystation.observe.spans import Attributes, Span
 from waystation.observe.traceparent import Parent
 from waystation.version import __version__
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.tracing")
+logger = event_logger("waystation.tracing")
 
 WARN_EVERY_S = 60.0
 CLOSE_WITHIN_S = 3.0
@@ -108,9 +109,10 @@ class _Telling(SpanExporter):
         if now_s - self._warned >= WARN_EVERY_S:
             self._warned = now_s
             logger.warning(
-                "the collector does not take spans, %d are lost so far; see to it that it runs, and that"
+                "tracing.spans_lost",
+                "the collector does not take spans, {lost} are lost so far; see to it that it runs, and that"
                 " OTEL_EXPORTER_OTLP_ENDPOINT is where it listens",
-                self._lost,
+                lost=self._lost,
             )
 
     def shutdown(self) -> None:

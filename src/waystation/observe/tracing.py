@@ -15,17 +15,17 @@ above is left out, and counted. Times come from the broker's clock. Knows neithe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
 from waystation.message import Delivered, Message, Run
+from waystation.observe.events import event_logger
 from waystation.observe.spans import Attributes, Span, Spans, Traced, TracedPlace, Written, about, describe
 from waystation.observe.traceparent import HEADER, parent_of
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.tracing")
+logger = event_logger("waystation.tracing")
 
 MOST_AT_ONCE = 64
 """Messages of one batch or hand-out: each costs tens of microseconds, during which nobody else has a turn."""
@@ -346,9 +346,12 @@ class Tracing:
             if now_s - self._warned >= WARN_EVERY_S:
                 self._warned = now_s
                 logger.warning(
-                    "more messages ask to be traced than the broker traces (%d a second, %d at once): left out %d so"
-                    " far; let the senders sample fewer",
-                    *(MOST_PER_S, MOST_AT_ONCE, self._left_out),
+                    "tracing.left_out",
+                    "more messages ask to be traced than the broker traces ({most_per_s} a second, {most_at_once} at"
+                    " once): left out {left_out} so far; let the senders sample fewer",
+                    most_per_s=MOST_PER_S,
+                    most_at_once=MOST_AT_ONCE,
+                    left_out=self._left_out,
                 )
         return allowed
 

@@ -16,18 +16,18 @@ Constructed once per broker and given to every protocol. All calls are for the l
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.observe.events import event_logger
 from waystation.world.long_work import LongWork
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
     from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.budget")
+logger = event_logger("waystation.budget")
 
 FREE_BYTES = 64 * 1024
 """Each way, for every connection: nearly all requests and answers are smaller, and cost no bookkeeping."""
@@ -187,7 +187,7 @@ class Budget:
             if (share.stalled(now_s) or now_s - since_s >= HOLD_S) and share.size and not share.owner.spare():
                 why = f"{share.size} bytes of {self._what} for {now_s - since_s:.0f} s, and others wait for room"
                 if share.owner.overdue(why):
-                    logger.warning("a connection is ended: %s", why)
+                    logger.warning("connection.ended", "a connection is ended: {reason}", reason=why)
         if self._short:
             self._watch()
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 from typing import TYPE_CHECKING
 
 from waystation.errors import Corrupt, Full, Invalid, TooLarge, WaystationError
 from waystation.message import Message
+from waystation.observe.events import event_logger
 from waystation.queues.dead_letter_targets import letters, send
 from waystation.queues.failure_history import TOPIC_TARGET
 from waystation.queues.ledger.runs import runs_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from waystation.core import Core
     from waystation.transactions.transacting import Tx
 
-logger = logging.getLogger("waystation.dead_letters")
+logger = event_logger("waystation.dead_letters")
 
 TRANSACTIONAL_ID = f"{OWN_PREFIX}dead-letters"
 BATCH = 200
@@ -159,6 +159,8 @@ async def _ensure(broker: Core, target: str) -> None:
 
 def _tell(queue: Queue, error: Exception) -> None:
     if isinstance(error, WaystationError):
-        logger.warning("dead letters wait: queue=%r: %s", queue.name, error)
+        logger.warning(
+            "dead_letters.wait", "dead letters of queue {queue} wait: {error}", queue=queue.name, error=error
+        )
     else:  # a mistake of ours: whatever it is, the others are to be moved
-        logger.error("dead letters wait: queue=%r", queue.name, exc_info=error)
+        logger.exception("dead_letters.wait", "dead letters of queue {queue} wait", queue=queue.name, cause=error)

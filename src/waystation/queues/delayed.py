@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import msgspec
 
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
+from waystation.observe.events import event_logger
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.partition import Receipt
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from waystation.core import Core
     from waystation.transactions.transacting import Tx
 
-logger = logging.getLogger("waystation.delayed")
+logger = event_logger("waystation.delayed")
 
 QUEUE = "__delayed"
 TRANSACTIONAL_ID = f"{OWN_PREFIX}delayed"
@@ -91,9 +91,9 @@ class Delayed:
                 await self._publish(tx, feed, messages)
             except Exception as error:
                 if isinstance(error, WaystationError):
-                    logger.warning("delayed messages wait: %s", error)
+                    logger.warning("delayed.wait", "delayed messages wait: {error}", error=error)
                 else:  # a mistake of ours: they are tried again, and so are all others
-                    logger.exception("delayed messages wait")
+                    logger.exception("delayed.wait", "delayed messages wait")
                 tx = None
                 _put_aside(feed, messages, RETRY_MS)
             feed.credit(len(messages))
@@ -106,9 +106,14 @@ class Delayed:
                 topic, partition, ready = _unwrapped(delivered.message)
                 await tx.publish(topic, [ready], partition)
             except NotFound as error:
-                logger.warning("a delayed message is dropped: %s", error)
+                logger.warning("delayed.dropped", "a delayed message is dropped: {error}", error=error)
             except (Invalid, TooLarge) as error:
-                logger.error("a delayed message waits, its topic does not take it: tag=%d: %s", delivered.tag, error)
+                logger.error(
+                    "delayed.refused",
+                    "a delayed message waits, its topic does not take it: {error}",
+                    tag=delivered.tag,
+                    error=error,
+                )
                 refused.append(delivered)
                 continue
             through.append(delivered)

@@ -5,11 +5,11 @@ What the disk does not give is left out: that a message cannot be read keeps nob
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Delivered, Run, size_of
+from waystation.observe.events import event_logger
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
 from waystation.queues.ledger.states import State
 from waystation.queues.names import QueuePlace
@@ -17,7 +17,7 @@ from waystation.queues.shard.message_index import trace_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 STATES = {State.READY: "ready", State.PARKED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
 SEARCHED = 10_000
@@ -73,7 +73,13 @@ def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
     try:
         taken_ms, message = shard.message_at(queue, entry)
     except (Corrupt, StorageFailed) as error:
-        logger.error("a message cannot be read: queue=%r entry=%d: %s", queue.name, entry, error)
+        logger.error(
+            "message.unreadable",
+            "a message of queue {queue} cannot be read: {error}",
+            queue=queue.name,
+            entry=entry,
+            error=error,
+        )
         return None
     state = ledger.state_of(entry)
     ready_at_ms: int | None = None
@@ -129,7 +135,13 @@ def entries_with_id(places: Iterable[QueuePlace], message_id: str) -> Iterator[t
                 if shard.message_at(queue, entry)[1].id == message_id:
                     yield shard, queue, entry
             except (Corrupt, StorageFailed) as error:
-                logger.error("a message cannot be read: queue=%r entry=%d: %s", queue.name, entry, error)
+                logger.error(
+                    "message.unreadable",
+                    "a message of queue {queue} cannot be read: {error}",
+                    queue=queue.name,
+                    entry=entry,
+                    error=error,
+                )
 
 
 def split_tag(message_id: str) -> tuple[str, int] | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import builtins
 import itertools
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound, StorageFailed
 from waystation.message import Message, Run
+from waystation.observe.events import event_logger
 from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnswer
 from waystation.queues.checks import check_declaration, difference
 from waystation.queues.dead_letters import DeadLetters
@@ -36,7 +36,7 @@ from waystation.queues.shard.shards import Shards
 from waystation.topics.durability import Durability
 from waystation.topics.partition import Receipt
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 DEFAULTS = QueueSettings()
 PURGED_AT_ONCE = 4_096
@@ -292,9 +292,11 @@ class Queues:
             return
         try:
             self._remove(name)
-            logger.info("queue deleted: name=%r reason=%s", name, why)
+            logger.info("queue.deleted", "queue {queue} is deleted: {reason}", queue=name, reason=why)
         except StorageFailed as error:
-            logger.warning("queue not deleted, the disk refuses: name=%r: %s", name, error)
+            logger.warning(
+                "queue.not_deleted", "queue {queue} not deleted, the disk refuses: {error}", queue=name, error=error
+            )
 
     async def purge(self, name: str) -> int:
         """Removes what nobody holds; returns how many messages that was."""

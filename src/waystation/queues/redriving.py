@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from msgspec import Meta
 
 from waystation.errors import AlreadyExists, Conflict, Corrupt, Invalid, StorageFailed, UnknownTopic, WaystationError
 from waystation.message import Message
+from waystation.observe.events import event_logger
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from waystation.topics.topics import Topics
     from waystation.transactions.transacting import Tx
 
-logger = logging.getLogger("waystation.dead_letters")
+logger = event_logger("waystation.dead_letters")
 
 GROUP_TARGET = "group:"
 """Before a group's name, where a queue's might stand."""
@@ -99,7 +99,13 @@ class Chooser:
         try:
             _, message = self.shard.message_at(self.queue, entry)
         except (Corrupt, StorageFailed) as error:
-            logger.error("a message cannot be read: queue=%r entry=%d: %s", self.queue.name, entry, error)
+            logger.error(
+                "message.unreadable",
+                "a message of queue {queue} cannot be read: {error}",
+                queue=self.queue.name,
+                entry=entry,
+                error=error,
+            )
             return None
         known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
         wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))

@@ -13,7 +13,6 @@ again. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import msgspec
 from waystation.catalog import ABSENT, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, RevisionConflict, TooLarge, near_matches
+from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import (
     DEFAULT,
     Names,
@@ -35,7 +35,7 @@ from waystation.routing.namespace_names import (
 if TYPE_CHECKING:
     from waystation.core import Core
 
-logger = logging.getLogger("waystation.namespaces")
+logger = event_logger("waystation.namespaces")
 
 KIND = "namespace"
 MAX_NAMESPACES = 10_000
@@ -257,7 +257,7 @@ class Namespaces:
             self._note_limits()
             self._broker.routing.add_namespace(prefix_of(name))
             raise
-        logger.info("namespace deleted: name=%r", name)
+        logger.info("namespace.deleted", "namespace {namespace} is deleted", namespace=name)
 
     # -- following the catalog --------------------------------------------------------------------------------------
 
@@ -333,7 +333,12 @@ def _read(name: str, value: bytes) -> Namespace:
     try:
         return msgspec.msgpack.decode(value, type=Namespace)
     except msgspec.DecodeError as error:
-        logger.warning("what is known of a namespace cannot be read: name=%r: %s", name, error)
+        logger.warning(
+            "namespace.unreadable",
+            "what is known of namespace {namespace} cannot be read: {error}",
+            namespace=name,
+            error=error,
+        )
         return Namespace()
 
 

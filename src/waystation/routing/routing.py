@@ -11,7 +11,6 @@ On the loop's thread only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, RevisionConflict, WaystationError
 from waystation.message import Message
+from waystation.observe.events import event_logger
 from waystation.protocol import PublishAnswer, RoutingInfo
 from waystation.routing.binding import (
     EXCHANGE,
@@ -46,7 +46,7 @@ from waystation.routing.table import (
 )
 from waystation.topics.partition import Receipt
 
-logger = logging.getLogger("waystation.routing")
+logger = event_logger("waystation.routing")
 
 INTERNAL_PREFIX = "__"
 """Topics of the broker's own begin like this: the default exchange does not lead there."""
@@ -94,7 +94,7 @@ class Routing:
             self._take_exchange(rows.read_exchange(entry.value), entry.revision)
         stale = [row for row in self._catalog.bindings() if not self._take_binding(row)]
         if stale:
-            logger.info("bindings whose target was deleted are dropped: count=%d", len(stale))
+            logger.info("bindings.dropped", "bindings whose target was deleted are dropped: {count}", count=len(stale))
             self._catalog.delete_routes([], stale)
         self._changed()
 
@@ -138,7 +138,9 @@ class Routing:
         try:
             exchange = make_exchange(row.name, settings)
         except WaystationError as error:  # taken by another version, refused by this one
-            logger.warning("an exchange is not used: name=%r: %s", row.name, error)
+            logger.warning(
+                "exchange.unusable", "exchange {exchange} is not used: {error}", exchange=row.name, error=error
+            )
             return
         if present is not None:
             self._table.apply(self._table.plan([present], []))
@@ -161,7 +163,13 @@ class Routing:
             self._table.add_binding(binding)
         except WaystationError as error:  # taken by an older version, refused by this one
             reason = str(error).partition("\n")[0]
-            logger.warning("a binding is not used: exchange=%r target=%r: %s", row.exchange, row.target, reason)
+            logger.warning(
+                "binding.unusable",
+                "a binding of {exchange} to {target} is not used: {reason}",
+                exchange=row.exchange,
+                target=row.target,
+                reason=reason,
+            )
         return True
 
     def _drop_binding(self, key: str) -> None:
@@ -420,7 +428,11 @@ class Routing:
             gone = [binding for binding, _ in departed if not self._table.has_like(binding)]
             await self._remove(self._table.plan_departed(gone))
         except WaystationError as error:
-            logger.warning("bindings of deleted targets stay in the catalog until the next start: %s", error)
+            logger.warning(
+                "bindings.left",
+                "bindings of deleted targets stay in the catalog until the next start: {error}",
+                error=error,
+            )
 
     # -- messages ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ bindings are at that moment; where there are none, or no such exchange, the reco
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Record
 from waystation.message import Message
+from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
 from waystation.queues.redriven import Origin, origin_of
@@ -35,7 +35,7 @@ from waystation.topics.publishing import Publishing
 from waystation.topics.topics import Topic
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.5, 30.0
 KAFKA_HEADER = "__dlq.errors."
@@ -90,8 +90,15 @@ class SharedLetters:
             target = one.group.dead_letter_of(one.topic) if self._keeps(one, death) else None
             self.deaths.add(death.reason, death.count, kept=self._keeps(one, death))
             logger.info(
-                "shared.dead group=%s topic=%s partition=%d offset=%d count=%d reason=%s target=%s",
-                *(one.group.id, one.topic, one.partition.index, death.first, death.count, death.reason, target),
+                "shared.dead",
+                "{count} records that group {group} gave up are dead-lettered: {reason}",
+                group=one.group.id,
+                topic=one.topic,
+                partition=one.partition.index,
+                offset=death.first,
+                count=death.count,
+                reason=death.reason,
+                target=target,
             )
         if not kept:
             return
@@ -140,12 +147,24 @@ class SharedLetters:
             except (TooLarge, Invalid) as refused:
                 # It will never be taken, and it must not keep the group from going on.
                 logger.error(
-                    "shared.letter_lost group=%s topic=%s partition=%d offset=%d count=%d error=%r",
-                    *(one.group.id, one.topic, one.partition.index, death.first, death.count, str(refused)),
+                    "shared.dead_letters_lost",
+                    "dead letters of group {group} are lost: {error}",
+                    group=one.group.id,
+                    topic=one.topic,
+                    partition=one.partition.index,
+                    offset=death.first,
+                    count=death.count,
+                    error=refused,
                 )
                 return
             except WaystationError as refused:
-                logger.warning("shared.letter_waits group=%s topic=%s error=%r", one.group.id, one.topic, str(refused))
+                logger.warning(
+                    "shared.dead_letters_wait",
+                    "dead letters of group {group} wait: {error}",
+                    group=one.group.id,
+                    topic=one.topic,
+                    error=refused,
+                )
                 await asyncio.sleep(wait_s)
                 wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
@@ -176,7 +195,13 @@ class SharedLetters:
         try:
             found = self._exchanges().route(exchange, message, key)
         except (NotFound, Invalid) as error:
-            logger.warning("shared.letter_dropped group=%s exchange=%s error=%r", one.group.id, exchange, str(error))
+            logger.warning(
+                "shared.dead_letter_dropped",
+                "a dead letter of group {group} is dropped: {error}",
+                group=one.group.id,
+                exchange=exchange,
+                error=error,
+            )
             return None, None, []
         return local_name(exchange), key, [each.removeprefix(QUEUE_TARGET) for each in found]
 
@@ -205,7 +230,11 @@ class SharedLetters:
         source = f"{TOPIC_TARGET}{origin.topic}"
         if target == source or _cycles(message, target):
             logger.warning(
-                "shared.letter_in_a_circle group=%s topic=%s offset=%d", origin.group, origin.topic, origin.offset
+                "shared.dead_letter_in_a_circle",
+                "a dead letter of group {group} came back to its own topic, and is dropped",
+                group=origin.group,
+                topic=origin.topic,
+                offset=origin.offset,
             )
             return None
         story = with_death(message, source, death.reason, self._clock.now_ms(), death.deliveries, error)

@@ -6,7 +6,6 @@ is known as long as its record is not settled.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import WaystationError
 from waystation.groups.calls import TopicView
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
@@ -29,7 +29,7 @@ from waystation.topics.partition import Receipt
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 OnEnd = Callable[[WaystationError], None]
 
@@ -327,7 +327,12 @@ class SharedFeed:
         try:
             self._on_end(error)
         except Exception:
-            logger.exception("shared.not_told group=%s member=%s", self.group.id, self.name)
+            logger.exception(
+                "shared.consumer_failed",
+                "a member of group {group} could not be told, and is ended",
+                group=self.group.id,
+                member=self.name,
+            )
 
     def check_led(self) -> None:
         """Raises NotCoordinator if the group is another broker's by now."""

@@ -10,7 +10,6 @@ Made and found by `SharedGroups`. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from waystation.share.journal import SharedJournal
     from waystation.topics.topics import Topics
 
-logger = logging.getLogger("waystation.shared")
 
 TURN_MESSAGES = 1_000
 """A group hands out at most so many messages in one turn of the loop; then others have theirs."""

@@ -15,19 +15,19 @@ Of each partition there is something here only while this broker leads it (`lead
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 
 from waystation.errors import StorageFailed, WaystationError
 from waystation.groups.errors import NotCoordinator
 from waystation.groups.records import partition_for
 from waystation.log.commit import GroupCommit
+from waystation.observe.events import event_logger
 from waystation.share.records import ShareKey
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.state_log import PartitionStateLog
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 Encode = Callable[[], bytes | None]
 """The state as it is when it is written; None: it is gone."""
@@ -107,7 +107,12 @@ class SharedJournal:
         try:
             self._append(shard)
         except WaystationError as error:
-            logger.warning("shared.not_written partition=%d error=%r", index, str(error))
+            logger.warning(
+                "shared.not_written",
+                "the state of share groups cannot be written now: {error}",
+                partition=index,
+                error=error,
+            )
             shard.partition.break_promises()
         if shard.partition.durable_offset < shard.partition.end_offset:
             self._commit.join()
@@ -183,7 +188,12 @@ class SharedJournal:
             self._append(shard)
         except StorageFailed as error:
             # It stays, in its order, so that the receipts still hold; whoever waits hears of the log's failure.
-            logger.warning("shared.log_failed partition=%d error=%r", shard.partition.index, str(error))
+            logger.warning(
+                "shared.log_failed",
+                "the log of share groups takes no writes: {error}",
+                partition=shard.partition.index,
+                error=error,
+            )
             if self._writing is None and not self._closed:
                 self._writing = asyncio.get_running_loop().call_later(RETRY_S, self._write)
 

@@ -9,7 +9,6 @@ Made by its `SharedGroup`; members fetch and settle through it. On the loop's th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,7 @@ from waystation.errors import WaystationError
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.message import Run
+from waystation.observe.events import event_logger
 from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -31,7 +31,7 @@ from waystation.topics.partition import Partition, Receipt
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 READ_BYTES = 256 * 1024
 FILL_BYTES = 8 * 1024 * 1024
@@ -171,7 +171,13 @@ class SharedPartition:
         """It cannot be read: one line in the log for each reason."""
         if self.trouble != str(error):
             self.trouble = str(error)
-            logger.warning("shared.unreadable group=%s topic=%s error=%r", self.group.id, self.topic, str(error))
+            logger.warning(
+                "shared.unreadable",
+                "records for group {group} cannot be read: {error}",
+                group=self.group.id,
+                topic=self.topic,
+                error=error,
+            )
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 

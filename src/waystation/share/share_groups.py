@@ -14,7 +14,6 @@ A group is here only while this broker leads the partition that its state is in:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -30,6 +29,7 @@ from waystation.groups.errors import (
 )
 from waystation.groups.history import GroupHistory
 from waystation.log.commit import GroupCommit
+from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.queues.redriven import redrive_topic
@@ -75,7 +75,7 @@ from waystation.world.clock import monotonic_ms
 if TYPE_CHECKING:
     from waystation.topics.topics import Topic, Topics
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 MAX_GROUPS = 200_000
 OPENED_BYTES = 16 * 1024 * 1024
@@ -140,7 +140,9 @@ class SharedGroups:
                     named.add(found.group_id)
                     self._apply(found, value)
             except Corrupt as error:
-                logger.error("shared.unreadable_record error=%r", str(error))
+                logger.error(
+                    "shared.unreadable_record", "a record of the share groups' log cannot be read: {error}", error=error
+                )
         for group in [self._groups[group_id] for group_id in named if group_id in self._groups]:
             group.own = self._own.get(group.id, {})
             group.use(ShareSettings.of(group.own, self._settings))
@@ -272,7 +274,7 @@ class SharedGroups:
         try:
             await self.durability.wait(receipt)
         except StorageFailed as error:
-            logger.warning("shared.not_kept error=%r", str(error))
+            logger.warning("shared.not_saved", "a share group could not be saved: {error}", error=error)
 
     def begin_session(self, group_id: str, member_id: str) -> ShareSession:
         """A share session from its first request on; what an earlier one of the member held comes back."""

@@ -15,7 +15,6 @@ Protocols call it, on the loop's thread only. `load` before they open.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -25,6 +24,7 @@ from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, RevisionConflict
+from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
 from waystation.queues.redriving import delete_redriven
@@ -37,7 +37,7 @@ from waystation.share.topic_queue_settings import TopicQueueSettings, check_same
 from waystation.topics.partition import Receipt
 from waystation.topics.topics import Topic, Topics
 
-logger = logging.getLogger("waystation.topic_queues")
+logger = event_logger("waystation.topic_queues")
 
 KIND = "topic-queue"
 
@@ -405,7 +405,9 @@ def _read(name: str, value: bytes) -> TopicQueueSettings | None:
     try:
         return msgspec.msgpack.decode(value, type=TopicQueueSettings)
     except msgspec.DecodeError as error:
-        logger.error("topic_queues.unreadable name=%r error=%r", name, str(error))
+        logger.error(
+            "topic_queue.unreadable", "queue {queue} on a topic cannot be read: {error}", queue=name, error=error
+        )
         return None
 
 
@@ -416,4 +418,4 @@ def _nothing(_: object) -> None:
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        logger.warning("topic_queues.not_deleted error=%r", str(error))
+        logger.warning("topic_queue.not_deleted", "a queue on a topic could not be deleted: {error}", error=error)

@@ -10,7 +10,6 @@ Used by `SharedPartition` alone. On the loop's thread only.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE, Header, Record
 from waystation.log.compression import decompress, opened_limit
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.queues.ledger.ledger import Grant
 from waystation.topics.partition import Partition
 from waystation.topics.record_reading import delivered_of, some_of
@@ -27,7 +27,7 @@ from waystation.topics.record_reading import delivered_of, some_of
 MOST_KEPT = 10_000
 """A batch with more records than this is not opened as a whole: only what is wanted of it, each time."""
 
-logger = logging.getLogger("waystation.shared")
+logger = event_logger("waystation.shared")
 
 BATCH_BYTES = 250
 MESSAGE_BYTES = 380
@@ -147,10 +147,11 @@ class SharedWindow:
                         found.append(one)
             except (InvalidRecord, TooLarge) as error:
                 logger.error(
-                    "shared.no_records topic=%s offset=%d error=%r",
-                    self._partition.topic.name,
-                    header.base_offset,
-                    str(error),
+                    "shared.no_records",
+                    "a batch of topic {topic} cannot be opened: {error}",
+                    topic=self._partition.topic.name,
+                    offset=header.base_offset,
+                    error=error,
                 )
         return found
 

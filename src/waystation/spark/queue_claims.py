@@ -9,7 +9,6 @@ Invariant: what `ack` was given and returned for is durably gone. All else can b
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 from waystation.errors import Conflict, NotFound, WaystationError
 from waystation.message import Run
+from waystation.observe.events import event_logger
 from waystation.protocol import (
     ClaimEntries,
     DescribeQueue,
@@ -33,7 +33,7 @@ from waystation.spark.retrying import Server, patiently
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.spark")
+log = event_logger("waystation.spark")
 
 READER = 1
 """The reader's number on its connection."""
@@ -156,7 +156,12 @@ class QueueClaims:
                     ) from None
                 if not said:
                     said = True
-                    log.warning("%s; waiting up to %.0f s until it is alone", error, ALONE_S)
+                    log.warning(
+                        "claim.waits",
+                        "{error}; waiting up to {wait_s} s until it is alone",
+                        error=error,
+                        wait_s=ALONE_S,
+                    )
             time.sleep(0.2)
 
     def _look_after(self) -> None:

@@ -11,7 +11,6 @@ fails, or (failOnDataLoss=false) says in the log which are missing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from waystation.errors import Expired, Invalid
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.protocol import Command, DescribeQueue, EntriesAnswer, Peek, Peeked, QueueInfo, ReadEntries
 from waystation.queues.ledger.runs import add_run, without
 from waystation.spark.json_values import infer_type
@@ -53,7 +53,7 @@ from waystation.spark.schemas import arrow_schema, source_schema
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.spark")
+log = event_logger("waystation.spark")
 
 MOST_ROWS = 1_000_000
 """Messages in one batch at most: Spark keeps all that it says of them in one file."""
@@ -258,7 +258,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{what}, and what was not read of it is lost: start the query with a new checkpoint, or set"
                 " failOnDataLoss=false to continue with the new one"
             )
-        log.warning("%s; going on with the new one", what)
+        log.warning("queue.recreated", "{loss}; going on with the new one", queue=self._options.queue, loss=what)
         return False
 
     def _still_there(self, offset: QueueOffset) -> list[Run]:
@@ -362,7 +362,7 @@ def lose(options: QueueOptions, missing: Sequence[Run]) -> None:
             f"{what}; whether their batch had its effect before is not known: start the query with a new checkpoint,"
             " or set failOnDataLoss=false to go on without them"
         )
-    log.warning("%s; going on without them", what)
+    log.warning("messages.lost", "{loss}; going on without them", queue=options.queue, count=count, loss=what)
 
 
 def _tags(messages: Sequence[Delivered]) -> list[Run]:

@@ -5,17 +5,17 @@ What is asked may be done twice. The one loop for everything in this package tha
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from waystation.errors import ConnectionLost
+from waystation.observe.events import event_logger
 
 T = TypeVar("T")
 Server = tuple[str, int]
 
-log = logging.getLogger("waystation.spark")
+log = event_logger("waystation.spark")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -51,12 +51,23 @@ def patiently(
                 ) from None
             if gone >= quiet_s and gone - said >= SAY_AGAIN_S:
                 said = gone
-                log.warning("%s; trying again for %.0f s", trouble, retry_s - gone)
+                log.warning(
+                    "broker.away",
+                    "{trouble}; trying again for {left_s:.0f} s",
+                    server=name,
+                    trouble=trouble,
+                    left_s=retry_s - gone,
+                )
             time.sleep(min(pause, max(0.0, retry_s - gone)))
             pause = min(pause * 2, LONGEST_PAUSE_S)
             continue
         if said >= 0:
-            log.warning("the broker at %s answers again after %.1f s", name, time.monotonic() - began)
+            log.warning(
+                "broker.back",
+                "the broker at {server} answers again after {after_s:.1f} s",
+                server=name,
+                after_s=time.monotonic() - began,
+            )
         return result
 
 

@@ -10,7 +10,6 @@ Made by the sink's `write`, in a task; used by one thread.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,13 +20,14 @@ from waystation.client.sync.client import Client
 from waystation.client.sync.transaction import Transaction
 from waystation.errors import Conflict, ConnectionLost, RequestTimeout, Unavailable
 from waystation.message import Message
+from waystation.observe.events import event_logger
 from waystation.protocol import StagedTransaction
 from waystation.spark.broker_link import patiently
 from waystation.spark.sink_options import SinkOptions
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.spark")
+log = event_logger("waystation.spark")
 
 KEPT_BYTES = 128 * 1024 * 1024
 """So much of what a task has sent is kept, in case its connection is lost."""
@@ -146,7 +146,9 @@ class Staging:
                         f"{KEPT_BYTES >> 20} MiB, which is more than it keeps; Spark runs the task again, or use more "
                         "partitions or fewer rows per trigger"
                     ) from error
-                log.warning("staging %s again from its beginning: %s", self._id, error)
+                log.warning(
+                    "staging.restarted", "staging {id} again from its beginning: {error}", id=self._id, error=error
+                )
                 raise Unavailable(str(error)) from error
 
         return patiently(attempt, self._options.servers, self._options.retry_s)

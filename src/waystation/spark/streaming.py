@@ -10,7 +10,6 @@ nothing is passed over without an error or, where the user said so, a count in t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from waystation.errors import Expired, WaystationError
+from waystation.observe.events import event_logger
 from waystation.spark.fetch_wire import Fetch, Topic
 from waystation.spark.fetching import Cluster, cluster_at
 from waystation.spark.finding import check_topics, earliest, find_topics, latest, partitions_of, resolve
@@ -36,7 +36,7 @@ from waystation.spark.ranges import Task, gone
 from waystation.spark.reading import RangePartition, read_partition
 from waystation.spark.telling import told
 
-log = logging.getLogger("waystation.spark")
+log = event_logger("waystation.spark")
 
 WAIT_MS = 1000
 """How long to wait for something new before Spark is told that there is nothing."""
@@ -164,7 +164,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " failOnDataLoss=false to go on without it"
             )
         at = ", ".join(f"partition {p} at offset {at}" for (t, p), at in sorted(begin.offsets.items()) if t == name)
-        log.warning("%s (%s); going on without what was not read of it", what, at)
+        log.warning(
+            "topic.lost",
+            "{loss} ({position}); going on without what was not read of it",
+            topic=name,
+            loss=what,
+            position=at,
+        )
 
     def _newest(self, cluster: Cluster, position: Position) -> Offsets:
         """Where the partitions end now; for a query that is to stop there, where they ended when it began."""
@@ -195,8 +201,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position.lost[one] = position.lost.get(one, 0) + oldest - at
             position.offsets[one] = oldest
             log.warning(
-                "topic %r partition %d: %d offsets (%d to %d) were deleted before they were read, %d in all; going on",
-                *(*one, oldest - at, at, oldest - 1, position.lost[one]),
+                "offsets.lost",
+                "topic {topic!r} partition {partition}: {count} offsets ({first} to {last}) were deleted before they"
+                " were read, {in_all} in all; going on",
+                topic=one[0],
+                partition=one[1],
+                count=oldest - at,
+                first=at,
+                last=oldest - 1,
+                in_all=position.lost[one],
             )
 
     def _limited(self, cluster: Cluster, begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
@@ -228,5 +241,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not trouble:
             self._published.update(changed)
         elif trouble != self._complained:
-            log.warning("progress cannot be published as offsets of the group %r: %s", group, trouble)
+            log.warning(
+                "progress.not_published",
+                "progress cannot be published as offsets of the group {group!r}: {error}",
+                group=group,
+                error=trouble,
+            )
         self._complained = trouble

@@ -11,20 +11,20 @@ On the loop's thread only. The base of `StreamFeed` and, by `StatelessFollower`,
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.queues.feed import Settled, Verdict
 from waystation.routing.filters import Filter
 from waystation.topics.expiry import unexpired
 from waystation.topics.reading import ReadPosition
 from waystation.topics.topics import Topics
 
-logger = logging.getLogger("waystation.following")
+logger = event_logger("waystation.following")
 
 P = TypeVar("P", bound=ReadPosition)
 _NOTHING = Settled(None, [])
@@ -95,7 +95,7 @@ class Follower(ABC, Generic[P]):
         except WaystationError as error:
             self.failed(error)
         except Exception as error:
-            logger.exception("a consumer cannot be served and is ended")
+            logger.exception("consumer.failed", "a consumer cannot be served and is ended")
             self.failed(Unavailable(f"the subscription failed: {error}"))
         finally:
             self._pumping = False

@@ -8,14 +8,13 @@ On the loop's thread only.
 
 from __future__ import annotations
 
-import logging
-
 from waystation.errors import Full, Invalid
 from waystation.message import Delivered, Message, check_message
+from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver
 from waystation.world import World
 
-logger = logging.getLogger("waystation.inboxes")
+logger = event_logger("waystation.inboxes")
 
 PREFIX = "inbox:"
 MAX_INBOXES = 100_000
@@ -61,7 +60,7 @@ class Inboxes:
             deliver([Delivered(self._replies, 1, self._world.clock.now_ms(), message)])
         except Exception:
             # A fault of the owner's connection must not reach the one who replies.
-            logger.exception("an inbox could not take a reply and is closed")
+            logger.exception("inbox.failed", "an inbox could not take a reply and is closed")
             self.close(name)
             return False
         return True

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,8 +21,9 @@ from waystation.groups.consumer_member import LEAVE_EPOCH
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.errors import FencedMemberEpoch, UnknownMember
 from waystation.groups.reconcile import JOIN_EPOCH
+from waystation.observe.events import event_logger
 
-logger = logging.getLogger("waystation.streams")
+logger = event_logger("waystation.streams")
 
 LONGEST_INTERVAL_MS = 1_000
 """A heartbeat costs 30 µs here, so that members of other doors need not wait for ours as long as for each other."""
@@ -108,12 +108,24 @@ class Membership:
             try:
                 await self._beat()
             except (FencedMemberEpoch, UnknownMember) as error:
-                logger.info("member %s of group %r joins again: %s", self.member_id, self.group_id, error)
+                logger.info(
+                    "member.rejoins",
+                    "member {member} of group {group!r} joins again: {error}",
+                    member=self.member_id,
+                    group=self.group_id,
+                    error=error,
+                )
                 self._epoch = JOIN_EPOCH
                 self._owner.lost()
                 self._wake.set()
             except (Unavailable, StorageFailed) as error:
-                logger.warning("member %s of group %r waits: %s", self.member_id, self.group_id, error)
+                logger.warning(
+                    "member.waits",
+                    "member {member} of group {group!r} waits: {error}",
+                    member=self.member_id,
+                    group=self.group_id,
+                    error=error,
+                )
                 self._interval_ms = LONGEST_INTERVAL_MS
             except WaystationError as error:
                 self._owner.failed(error)

@@ -14,7 +14,6 @@ On the loop's thread only. Made by `Streams.open`; doors know it as a `Feed`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -22,6 +21,7 @@ from waystation.errors import Conflict, WaystationError
 from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.errors import UnknownMember
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.redriven import as_before, is_redrive_topic
 from waystation.subscriptions.following import Follower
@@ -34,7 +34,7 @@ from waystation.topics.expiry import expired
 from waystation.topics.partition import Receipt
 from waystation.world.alarm import PatientTimer
 
-logger = logging.getLogger("waystation.streams")
+logger = event_logger("waystation.streams")
 
 LET_GO_S = 5.0
 """How long what was delivered of a partition that is taken back may still be acknowledged."""
@@ -380,8 +380,12 @@ class StreamFeed(Follower[Share]):
 
     def _missed(self, share: Share, offsets: int) -> None:
         logger.warning(
-            "retention overtook group %r: it missed %d offsets of %s-%d",
-            *(self.group, offsets, share.partition.topic.name, share.partition.index),
+            "retention.overtook",
+            "retention overtook group {group!r}: it missed {missed} offsets of {topic}-{partition}",
+            group=self.group,
+            missed=offsets,
+            topic=share.partition.topic.name,
+            partition=share.partition.index,
         )
 
     def _tagged(self, share: Share, one: Delivered, deliveries: int) -> Delivered:

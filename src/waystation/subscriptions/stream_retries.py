@@ -10,13 +10,13 @@ the log. For `StreamFeed` alone.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 import msgspec
 
 from waystation.errors import OffsetOutOfRange
 from waystation.message import Delivered
+from waystation.observe.events import event_logger
 from waystation.queues.backoff import RetryRule
 from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.feed import Verdict
@@ -25,7 +25,7 @@ from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.reading import read_chunk
 
-logger = logging.getLogger("waystation.streams")
+logger = event_logger("waystation.streams")
 
 RETRY = RetryRule(base_ms=100, longest_ms=30_000)
 """Shorter than a queue's: everything behind the message waits with it."""
@@ -86,8 +86,13 @@ class Retries:
         if found is None or target in ("", f"topic:{topic}"):  # to where it died it would die again, forever
             self.passed_over += 1
             logger.info(
-                "passed over: group=%r message=%s-%d@%d reason=%s",
-                *(self._group, topic, share.partition.index, offset, reason),
+                "message.passed_over",
+                "group {group} passes over {topic}-{partition}@{offset}: {reason}",
+                group=self._group,
+                topic=topic,
+                partition=share.partition.index,
+                offset=offset,
+                reason=reason,
             )
             share.done(offset)
             return
@@ -102,7 +107,10 @@ class Retries:
             self._buried(share, offset)
         else:
             logger.warning(
-                "a dead letter of group %r cannot be stored, and its message is redelivered: %s", self._group, failure
+                "dead_letter.not_stored",
+                "a dead letter of group {group!r} cannot be stored, and its message is redelivered: {error}",
+                group=self._group,
+                error=failure,
             )
             self._again(share, offset, RETRY.longest_ms)
 

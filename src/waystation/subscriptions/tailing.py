@@ -13,7 +13,6 @@ On the loop's thread only. Protocols come here by `Tailing.open`, and know the r
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +20,7 @@ from typing import Literal
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
 from waystation.log import batch as batches
 from waystation.message import Delivered
+from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
@@ -30,7 +30,7 @@ from waystation.topics.reading import PartitionReader, Readers, ReadPosition, ne
 from waystation.topics.topics import Topic, Topics
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.tailing")
+logger = event_logger("waystation.tailing")
 
 OnEnd = Callable[[WaystationError], None]
 
@@ -148,7 +148,13 @@ class TailFeed(StatelessFollower["_TailPlace"]):
     def _missed(self, place: _TailPlace, offsets: int) -> None:
         self.missed += offsets
         topic = place.partition.topic.name
-        logger.warning("retention overtook a reader: it missed %d of %s-%d", offsets, topic, place.partition.index)
+        logger.warning(
+            "retention.overtook",
+            "retention overtook a reader: it missed {missed} of {topic}-{partition}",
+            missed=offsets,
+            topic=topic,
+            partition=place.partition.index,
+        )
 
     def failed(self, error: WaystationError) -> None:
         if not self._closed:

@@ -14,18 +14,18 @@ All of it blocks: before the doors open, or on a thread.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
 from waystation.catalog import Catalog, DeletedTopic, TopicRow
 from waystation.errors import Corrupt, StorageFailed
 from waystation.log.points import RecoveryPoints
+from waystation.observe.events import event_logger
 from waystation.topics import lost as lost_topics
 from waystation.topics import topic_file
 from waystation.world.disk import Disk
 
-logger = logging.getLogger("waystation.topics")
+logger = event_logger("waystation.topics")
 
 
 FOLDER_NAME_LENGTH = 200
@@ -77,7 +77,11 @@ class TopicFolders:
         there = self._disk.list(f"{self._root}/topics")
         for name in map(folder_name, rows):
             if name in aside and name not in there:
-                logger.warning("the catalog knows this folder again, taken back from lost+found: %s", name)
+                logger.warning(
+                    "topic.found_again",
+                    "the catalog knows this folder again, taken back from lost+found: {folder}",
+                    folder=name,
+                )
                 lost_topics.bring_back(self._disk, self._root, name)
 
     def _set_aside(self, names: Iterable[str]) -> None:
@@ -90,10 +94,14 @@ class TopicFolders:
                 where, how = f"{self._root}/topics", f"left there, since it cannot be moved to lost+found: {error}"
                 self._left.append(f"{where}/{name}")
             logger.warning(
-                "the catalog does not know the topic folder %s/%s (%s). To re-create the topic, stop the broker and"
-                " run `waystation lost restore %s %s`",
-                where, name, how, self._root, name,
-            )  # fmt: skip
+                "topic.unknown",
+                "the catalog does not know the topic folder {folder}/{name} ({how}). To re-create the topic, stop the"
+                " broker and run `waystation lost restore {data} {name}`",
+                folder=where,
+                name=name,
+                how=how,
+                data=self._root,
+            )
 
     def _refuse_lost_records(self, row: TopicRow) -> None:
         """A log that is not there begins at 0: harmless where nothing was ever in it, and only there."""
@@ -113,7 +121,9 @@ class TopicFolders:
         folder = self.path(row)
         names = self._disk.list(folder)
         if not names:
-            logger.warning("topic %r is in the catalog and has no files: it starts empty", row.name)
+            logger.warning(
+                "topic.no_files", "topic {topic!r} is in the catalog and has no files: it starts empty", topic=row.name
+            )
         if f"{topic_file.FILE}.new" in names:
             self._disk.remove(f"{folder}/{topic_file.FILE}.new")
         described = topic_file.load(self._disk, folder)
@@ -121,19 +131,30 @@ class TopicFolders:
             return row
         if described.partitions > row.partitions:
             logger.warning(
-                "the catalog is behind: topic %r has %d partitions, not %d",
-                row.name, described.partitions, row.partitions,
-            )  # fmt: skip
+                "topic.catalog_behind",
+                "the catalog is behind: topic {topic!r} has {partitions} partitions, not {known}",
+                topic=row.name,
+                partitions=described.partitions,
+                known=row.partitions,
+            )
             row = replace(row, partitions=described.partitions)
             try:
                 self._catalog.save_topic(row)
             except StorageFailed as error:  # a full disk: the next start finds the same
-                logger.warning("%s", error)
+                logger.warning(
+                    "topic.not_saved",
+                    "topic {topic!r} cannot be saved in the catalog: {error}",
+                    topic=row.name,
+                    error=error,
+                )
         if described.overrides != row.overrides:
             logger.warning(
-                "topic %r had the settings %s; those of the catalog are in force: %s",
-                row.name, described.overrides, row.overrides,
-            )  # fmt: skip
+                "topic.other_settings",
+                "topic {topic!r} had the settings {had}; those of the catalog are in force: {settings}",
+                topic=row.name,
+                had=described.overrides,
+                settings=row.overrides,
+            )
         return row
 
     # -- files of a topic -------------------------------------------------------------------------------------------
@@ -148,7 +169,13 @@ class TopicFolders:
             if topic_file.load(self._disk, self.path(row)) != row:
                 self.describe(row)
         except OSError as error:
-            logger.warning("%s of topic %r cannot be written: %s", topic_file.FILE, row.name, error.strerror or error)
+            logger.warning(
+                "topic.file_unwritable",
+                "{file} of topic {topic!r} cannot be written: {error}",
+                file=topic_file.FILE,
+                topic=row.name,
+                error=error,
+            )
 
     def remove(self, topic: TopicRow | DeletedTopic) -> None:
         """Removes what a deleted topic left. What cannot be removed stays deleted, and the next start tries again."""
@@ -160,4 +187,9 @@ class TopicFolders:
             self._disk.sync_folder(root)  # or a power cut would bring it back when nobody knows what it was
             self._catalog.forget_deleted_topic(topic.id)
         except (OSError, StorageFailed) as error:
-            logger.warning("files of the deleted topic %r are left, until the next start: %s", topic.name, error)
+            logger.warning(
+                "topic.files_left",
+                "files of the deleted topic {topic!r} are left, until the next start: {error}",
+                topic=topic.name,
+                error=error,
+            )

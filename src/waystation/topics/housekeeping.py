@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 
 from waystation.config import BrokerSettings
@@ -16,10 +15,11 @@ from waystation.log import compaction, retention
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
+from waystation.observe.events import event_logger
 from waystation.topics.topics import Topics
 from waystation.world import World
 
-logger = logging.getLogger("waystation.housekeeping")
+logger = event_logger("waystation.housekeeping")
 
 
 class Housekeeping:
@@ -57,9 +57,14 @@ class Housekeeping:
             try:
                 await job()
             except OSError as error:
-                logger.warning("background job failed, will be tried again: %s error=%s", setting, error)
+                logger.warning(
+                    "housekeeping.put_off",
+                    "background job failed, will be tried again: {error}",
+                    job=setting,
+                    error=error,
+                )
             except Exception:
-                logger.exception("background job failed: %s", setting)
+                logger.exception("housekeeping.failed", "background job failed", job=setting)
 
     async def checkpoint(self) -> None:
         """Notes how far every log is durable, and writes down the indexes of those that grew much."""
@@ -82,7 +87,7 @@ class Housekeeping:
         now = self._world.clock.now_ms()
         for _, log in self._topics.logs():
             if await self._attempt("retention", log, lambda log: retention.enforce(log, now)):
-                logger.info("retention removed old segments: %s", log.folder)
+                logger.info("retention.removed", "retention removed old segments: {log}", log=log.folder)
             log.producers.expire(now - self._settings.integer("producer.id.expiration.ms"))
 
     async def compact(self) -> None:
@@ -90,12 +95,12 @@ class Housekeeping:
             plan = compaction.due(log, self._world.clock.now_ms())
             if plan is not None:
                 freed = await self._attempt("compaction", log, lambda log, plan=plan: compaction.compact(log, plan))  # type: ignore[misc]
-                logger.info("compacted: %s freed %s bytes", log.folder, freed)
+                logger.info("log.compacted", "compacted: {log} freed {bytes} bytes", log=log.folder, bytes=freed)
             await asyncio.sleep(0)
 
     async def _attempt(self, what: str, log: Log, job: Callable[[Log], Awaitable[int]]) -> int:
         try:
             return await job(log)
         except Exception:
-            logger.exception("%s failed: %s", what, log.folder)
+            logger.exception("housekeeping.failed", "{job} failed: {log}", job=what, log=log.folder)
             return 0

@@ -12,7 +12,6 @@ For live and stream subscriptions, history and search; on the loop's thread only
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
@@ -24,12 +23,13 @@ from waystation.log.aborted import Aborted
 from waystation.log.batch import HEADER_SIZE, Header
 from waystation.log.compression import decompress, opened_limit
 from waystation.message import Delivered
+from waystation.observe.events import event_logger
 from waystation.topics.partition import Partition
 from waystation.topics.record_reading import BEGIN, some_of
 from waystation.topics.unfinished_batches import UnfinishedBatch
 from waystation.world.offload import Offload
 
-logger = logging.getLogger("waystation.reading")
+logger = event_logger("waystation.reading")
 
 CHUNK_BYTES = 256 * 1024
 """Read and decoded in one go: about 4 ms for messages of 100 bytes, so that others have their turn in between."""
@@ -137,7 +137,12 @@ def _some_in(
         found, stop = some_of(body, header, stored.topic, stored.partition, stored.offset, most, begin)
     except (InvalidRecord, TooLarge) as error:
         logger.warning(
-            "passing over a batch at %s-%d@%d: %s", stored.topic, stored.partition, header.base_offset, error
+            "batch.passed_over",
+            "passing over a batch at {topic}-{partition}@{offset}: {error}",
+            topic=stored.topic,
+            partition=stored.partition,
+            offset=header.base_offset,
+            error=error,
         )
         return [], None
     return found, None if stop is None else UnfinishedBatch(header.base_offset, header.crc, body, stop)

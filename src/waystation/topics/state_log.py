@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -11,10 +10,11 @@ from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.log.commit import GroupCommit
 from waystation.log.state import StateBatch
+from waystation.observe.events import event_logger
 from waystation.topics.partition import Partition
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.state")
+logger = event_logger("waystation.state")
 
 
 class PartitionStateLog:
@@ -72,7 +72,11 @@ class PartitionStateLog:
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
-                    logger.error("what a damaged batch said is not known, continuing after it: %s", error)
+                    logger.error(
+                        "state.batch_damaged",
+                        "what a damaged batch said is not known, continuing after it: {error}",
+                        error=error,
+                    )
                 offset += 1
         for unwritten, header in partition.unwritten:
             batch = _state_batch(bytes(unwritten), header)

@@ -15,7 +15,6 @@ written and cannot be made, since the disk refuses the files, is taken back by i
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -42,12 +41,13 @@ from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.recovery import Trust, lead_alone, open_log
+from waystation.observe.events import event_logger
 from waystation.topics.folders import TopicFolders
 from waystation.topics.partition import Partition, log_of
 from waystation.topics.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
-logger = logging.getLogger("waystation.topics")
+logger = event_logger("waystation.topics")
 
 T = TypeVar("T")
 Change = Callable[[dict[str, str]], Mapping[str, str]]
@@ -373,7 +373,12 @@ class Topics:
         try:
             await self._follower.change(rows.topic_deleted(row), {rows.topic_key(row.id): revision})
         except (StorageFailed, RevisionConflict) as error:
-            logger.warning("topic %r was not created, but may be there after a restart: %s", row.name, error)
+            logger.warning(
+                "topic.perhaps_created",
+                "topic {topic!r} was not created, but may be there after a restart: {error}",
+                topic=row.name,
+                error=error,
+            )
         else:
             await self._world.offload(self.folders.remove, row)
 
@@ -402,7 +407,12 @@ class Topics:
                 {rows.topic_key(topic.id): rows.encode(topic.row)}, {rows.topic_key(topic.id): topic.revision}
             )
         except (StorageFailed, RevisionConflict) as error:
-            logger.warning("a change of topic %r failed, but may show after a restart: %s", topic.name, error)
+            logger.warning(
+                "topic.perhaps_changed",
+                "a change of topic {topic!r} failed, but may show after a restart: {error}",
+                topic=topic.name,
+                error=error,
+            )
 
     def _not_internal(self, name: str) -> Topic:
         topic = self.get(name)

@@ -21,12 +21,12 @@ StorageFailed, after which the request may be repeated.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
 from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
+from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged
 from waystation.transactions.decisions import Decisions
 from waystation.transactions.ends import Ends
@@ -61,7 +61,7 @@ from waystation.world.alarm import Alarm
 from waystation.world.clock import Clock, monotonic_ms
 from waystation.world.random import Random
 
-_log = logging.getLogger(__name__)
+_log = event_logger(__name__)
 
 
 class TransactionCoordinator:
@@ -317,7 +317,9 @@ class TransactionCoordinator:
             if abandon:
                 await self._decisions.abort_prefix(abandon)
             return True
-        _log.info("commit fenced: name=%s sequence=%d staged=%d", name, sequence, len(staged))
+        _log.info(
+            "commit.fenced", "commit {name} is fenced at {sequence}", name=name, sequence=sequence, staged=len(staged)
+        )
         await self._decisions.abort(staged)
         return False
 
@@ -371,7 +373,14 @@ class TransactionCoordinator:
     ) -> None:
         """An operator ends a transaction that hangs on one partition (WriteTxnMarkers); no state here knows of it."""
         self._check_open()
-        _log.warning("marker by request: partition=%s-%d producer=%s commit=%s", topic, partition, producer, commit)
+        _log.warning(
+            "marker.by_request",
+            "a marker was written by request to {topic}-{partition}",
+            topic=topic,
+            partition=partition,
+            producer=producer,
+            commit=commit,
+        )
         self._markers.write_marker(topic, partition, *producer, commit, coordinator_epoch)
 
     def on_topics_deleted(self, topics: Iterable[str]) -> None:
@@ -396,14 +405,23 @@ class TransactionCoordinator:
             while entry.txn.state is State.ONGOING and entry.deadline_ms <= monotonic_ms(self._clock):
                 step = entry.txn.timed_out(self._clock.now_ms(), fresh_id)
                 if isinstance(step, Transaction):
-                    _log.info("transaction timed out, aborting: id=%s", entry.txn.transactional_id)
+                    _log.info(
+                        "transaction.timed_out",
+                        "transaction {id} timed out and is aborted",
+                        id=entry.txn.transactional_id,
+                    )
                     await self._ends.carry_out(entry, step)
                 else:
                     fresh_id = await self._ids.allocate()
         except WaystationError as error:  # not yet prepared: the timer comes again; prepared: `Ends` goes on with it
             if entry.dropped:
                 return
-            _log.warning("timed out transaction not aborted yet: id=%s error=%s", entry.txn.transactional_id, error)
+            _log.warning(
+                "transaction.not_aborted",
+                "transaction {id} timed out and is not aborted yet: {error}",
+                id=entry.txn.transactional_id,
+                error=error,
+            )
 
     def _set_deadline(self, entry: Entry, left_ms: int) -> None:
         entry.deadline_ms = monotonic_ms(self._clock) + left_ms
@@ -428,7 +446,9 @@ class TransactionCoordinator:
         try:
             self.expire_idle()
         except StorageFailed as error:
-            _log.warning("idle transactional ids not forgotten yet: error=%s", error)
+            _log.warning(
+                "transactions.not_expired", "idle transactional ids are not forgotten yet: {error}", error=error
+            )
 
     # -- parts of the above ----------------------------------------------------------------------------------------
 
@@ -530,7 +550,12 @@ class TransactionCoordinator:
             await self._wait_ready(entry, entry.txn.partitions)
         except WaystationError as error:  # its producer is told to add its partitions again, or to abort
             if not entry.dropped:
-                _log.warning("open transaction not saved yet: id=%s error=%s", entry.txn.transactional_id, error)
+                _log.warning(
+                    "transaction.not_saved",
+                    "open transaction {id} is not saved yet: {error}",
+                    id=entry.txn.transactional_id,
+                    error=error,
+                )
         finally:
             entry.reopening = False
 

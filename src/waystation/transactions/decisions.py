@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from waystation.errors import Conflict, Full, StorageFailed
 from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
+from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged, encode_decision, encode_decision_key
 from waystation.transactions.ends import Ends
 from waystation.transactions.entry import Entry
@@ -41,7 +42,7 @@ from waystation.transactions.settings import DECISIONS_KEPT_MS, MAX_DECISIONS, R
 from waystation.transactions.table import Table
 from waystation.world.clock import Clock
 
-_log = logging.getLogger(__name__)
+_log = event_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -262,11 +263,12 @@ class Decisions:
     def _refused(self, made: Made, error: BaseException) -> None:
         _log.log(
             logging.WARNING if isinstance(error, StorageFailed) else logging.ERROR,
-            "decision is not durable yet, will try again: name=%s sequence=%d attempt=%d error=%s",
-            made.decision.name,
-            made.decision.sequence,
-            made.retries + 1,
-            error,
+            "decision.not_durable",
+            "decision {name} is not durable yet, will try again: {error}",
+            name=made.decision.name,
+            sequence=made.decision.sequence,
+            attempt=made.retries + 1,
+            error=error,
         )
         if self._closed:
             return

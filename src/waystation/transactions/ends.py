@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from waystation.errors import NotLeader, StorageFailed
+from waystation.observe.events import event_logger
 from waystation.transactions.entry import Entry
 from waystation.transactions.errors import ConcurrentTransactions
 from waystation.transactions.machine import PREPARED, Producer, Transaction
@@ -22,7 +23,7 @@ from waystation.transactions.table import Table
 from waystation.world.clock import Clock
 from waystation.world.random import Random
 
-_log = logging.getLogger(__name__)
+_log = event_logger(__name__)
 
 
 class Ends:
@@ -115,12 +116,13 @@ class Ends:
         level = logging.WARNING if isinstance(error, StorageFailed | NotLeader) else logging.ERROR
         _log.log(
             level,
-            "transaction cannot be ended yet, will try again: id=%s state=%s attempt=%d error=%s",
-            entry.txn.transactional_id,
-            entry.txn.state.label,
-            entry.retries + 1,
-            error,
-            exc_info=error if level == logging.ERROR else None,
+            "transaction.not_ended",
+            "transaction {id} cannot be ended yet, will try again: {error}",
+            cause=error if level == logging.ERROR else None,
+            id=entry.txn.transactional_id,
+            state=entry.txn.state.label,
+            attempt=entry.retries + 1,
+            error=error,
         )
         self._pause(entry)
 

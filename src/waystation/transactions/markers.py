@@ -6,13 +6,13 @@ crash, or when a first attempt broke off): the second ends nothing and is harmle
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 from waystation.errors import NotFound, ProducerEpochStale
+from waystation.observe.events import event_logger
 from waystation.transactions.machine import Transaction
 
-_log = logging.getLogger(__name__)
+_log = event_logger(__name__)
 
 
 class MarkerWriter(Protocol):
@@ -37,15 +37,21 @@ def write_markers(writer: MarkerWriter, txn: Transaction, coordinator_epoch: int
             writer.write_marker(topic, partition, *txn.producer, txn.commits, coordinator_epoch)
         except NotFound:
             _log.info(
-                "marker skipped, partition was deleted: id=%s partition=%s-%d", txn.transactional_id, topic, partition
+                "marker.skipped",
+                "no marker of {id} to {topic}-{partition}: {reason}",
+                id=txn.transactional_id,
+                topic=topic,
+                partition=partition,
+                reason="the partition was deleted",
             )
         except ProducerEpochStale as error:
             # A marker with a higher epoch, written by an operator, has ended the transaction there already. Trying
             # again could never succeed and would keep the id busy for ever.
             _log.warning(
-                "marker skipped, partition is at a higher epoch: id=%s partition=%s-%d error=%s",
-                txn.transactional_id,
-                topic,
-                partition,
-                error,
+                "marker.skipped",
+                "no marker of {id} to {topic}-{partition}, which is at a higher epoch: {reason}",
+                id=txn.transactional_id,
+                topic=topic,
+                partition=partition,
+                reason=error,
             )

@@ -13,14 +13,14 @@ One timer handle serves any number of keys. Owners of deadlines construct these;
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
+from waystation.observe.events import event_logger
 from waystation.world.clock import Clock, monotonic_ms
 from waystation.world.deadlines import Deadlines
 
-logger = logging.getLogger("waystation.alarm")
+logger = event_logger("waystation.alarm")
 
 K = TypeVar("K", bound=Hashable)
 
@@ -144,7 +144,7 @@ class Alarm(Generic[K]):
             try:
                 self._ring(key)
             except Exception:  # a mistake of ours with one of them must not stop the clock of all others
-                logger.exception("what was due could not be done, trying again: key=%r", key)
+                logger.exception("alarm.failed", "what was due could not be done, trying again", key=key)
                 self.arm(key, now_ms + RETRY_MS)
         self._ringing = False
         if self._closed:

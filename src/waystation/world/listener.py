@@ -11,13 +11,14 @@ Used by the doors, on the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-logger = logging.getLogger("waystation.listener")
+from waystation.observe.events import event_logger
+
+logger = event_logger("waystation.listener")
 
 Leave = Callable[[], None]
 Enter = Callable[[str], Leave | None]
@@ -108,10 +109,10 @@ class Listener:
             leave()
             if not isinstance(error, Exception):
                 raise
-            logger.warning("a connection could not be served: %r", error)
+            logger.warning("connection.not_served", "a connection could not be served: {error}", error=repr(error))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        logger.warning("no connections are accepted for a moment: %s", error.strerror or error)
+        logger.warning("listener.paused", "no connections are accepted for a moment: {error}", error=error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening.fileno())
         self._pauses[listening] = loop.call_later(PAUSE_S, self._resume, listening)

@@ -7,11 +7,12 @@ thread came, would not hear of its failure, and would let go of a lock that the 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-logger = logging.getLogger("waystation.world")
+from waystation.observe.events import event_logger
+
+logger = event_logger("waystation.world")
 
 T = TypeVar("T")
 
@@ -28,5 +29,5 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled() and (failure := task.exception()) is not None:
-        logger.warning("the caller does not hear that this failed: %s", failure)
+        logger.warning("caller.not_told", "the caller does not hear that this failed: {error}", error=failure)
     raise cancelled

@@ -25,6 +25,7 @@ def test_a_setting_says_where_its_value_comes_from(tmp_path: Path) -> None:
             "name": "auto.create.topics.enable",
             "value": "true",
             "default": "true",
+            "fallback": "true",
             "kind": "bool",
             "source": "default",
             "dynamic": True,

@@ -6,13 +6,13 @@ They are registered by decorators, which cannot wait: their subscriptions are op
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from waystation.client.aio.subscription import Subscription
+from waystation.observe.events import event_logger
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 class Handlers:
@@ -43,7 +43,7 @@ class Handlers:
                 self._started.setdefault(handler, []).append(task.result())
             else:
                 self._refused.append(error)
-                log.error("a handler gets no messages: %s", error)
+                log.error("handler.ended", "a handler gets no messages: {error}", error=error)
 
         task.add_done_callback(started)
 

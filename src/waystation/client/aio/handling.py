@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ from waystation.client.aio.message import Message
 from waystation.client.core import FAILED_HEADER
 from waystation.client.received import error_text
 from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 async def handle(handler: Callable[[Message], Any], message: Message) -> None:
@@ -25,7 +25,7 @@ async def handle(handler: Callable[[Message], Any], message: Message) -> None:
         if result is False:
             failed = "the handler returned False"
     except Exception as error:
-        log.exception("a handler failed: message=%s deliveries=%d", message.id, message.deliveries)
+        log.exception("handler.failed", "a handler failed", message=message.id, deliveries=message.deliveries)
         failed = error
     except BaseException:
         if message.settled is None and message._holder.settles:
@@ -39,7 +39,9 @@ async def handle(handler: Callable[[Message], Any], message: Message) -> None:
         else:
             await message.reject(failed, wait=False)
     except WaystationError as error:
-        log.warning("message %s could not be settled: %s", message.id, error)
+        log.warning(
+            "message.not_settled", "message {message} could not be settled: {error}", message=message.id, error=error
+        )
 
 
 def responder(handler: Callable[[Message], Any]) -> Callable[[Message], Awaitable[None]]:
@@ -53,7 +55,7 @@ def responder(handler: Callable[[Message], Any]) -> Callable[[Message], Awaitabl
         except Exception as error:
             if message.reply_to is None:
                 raise
-            log.exception("a request failed: message=%s", message.id)
+            log.exception("request.failed", "a request failed", message=message.id)
             await message.reply(b"", headers={FAILED_HEADER: error_text(error)})
             return
         if message.reply_to is not None:

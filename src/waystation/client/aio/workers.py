@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ from waystation.client.aio.deliveries import Deliveries
 from waystation.client.aio.handling import handle
 from waystation.client.aio.message import Message
 from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 class Workers:
@@ -47,7 +47,7 @@ class Workers:
                 for held in await self._deliveries.confirmed(taken):
                     await handle(self._handler, Message(held))
             except WaystationError as error:
-                log.error("a consumer has ended: %s", error)
+                log.error("consumer.ended", "a consumer has ended: {error}", error=error)
                 return
             finally:
                 self._busy.discard(task)

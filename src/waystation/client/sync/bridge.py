@@ -7,7 +7,6 @@ then what it asked for is cancelled on the loop, so that nothing is left behind.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 from collections import deque
@@ -21,10 +20,11 @@ from waystation.client.forks import no_loop
 from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
 from waystation.errors import Conflict, ConnectionLost, WaystationError
 from waystation.message import Message
+from waystation.observe.events import event_logger
 
 T = TypeVar("T")
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 class Bridge:
@@ -69,7 +69,9 @@ class Bridge:
             try:
                 call(*arguments)
             except Exception:
-                log.exception("a mistake of the client itself")  # the others must not wait for ever for it
+                log.exception(
+                    "client.failed", "a mistake of the client itself"
+                )  # the others must not wait for ever for it
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it."""

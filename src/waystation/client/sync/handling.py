@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ from waystation.client.core import FAILED_HEADER
 from waystation.client.received import error_text
 from waystation.client.sync.message import Message
 from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 def handle(handler: Callable[[Message], Any], message: Message) -> None:
@@ -23,7 +23,7 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
         if result is False:
             failed = "the handler returned False"
     except Exception as error:
-        log.exception("a handler failed: message=%s deliveries=%d", message.id, message.deliveries)
+        log.exception("handler.failed", "a handler failed", message=message.id, deliveries=message.deliveries)
         failed = error
     except BaseException:
         if message.settled is None and message._holder.settles:
@@ -37,7 +37,9 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
         else:
             message.reject(failed, wait=False)
     except WaystationError as error:
-        log.warning("message %s could not be settled: %s", message.id, error)
+        log.warning(
+            "message.not_settled", "message {message} could not be settled: {error}", message=message.id, error=error
+        )
 
 
 def responder(handler: Callable[[Message], Any]) -> Callable[[Message], None]:
@@ -49,7 +51,7 @@ def responder(handler: Callable[[Message], Any]) -> Callable[[Message], None]:
         except Exception as error:
             if message.reply_to is None:
                 raise
-            log.exception("a request failed: message=%s", message.id)
+            log.exception("request.failed", "a request failed", message=message.id)
             message.reply(b"", headers={FAILED_HEADER: error_text(error)})
             return
         if message.reply_to is not None:

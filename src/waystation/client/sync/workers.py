@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from waystation.client.sync.deliveries import Deliveries
 from waystation.client.sync.handling import handle
 from waystation.client.sync.message import Message
 from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
 
-log = logging.getLogger("waystation.client")
+log = event_logger("waystation.client")
 
 
 class Workers:
@@ -46,7 +46,7 @@ class Workers:
             try:
                 taken = self._deliveries.take(1, None)
             except WaystationError as error:
-                log.error("a consumer has ended: %s", error)
+                log.error("consumer.ended", "a consumer has ended: {error}", error=error)
                 return
             if not taken:
                 return

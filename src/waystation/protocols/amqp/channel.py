@@ -10,7 +10,6 @@ Invariants: what is in `unacked` is held for this channel in the heart, but for 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +18,7 @@ from waystation.broker.access.types import add_run
 from waystation.errors import WaystationError
 from waystation.message import Run
 from waystation.observe.connections import ChannelInfo
+from waystation.observe.events import event_logger
 from waystation.protocols.amqp.frames import ack_frame, nack_frame
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Holder: TypeAlias = AmqpConsumer | Getter
 
 
-logger = logging.getLogger("waystation.amqp")
+logger = event_logger("waystation.amqp")
 
 
 class Batch:
@@ -254,7 +254,9 @@ class Channel:
         try:
             self.settle_acked()
         except WaystationError as error:
-            logger.warning("acknowledgements are lost, and their messages are redelivered: %s", error)
+            logger.warning(
+                "acks.lost", "acknowledgements are lost, and their messages are redelivered: {error}", error=error
+            )
 
     def info(self) -> ChannelInfo:
         return ChannelInfo(

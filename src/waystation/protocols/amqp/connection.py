@@ -8,9 +8,9 @@ messages that are arriving, and what the peer does not read, are counted (`proto
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
+from waystation.observe.events import event_logger
 from waystation.protocols.amqp.events import Phase
 from waystation.protocols.amqp.frames import HEARTBEAT_FRAME
 from waystation.protocols.amqp.session import AmqpSession
@@ -19,7 +19,7 @@ from waystation.protocols.budget import FREE_BYTES, SMALL_BYTES
 if TYPE_CHECKING:
     from waystation.protocols.amqp.server import AmqpListener
 
-logger = logging.getLogger("waystation.amqp")
+logger = event_logger("waystation.amqp")
 
 MOST_UNREAD = 16 * 1024 * 1024
 """Bytes that the peer has not read; with more, it is not read either. Not sooner, while there is memory: one that is
@@ -187,7 +187,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def overdue(self, why: str) -> bool:
         if self._writable and self.session is not None and (self.session.busy or self.session.engine.more):
             return False  # it is we who do not read
-        logger.info("connection closed: client=%s reason=%s", self.peer[0], why)
+        logger.info(
+            "connection.closed",
+            "connection of {client} closed: {reason}",
+            protocol="amqp",
+            client=self.peer[0],
+            reason=why,
+        )
         self.abort()
         return True
 
@@ -300,7 +306,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return
         if session.engine.phase is not Phase.OPEN:
             if now_s - self._since > HANDSHAKE_S:
-                logger.info("connection closed: no login within %d s; client=%s", HANDSHAKE_S, self.peer[0])
+                logger.info(
+                    "connection.closed",
+                    "connection of {client} closed: {reason}",
+                    protocol="amqp",
+                    client=self.peer[0],
+                    reason=f"no login within {HANDSHAKE_S} s",
+                )
                 transport.abort()
             return
         heartbeat_s = session.heartbeat_s
@@ -310,7 +322,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.last_sent = now_s
             transport.write(HEARTBEAT_FRAME)
         if not self._paused and now_s - self.last_received > 2 * heartbeat_s + 1:
-            logger.info("connection closed: missed heartbeats, timeout %d s; connection=%s", heartbeat_s, session.name)
+            logger.info(
+                "connection.closed",
+                "connection {connection} closed: {reason}",
+                protocol="amqp",
+                connection=session.name,
+                reason=f"missed heartbeats, timeout {heartbeat_s} s",
+            )
             transport.abort()
 
 

@@ -10,7 +10,6 @@ Invariant: whatever a peer sends, its session ends with the protocol's own error
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +20,7 @@ from pamqp.base import Frame
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo, doing_at
+from waystation.observe.events import event_logger
 from waystation.protocols.amqp import handshake, publishing, settling
 from waystation.protocols.amqp.channel import Channel
 from waystation.protocols.amqp.declaring import Declaring
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from waystation.message import Message
     from waystation.protocols.amqp.consumer import AmqpConsumer
 
-logger = logging.getLogger("waystation.amqp")
+logger = event_logger("waystation.amqp")
 
 MOST_IN_FLIGHT = 8 * 1024 * 1024
 """Bytes that a connection may have published and that are not kept yet; then it is not read until they are."""
@@ -401,7 +401,7 @@ class AmqpSession:
 
     def _broke(self) -> None:
         """A mistake of ours ends this session, and no other."""
-        logger.exception("a session failed and is closed: connection=%s", self.name)
+        logger.exception("session.failed", "a session failed and is closed", protocol="amqp", connection=self.name)
         self.close(AmqpError(INTERNAL_ERROR, "the broker failed at this; its log says more"))
 
     def _broken(self, event: Broken) -> None:
@@ -498,10 +498,16 @@ class AmqpSession:
                 method.mechanism, response.encode() if isinstance(response, str) else bytes(response)
             )
         except AmqpError as error:
-            logger.warning("login refused: mechanism=%s client=%s", method.mechanism[:20], self.outside.peer[0])
+            logger.warning(
+                "login.refused",
+                "login of {client} refused",
+                protocol="amqp",
+                mechanism=method.mechanism[:20],
+                client=self.outside.peer[0],
+            )
             if self._knows("authentication_failure_close"):
                 raise
-            logger.debug("%s", error)
+            logger.debug("login.closed", "{reason}", client=self.outside.peer[0], reason=error)
             self.closed = True
             self.outside.over()
             return
@@ -550,7 +556,13 @@ class AmqpSession:
             self.close(error, class_id, method_id)
         elif not channel.closed and not self.closed:
             self.meter.failed(NAMES[error.code])
-            logger.info("channel closed: connection=%s channel=%d: %s", self.name, channel.number, error.reply_text)
+            logger.info(
+                "channel.closed",
+                "channel {channel} of {connection} closed: {reason}",
+                connection=self.name,
+                channel=channel.number,
+                reason=error.reply_text,
+            )
             self.engine.closing(channel.state)
             channel.gone(politely=False)
             self.channels.pop(channel.number, None)
@@ -561,7 +573,13 @@ class AmqpSession:
         if self.closed:
             return
         self.meter.failed(NAMES[error.code])
-        logger.info("connection closed: connection=%s: %s", self.name, error.reply_text)
+        logger.info(
+            "connection.closed",
+            "connection {connection} closed: {reason}",
+            protocol="amqp",
+            connection=self.name,
+            reason=error.reply_text,
+        )
         if self.engine.phase is not Phase.HEADER:
             self.answer(0, commands.Connection.Close(error.code, error.reply_text, class_id, method_id))
         self.ended(politely=False)

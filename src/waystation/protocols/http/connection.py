@@ -9,13 +9,13 @@ sends, the worst that happens is that its own connection ends.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
+from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.http.calls import AnyRoute, Stream
 from waystation.protocols.http.engine import Broken, Engine, Expects, Request
@@ -28,7 +28,7 @@ from waystation.protocols.http.wire import Takeover
 if TYPE_CHECKING:
     from waystation.protocols.http.server import HttpListener
 
-logger = logging.getLogger("waystation.http")
+logger = event_logger("waystation.http")
 
 MAX_WAITING = 32
 """Requests of a client that wait for their turn; and their bodies have no more than FREE_BYTES."""
@@ -251,7 +251,13 @@ class HttpConnection(asyncio.Protocol):
     def overdue(self, why: str) -> bool:
         if self._task is not None and not self._writing_paused:
             return False  # its request is here, and we are at it
-        logger.info("connection closed: connection=%s reason=%s", self.name, why)
+        logger.info(
+            "connection.closed",
+            "connection {connection} closed: {reason}",
+            protocol="http",
+            connection=self.name,
+            reason=why,
+        )
         self.abort()
         return True
 
@@ -367,7 +373,13 @@ class HttpConnection(asyncio.Protocol):
 
     def end(self, reason: str) -> None:
         """A stream is told why; a request that is being answered still is."""
-        logger.info("connection closed: connection=%s reason=%s", self.name, reason)
+        logger.info(
+            "connection.closed",
+            "connection {connection} closed: {reason}",
+            protocol="http",
+            connection=self.name,
+            reason=reason,
+        )
         self._closing = True
         if self._takeover is not None:
             self._takeover.finish(Unavailable(reason))

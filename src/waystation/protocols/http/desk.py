@@ -7,12 +7,12 @@ calls under way, which end before the broker does.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.errors import Invalid, WaystationError
+from waystation.observe.events import event_logger
 from waystation.protocols.http.bodies import read_messages, with_trace
 from waystation.protocols.http.calls import (
     SHORT_STEP_BYTES,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from waystation.protocols.http.connection import HttpConnection
     from waystation.world.long_work import LongWork
 
-logger = logging.getLogger("waystation.http")
+logger = event_logger("waystation.http")
 
 
 class Desk:
@@ -81,7 +81,9 @@ class Desk:
             return error_reply(error) if api is None else api.error_reply(error)
         except Exception:
             self.meter.failed("internal")
-            logger.exception("a request could not be answered: method=%s", request.method)
+            logger.exception(
+                "request.failed", "a request could not be answered", protocol="http", method=request.method
+            )
             return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
         finally:
             if task is not None:

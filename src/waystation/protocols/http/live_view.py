@@ -7,11 +7,11 @@ gets the next look instead; nothing piles up.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid
+from waystation.observe.events import event_logger
 from waystation.protocols.http.replies import encode_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.views import ViewAccess
     from waystation.protocols.http.wire import Outlet
 
-logger = logging.getLogger("waystation.http")
+logger = event_logger("waystation.http")
 
 EVERY_S = 2.0
 
@@ -62,7 +62,7 @@ class LiveView:
         try:
             self._tell("overview", self._look())
         except Exception:
-            logger.exception("the overview could not be made; it is retried")
+            logger.exception("live_view.failed", "the overview could not be made; it is retried")
 
     def _look(self) -> bytes:
         return encode_json(self._views.overview())

@@ -19,13 +19,16 @@ from websockets.http11 import Request as Handshake
 from websockets.server import ServerProtocol
 
 from waystation.errors import Invalid, Unavailable, WaystationError
+from waystation.observe.events import event_logger
 from waystation.protocols.http.calls import Stream, read_json
 from waystation.protocols.http.engine import Request
 from waystation.protocols.http.problems import problem_of
 from waystation.protocols.http.replies import encode_json
 from waystation.protocols.http.wire import Wire
 
-logger = logging.getLogger("waystation.http")
+logger = event_logger("waystation.http")
+LIBRARY_LOGGER = "waystation.http.websocket"
+"""What the library has to say about one connection."""
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """What a client sends are acks and credit."""
@@ -46,7 +49,7 @@ class WebSocket:
         self._single = stream.single
         self._wire = wire
         self._request = request
-        self._engine = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=logger.getChild("websocket"))
+        self._engine = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=logging.getLogger(LIBRARY_LOGGER))
         self._open = False
         self._over = False
         self._fragments: list[bytes] = []
@@ -207,7 +210,7 @@ class WebSocket:
             try:
                 await self._answer(value)
             except Exception:
-                logger.exception("a WebSocket's message could not be handled")
+                logger.exception("websocket.failed", "a WebSocket's message could not be handled")
                 self._close(INTERNAL)
 
     async def _answer(self, value: dict[str, Any] | Invalid) -> None:

@@ -13,7 +13,6 @@ Whatever a client sends, the worst that happens is that its own connection ends.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.observe.connections import ConnectionInfo
+from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
@@ -32,7 +32,7 @@ from waystation.wire.kafka_types import Malformed
 if TYPE_CHECKING:
     from waystation.protocols.kafka.server import KafkaListener
 
-logger = logging.getLogger("waystation.kafka")
+logger = event_logger("waystation.kafka")
 
 READ_BYTES = 1024 * 1024
 """In one read: half a millisecond, and a batch of the usual largest size."""
@@ -218,7 +218,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def end(self, reason: str) -> None:
         """Kafka's protocol has no word for it: the connection is closed, and clients connect again."""
-        logger.info("connection closed: client=%s reason=%s", self.client_host, reason)
+        logger.info(
+            "connection.closed",
+            "connection of {client} closed: {reason}",
+            protocol="kafka",
+            client=self.client_host,
+            reason=reason,
+        )
         self.close()
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -248,7 +254,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except Malformed as error:
             self._abort(str(error))
         except Exception:
-            logger.exception("request failed, connection closed: client=%s", self.client_host)
+            logger.exception(
+                "request.failed", "request failed, connection closed", protocol="kafka", client=self.client_host
+            )
             self._abort("internal error")
         self._balance()
 
@@ -289,7 +297,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _abort(self, why: str) -> None:
         self._listener.meter.failed("connection_closed")
-        logger.info("connection closed: client=%s reason=%s", self.client_host, why)
+        logger.info(
+            "connection.closed",
+            "connection of {client} closed: {reason}",
+            protocol="kafka",
+            client=self.client_host,
+            reason=why,
+        )
         if self._transport is not None:
             self._transport.close()
 
@@ -376,7 +390,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception:
-            logger.exception("request failed, connection closed: api=%s client=%s", api.name, self.client_host)
+            logger.exception(
+                "request.failed",
+                "request failed, connection closed",
+                protocol="kafka",
+                api=api.name,
+                client=self.client_host,
+            )
             self._abort("internal error")
 
     def _hold(self, waiting: Awaitable[None]) -> None:
@@ -386,7 +406,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             try:
                 await waiting
             except Exception:
-                logger.exception("request failed, connection closed: client=%s", self.client_host)
+                logger.exception(
+                    "request.failed", "request failed, connection closed", protocol="kafka", client=self.client_host
+                )
                 self._abort("internal error")
             finally:
                 self._held = False

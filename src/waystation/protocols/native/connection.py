@@ -8,10 +8,10 @@ bounded, and nobody else notices. What is sent within one turn of the loop leave
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.native.intake import KEPT_BUFFER
 from waystation.protocols.native.session import ANSWER_BYTES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
     from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.native")
+logger = event_logger("waystation.native")
 
 READ_BYTES = 1024 * 1024
 """In one read: half a millisecond."""
@@ -190,7 +190,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def overdue(self, why: str) -> bool:
-        logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, why)
+        logger.info(
+            "connection.closed",
+            "connection of {client} closed: {reason}",
+            protocol=self._kind,
+            client=self.client_host,
+            reason=why,
+        )
         if self._transport is not None:
             self._transport.abort()
         return True
@@ -215,7 +221,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         return (str(found[0]), int(found[1])) if found else ("", 0)
 
     def end(self, reason: str) -> None:
-        logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, reason)
+        logger.info(
+            "connection.closed",
+            "connection of {client} closed: {reason}",
+            protocol=self._kind,
+            client=self.client_host,
+            reason=reason,
+        )
         self.close()
 
     # -- both ways ----------------------------------------------------------------------------------------------------
@@ -235,10 +247,18 @@ class NativeConnection(asyncio.BufferedProtocol):
             while not self._busy and self._talk.work():
                 self._flush()
         except TalkOver as over:
-            logger.info("connection closed: kind=%s client=%s reason=%s", self._kind, self.client_host, over)
+            logger.info(
+                "connection.closed",
+                "connection of {client} closed: {reason}",
+                protocol=self._kind,
+                client=self.client_host,
+                reason=over,
+            )
             self.close()
         except Exception:
-            logger.exception("connection closed: kind=%s client=%s", self._kind, self.client_host)
+            logger.exception(
+                "connection.failed", "connection of {client} closed", protocol=self._kind, client=self.client_host
+            )
             self.close()
         else:
             self._flush()

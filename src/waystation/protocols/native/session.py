@@ -12,13 +12,13 @@ held, and what was asked for alone (exclusive queues, open transactions, inboxes
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Tx
 from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo
+from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
 from waystation.protocol import (
     Answer,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.node import Node
     from waystation.message import Delivered
 
-logger = logging.getLogger("waystation.native")
+logger = event_logger("waystation.native")
 
 MAX_UNDER_WAY = 10_000
 """Requests of one session that are not answered yet; then nothing more is read from its client."""
@@ -379,7 +379,7 @@ class NativeSession:
             try:
                 consumer.end()
             except Exception:
-                logger.exception("a consumer could not be closed: session=%s", self.name)
+                logger.exception("consumer.not_closed", "a consumer could not be closed", session=self.name)
         self.consumers.clear()
         self.getters.clear()
         transactions, self.transactions = list(self.transactions.values()), {}
@@ -395,14 +395,21 @@ class NativeSession:
             try:
                 await transaction.end(False)
             except WaystationError as error:
-                logger.info("an abandoned transaction is left to its timeout: session=%s: %s", self.name, error)
+                logger.info(
+                    "transaction.abandoned",
+                    "an abandoned transaction is left to its timeout: {error}",
+                    session=self.name,
+                    error=error,
+                )
 
 
 def describe(error: Exception, session: NativeSession) -> tuple[str, str]:
     """(class, text) for the client. What nobody meant is logged, with all that is known of it."""
     if isinstance(error, WaystationError):
         return error_name(error), str(error)
-    logger.error("request failed: session=%s client=%r", session.name, session.client, exc_info=error)
+    logger.exception(
+        "request.failed", "request failed", protocol="native", session=session.name, client=session.client, cause=error
+    )
     return INTERNAL, "the broker failed to do this; its log says more"
 
 

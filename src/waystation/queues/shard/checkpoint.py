@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed, WaystationError
+from waystation.observe.events import event_logger
 from waystation.queues.shard import snapshot
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.snapshot import Damaged, Head, Part, Tail
@@ -25,7 +25,7 @@ from waystation.queues.shard.stragglers import Stragglers
 from waystation.world import World
 from waystation.world.disk import File
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 FIRST_BYTES = 8 * 1024 * 1024
 """New log before a snapshot is worth its while; for a shard with a large snapshot, as much as that has."""
@@ -62,7 +62,12 @@ class Checkpointer:
             try:
                 begin = self._load_file(path)
             except (Damaged, OSError) as error:
-                logger.error("a snapshot of queues cannot be used, taking the one before it: %s: %s", path, error)
+                logger.error(
+                    "checkpoint.unusable",
+                    "a snapshot of queues cannot be used, taking the one before it: {file}: {error}",
+                    file=path,
+                    error=error,
+                )
                 if isinstance(error, Damaged):
                     with contextlib.suppress(OSError):
                         disk.remove(path)

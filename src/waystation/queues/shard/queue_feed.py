@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 
 from waystation.errors import Conflict, Corrupt, Invalid, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered, Run
+from waystation.observe.events import event_logger
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
@@ -18,7 +18,7 @@ from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 OnEnd = Callable[[WaystationError], None]
 
@@ -174,7 +174,9 @@ class QueueFeed:
             self._deliver(taken)
         except Exception:  # a mistake of ours with one consumer must not keep the others from theirs
             logger.exception(
-                "messages could not be delivered to a consumer, and it is closed: queue=%r", self.queue.name
+                "consumer.failed",
+                "messages of queue {queue} could not be delivered to a consumer, and it is closed",
+                queue=self.queue.name,
             )
             self.end(Unavailable(f"queue {self.queue.name!r}: the broker failed to deliver; consume again"))
 
@@ -257,7 +259,9 @@ class QueueFeed:
         try:
             self._on_end(error)
         except Exception:
-            logger.exception("a consumer could not be told of its end: queue=%r", self.queue.name)
+            logger.exception(
+                "consumer.not_told", "a consumer of queue {queue} could not be told of its end", queue=self.queue.name
+            )
 
     def check_open(self) -> None:
         """Raises why there is nothing to be had or settled here any more."""

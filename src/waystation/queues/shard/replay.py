@@ -6,8 +6,7 @@ transaction, what counts is where its end is.
 
 from __future__ import annotations
 
-import logging
-
+from waystation.observe.events import event_logger
 from waystation.queues.ledger.states import State
 from waystation.queues.shard.commands import (
     Alter,
@@ -25,7 +24,7 @@ from waystation.queues.shard.commands import (
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.shard import Shard
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 
 def replay(shard: Shard, offset: int) -> None:
@@ -85,7 +84,13 @@ def _admit(queue: Queue, command: Enqueue, offset: int) -> None:
     first = max(command.first, queue.newest + 1)
     if first != command.first:
         # A damaged batch has hidden how a transaction ended. Which messages these are is not sure, but they are.
-        logger.error("messages are renumbered after damage: queue=%r from=%d to=%d", queue.name, command.first, first)
+        logger.error(
+            "messages.renumbered",
+            "messages of queue {queue} are renumbered after damage, from {first} to {now}",
+            queue=queue.name,
+            first=command.first,
+            now=first,
+        )
     queue.admit(command, first, offset)
 
 

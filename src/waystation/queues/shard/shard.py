@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ import msgspec
 
 from waystation.errors import Full, StorageFailed, WaystationError
 from waystation.message import Message, Run
+from waystation.observe.events import event_logger
 from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -47,7 +47,7 @@ from waystation.queues.shard.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, RE
 from waystation.topics.partition import Receipt
 from waystation.world.clock import monotonic_ms
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 FORGET_IDS = 1_000
 """Used ids that are let go of with each publish, beside twice as many as it brings: the work is spread."""
@@ -235,7 +235,11 @@ class Shard(Upkeep):
         if settings.overflow != "reject-dead-letter" or not settings.keeps_dead:
             return
         if len(queue.deaths or ()) + len(messages) > MAX_REFUSED_DEAD:
-            logger.warning("a full queue has too many dead letters to keep those that it refuses: name=%r", queue.name)
+            logger.warning(
+                "dead_letters.full",
+                "queue {queue} is full and has too many dead letters to keep those that it refuses",
+                queue=queue.name,
+            )
             return
         now_ms, first = self.world.clock.now_ms(), queue.newest + 1
         wanted, runs = list(messages), [(first, len(messages))]
@@ -245,7 +249,10 @@ class Shard(Upkeep):
             written = self.log.write([*(block for block, _ in blocks), Bury(queue.id, runs, OVERFLOW, now_ms)])
         except StorageFailed as error:
             logger.warning(
-                "what a full queue refused is no dead letter, the disk refuses: name=%r: %s", queue.name, error
+                "dead_letters.not_written",
+                "what queue {queue} refused is no dead letter, the disk refuses: {error}",
+                queue=queue.name,
+                error=error,
             )
             return
         self.note_use(queue)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from waystation.errors import CorruptBatch, NotLeader, StorageFailed, WaystationError
 from waystation.log import batch as batches
 from waystation.message import Run
+from waystation.observe.events import event_logger
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Command, HandedOut, Stored, changes_of
 from waystation.topics.partition import Partition, Receipt
 from waystation.world.clock import Clock
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 NOTES_AFTER_S = 0.1
 MAX_NOTES = 4096
@@ -114,7 +114,11 @@ class ShardLog:
         """The disk refused them: they are tried again, unless they have become too many."""
         if len(waiting) > MAX_REFUSED:
             # Memory knows them, and so will the next snapshot. Until then a crash undoes them.
-            logger.warning("too much is waiting for the disk, %d changes of queues are not noted", len(waiting))
+            logger.warning(
+                "queues.notes_dropped",
+                "too much is waiting for the disk, {changes} changes of queues are not noted",
+                changes=len(waiting),
+            )
             waiting = []
         self._refused = waiting
 
@@ -131,7 +135,7 @@ class ShardLog:
                 self.write([])
             except StorageFailed as error:
                 # Nobody waits for it; what is to be kept is refused where it is asked for.
-                logger.warning("what was done to queues cannot be noted now: %s", error)
+                logger.warning("queues.notes_wait", "what was done to queues cannot be noted now: {error}", error=error)
                 return False
         return True
 
@@ -179,5 +183,9 @@ class ShardLog:
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
-                    logger.error("what a damaged batch of queues said is not known, continuing after it: %s", error)
+                    logger.error(
+                        "queues.batch_damaged",
+                        "what a damaged batch of queues said is not known, continuing after it: {error}",
+                        error=error,
+                    )
                 offset += 1

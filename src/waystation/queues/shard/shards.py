@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from waystation.errors import NotLeader, WaystationError
+from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
 from waystation.queues.shard.checkpoint import Checkpointer
@@ -28,7 +28,7 @@ from waystation.queues.shard.shard_log import ShardLog
 from waystation.topics.partition import Partition
 from waystation.world import World
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 
 class LeadWatcher(Protocol):
@@ -220,9 +220,9 @@ class Shards:
         except NotLeader:
             pass  # dropped meanwhile
         except (OSError, WaystationError) as error:
-            logger.warning("queues: no checkpoint now, will be tried again: %s", error)
+            logger.warning("checkpoint.put_off", "queues: no checkpoint now, will be tried again: {error}", error=error)
         except Exception:  # a mistake of ours must not end the checkpoints forever, nor keep a broker from stopping
-            logger.exception("queues: a checkpoint failed")
+            logger.exception("checkpoint.failed", "queues: a checkpoint failed")
 
     async def close(self) -> None:
         """Before the group commit stops; nothing is put or settled any more."""

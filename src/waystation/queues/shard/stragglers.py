@@ -10,11 +10,11 @@ The checkpoint calls this, in the background. The loop gets its turn after every
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message, Run
+from waystation.observe.events import event_logger
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import CHUNK
 from waystation.queues.shard import commands
@@ -22,7 +22,7 @@ from waystation.queues.shard.commands import Forward
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 FORWARD_BYTES = 16 * 1024 * 1024
 """The most that is written forward in one go."""
@@ -68,7 +68,7 @@ class Stragglers:
                 if written >= FORWARD_BYTES:
                     break
         if written:
-            logger.info("stragglers written forward: %s bytes=%d", partition.folder, written)
+            logger.info("stragglers.moved", "stragglers written forward: {log}", log=partition.folder, bytes=written)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,12 @@ class Stragglers:
             except (Corrupt, StorageFailed) as error:
                 if self._partition.failure is not None:
                     raise
-                logger.error("messages cannot be written forward, their segment stays: queue=%r: %s", queue.name, error)
+                logger.error(
+                    "stragglers.unreadable",
+                    "messages of queue {queue} cannot be written forward, their segment stays: {error}",
+                    queue=queue.name,
+                    error=error,
+                )
                 break
             after = sum(runs[-1]) - 1
             await asyncio.sleep(0)

@@ -5,11 +5,11 @@ The verbs that doors ask for are in `shard.py`, which is this and they. Nobody e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from waystation.errors import Corrupt, NotLeader, StorageFailed
 from waystation.message import Message, Run
+from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
 from waystation.queues.ledger.outcomes import Lapsed
@@ -26,7 +26,7 @@ from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm
 from waystation.world.clock import monotonic_ms
 
-logger = logging.getLogger("waystation.queues")
+logger = event_logger("waystation.queues")
 
 REJECTED, EXPIRED, DELIVERY_LIMIT, OVERFLOW = "rejected", "expired", "delivery-limit", "overflow"
 UNREADABLE_PARK_MS = 60_000
@@ -241,7 +241,9 @@ class Upkeep:
             try:
                 self.log.write(wanted, done=True)
             except (StorageFailed, NotLeader) as error:
-                logger.warning("what happened in a queue cannot be written now: %s", error)
+                logger.warning(
+                    "queues.changes_wait", "what happened in a queue cannot be written now: {error}", error=error
+                )
 
     def end_quietly(self, queue: Queue, entries: Iterable[int]) -> None:
         """Entries that are known to be over."""
@@ -253,10 +255,22 @@ class Upkeep:
         """The disk does not give what is to be delivered: it is put aside, others go on."""
         if isinstance(error, Gone):
             # Its end was not written, since the disk refused, and the snapshot that knew of it is lost.
-            logger.error("a message was found whose end was not noted: queue=%r run=%s: %s", queue.name, run, error)
+            logger.error(
+                "message.end_unknown",
+                "a message of queue {queue} was found whose end was not noted: {error}",
+                queue=queue.name,
+                run=run,
+                error=error,
+            )
             self.end_quietly(queue, range(run[0], sum(run)))
             return
-        logger.error("messages cannot be read, trying again later: queue=%r run=%s: %s", queue.name, run, error)
+        logger.error(
+            "messages.unreadable",
+            "messages of queue {queue} cannot be read, trying again later: {error}",
+            queue=queue.name,
+            run=run,
+            error=error,
+        )
         self.note_use(queue)
         queue.open_ledger().postpone(consumer, [run], self.world.clock.now_ms() + UNREADABLE_PARK_MS)
 
@@ -282,7 +296,13 @@ class Upkeep:
             try:
                 found = self.bodies.some(offset, [index for _, index in wanted])
             except (Corrupt, StorageFailed) as error:
-                logger.error("messages cannot be read: queue=%r offset=%d: %s", queue.name, offset, error)
+                logger.error(
+                    "messages.unreadable",
+                    "messages of queue {queue} cannot be read: {error}",
+                    queue=queue.name,
+                    offset=offset,
+                    error=error,
+                )
                 continue
             for (entry, _), (taken_ms, message) in zip(wanted, found, strict=True):
                 yield entry, taken_ms, message

@@ -21,7 +21,7 @@ from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.sinks import as_messages
 from waystation.spark.pipelines.tables import need_package
-from waystation.spark.sink_columns import check_columns
+from waystation.spark.sessions import need_pyspark
 from waystation.spark.sink_options import read_sink_options
 from waystation.toml_file import TomlFile
 
@@ -32,15 +32,24 @@ CHECK_MASTER = "local[1]"
 
 
 def check_pipeline(
-    file: FilePath, *, servers: str | None = None, note: Callable[[str], None] = lambda text: None
+    file: FilePath,
+    *,
+    servers: str | None = None,
+    otherwise: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[Problem]:
     """All mistakes of a file, by line; none: it can run. PipelineInvalid if it is no TOML."""
-    read = read_with_problems(file, servers=servers)
+    read = read_with_problems(file, servers=servers, otherwise=otherwise)
     problems = list(read.problems)
     problems += check_outside(read)
     if not read.problems:
-        note("analysing with Spark")
-        problems += check_plans(read)
+        try:
+            need_pyspark()
+        except Unavailable as error:
+            problems.append(Problem(1, f"{error}; --no-spark checks what can be checked without it"))
+        else:
+            note("analysing with Spark")
+            problems += check_plans(read)
     return sorted(set(problems))
 
 
@@ -161,6 +170,8 @@ def _empty(spark: SparkSession, pipeline: Pipeline, source: Source, folder: File
 
 def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     """Starts it over empty sources into nothing: Spark says then whether a stream can be written in this mode."""
+    from waystation.spark.sink_columns import check_columns  # it needs pyarrow, and this file is read without
+
     path = ("sink", sink.name)
     if sink.kind in ("topic", "queue"):
         key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")

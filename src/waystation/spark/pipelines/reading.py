@@ -39,20 +39,25 @@ class PipelineFile(NamedTuple):
     problems: list[Problem]
 
 
-def read_pipeline(file: Path, *, servers: str | None = None, master: str | None = None) -> PipelineFile:
-    """Reads a file; PipelineInvalid with everything that is wrong. `servers` and `master` win over what it says."""
-    found = read_with_problems(file, servers=servers, master=master)
+def read_pipeline(
+    file: Path, *, servers: str | None = None, otherwise: str | None = None, master: str | None = None
+) -> PipelineFile:
+    """Reads a file; PipelineInvalid with everything that is wrong. `servers` and `master` win over what it says;
+    `otherwise` are the servers of a file that names none."""
+    found = read_with_problems(file, servers=servers, otherwise=otherwise, master=master)
     if found.problems:
         raise PipelineInvalid(file, found.problems)
     return found
 
 
-def read_with_problems(file: Path, *, servers: str | None = None, master: str | None = None) -> PipelineFile:
+def read_with_problems(
+    file: Path, *, servers: str | None = None, otherwise: str | None = None, master: str | None = None
+) -> PipelineFile:
     """The same, for `check`, which has more to say. Only a file that is no TOML raises."""
     toml = _read(file)
     problems: list[Problem] = []
     top = TableReader(toml.content, (), "a pipeline", toml, problems)
-    pipeline = _pipeline(file, top, servers, master)
+    pipeline = _pipeline(file, top, servers, otherwise, master)
     top.refuse_others(keys.TOP)
     declared = {kind: [name for name, _ in top.tables(kind)] for kind in ("source", "step", "sink")}
     _check_tables(pipeline, declared, toml, problems)
@@ -73,7 +78,7 @@ def _read(file: Path) -> TomlFile:
         raise Invalid(f"{file} is a folder; name the pipeline file in it") from None
 
 
-def _pipeline(file: Path, top: TableReader, servers: str | None, master: str | None) -> Pipeline:
+def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str | None, master: str | None) -> Pipeline:
     name = top.text("name") or file.stem
     if not NAME.fullmatch(name):
         top.problem("name", f"{name!r} cannot be a pipeline's name: use letters, digits, dots, dashes and underscores")
@@ -85,7 +90,7 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, master: str | N
     return Pipeline(
         name=name,
         file=file,
-        servers=servers or said or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS,
+        servers=servers or said or otherwise or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS,
         checkpoint=_place(file, top.text("checkpoint") or f".waystation/{name}"),
         trigger=read_trigger(top),
         master=master or _master(top) or "local[*]",
