@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.message import Delivered, Message, check_message
+from waystation.message import Delivered, Message, check_message, check_sent
 
 JSON_TYPE = "application/json"
 
@@ -80,6 +80,15 @@ def from_json_object(given: object) -> Message:
     check_message(message)
     if not 0 <= message.delivery_mode <= HIGHEST_DELIVERY_MODE:
         raise Invalid(f"delivery_mode: {message.delivery_mode} is not between 0 and {HIGHEST_DELIVERY_MODE}")
+    return message
+
+
+def from_sender(given: object) -> Message:
+    """The message that a client sends: as `from_json_object`, but Invalid if it says one thing twice. What it received
+    it may send on as it is."""
+    message = from_json_object(given)
+    if isinstance(given, Mapping) and _OF_DELIVERY.isdisjoint(given):
+        check_sent(message)
     return message
 
 

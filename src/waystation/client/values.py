@@ -157,6 +157,8 @@ def make_message(value: Value, options: MessageOptions) -> Message:
         raise TypeError(
             f"a message has no option {min(unknown)!r}; there are {', '.join(MessageOptions.__annotations__)}"
         )
+    if options.get("delay") and options.get("deliver_at") is not None:
+        raise Invalid("delay: give either delay or deliver_at, not both")
     message = Message(
         payload,
         id=_text("id", options.get("id")),
