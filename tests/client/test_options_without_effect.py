@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -69,12 +69,13 @@ def test_json_lines_and_http_refuse_what_a_subscription_cannot_keep(
 def test_a_delay_beside_a_time_of_delivery_is_refused(mq: Any) -> None:
     jobs, topic = mq.queue(unique("jobs")), unique("later")
     both: dict[str, Any] = {"delay": 1, "deliver_at": time.time() + 2}
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: jobs.put("x", **both),
         lambda: jobs.put_many(["x"], **both),
         lambda: mq.publish(topic, "x", **both),
         lambda: mq.publish_many(topic, ["x"], **both),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(errors.Invalid, match="delay: give either delay or deliver_at, not both"):
             call()
     assert jobs.describe().put == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 from uuid import uuid4
 
 import msgspec
@@ -32,7 +32,22 @@ _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 
 
-class MessageOptions(TypedDict, total=False):
+class OrderedOptions(TypedDict, total=False):
+    """What may be said of messages that stay in order: all of `MessageOptions` but the key and delays."""
+
+    headers: Mapping[str, Any] | None
+    priority: int
+    ttl: Seconds | None
+    id: str | None
+    type: str | None
+    content_type: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    max_deliveries: int
+    timestamp: Moment | None
+
+
+class MessageOptions(OrderedOptions, total=False):
     """What may be said of a message beside its value.
 
     `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first), or to 255 in a queue that tells more
@@ -42,18 +57,8 @@ class MessageOptions(TypedDict, total=False):
     """
 
     key: str | bytes | None
-    headers: Mapping[str, Any] | None
-    priority: int
     delay: Seconds | None
     deliver_at: Moment | None
-    ttl: Seconds | None
-    id: str | None
-    type: str | None
-    content_type: str | None
-    correlation_id: str | None
-    reply_to: str | None
-    max_deliveries: int
-    timestamp: Moment | None
 
 
 def encode_value(value: Value) -> tuple[bytes, str | None]:
@@ -183,6 +188,21 @@ def outgoing(values: Iterable[Value], options: MessageOptions) -> Iterator[Messa
     """Messages of values; those that are messages already stay as they are."""
     for value in values:
         yield value if isinstance(value, Message) else make_message(value, options)
+
+
+def ordered(key: str | bytes, values: Iterable[Value], options: OrderedOptions) -> Iterator[Message]:
+    """Messages that stay in order by their key; raises Invalid for one with another key, or with a delay."""
+    wanted = encode_key(key)
+    if wanted is None:
+        raise Invalid("key: messages that stay in order need one")
+    for message in outgoing(values, cast(MessageOptions, options)):
+        if message.delay_ms or message.deliver_at_ms is not None:
+            raise Invalid("delay: messages that stay in order cannot be delayed")
+        if message.key is None:
+            message = msgspec.structs.replace(message, key=wanted)
+        elif message.key != wanted:
+            raise Invalid(f"key: {message.key!r:.60} is not {wanted!r:.60}, the key that keeps these messages in order")
+        yield message
 
 
 def with_id(message: Message, guarantee: str) -> Message:

@@ -38,11 +38,13 @@ from waystation.client.values import (
     JSON,
     TEXT,
     MessageOptions,
+    OrderedOptions,
     Seconds,
     Value,
     encode_json,
     make_message,
     milliseconds,
+    ordered,
     outgoing,
     with_id,
 )
@@ -147,12 +149,33 @@ class Client:
         guarantee: Guarantee | None = None,
         **options: Unpack[MessageOptions],
     ) -> Published:
-        """Publishes many messages, with the same options, in frames of up to a thousand; returns when all are durable.
+        """Publishes many messages, with the same options, and returns when all are durable.
 
-        Values may be messages made by `waystation.message.Message`, where each needs its own options.
+        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
+        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
+        made by `waystation.message.Message`, where each needs its own options.
         """
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
         messages = (with_id(message, guarantee) for message in outgoing(values, options))
+        return await self._publish(shape, messages, guarantee)
+
+    async def send_ordered(
+        self,
+        topic: str,
+        key: str | bytes,
+        values: Iterable[Value],
+        *,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[OrderedOptions],
+    ) -> Published:
+        """Publishes messages of one key in their order, and returns when all are durable.
+
+        All of them go to the key's partition, each behind the one before it, as far as the first that is refused: the
+        error's `stored` says how many are there. After a lost connection the messages that were not acknowledged are
+        sent again, in their order; with `"exactly-once"` none of them is stored twice.
+        """
+        shape, guarantee = self._shape(topic, None, "durable", guarantee)
+        messages = (with_id(message, guarantee) for message in ordered(key, values, options))
         return await self._publish(shape, messages, guarantee)
 
     def publish_nowait(
