@@ -26,6 +26,8 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping
 
     from waystation import aio as aio
+    from waystation.client.message_builder import MessageBuilder as MessageBuilder
+    from waystation.client.payloads import MessageType as MessageType
     from waystation.client.producing import Guarantee
     from waystation.client.queue_options import Retry as Retry
     from waystation.client.sync.client import Client as Client
@@ -33,12 +35,15 @@ if typing.TYPE_CHECKING:
     from waystation.client.sync.queue import Queue as Queue
     from waystation.client.sync.subscription import Subscription as Subscription
     from waystation.client.sync.transaction import Transaction as Transaction
+    from waystation.client.values import Seconds
     from waystation.inprocess import EmbeddedBroker
     from waystation.message import Priority as Priority
 
 __all__ = [
     "Client",
     "Message",
+    "MessageBuilder",
+    "MessageType",
     "Priority",
     "Queue",
     "Retry",
@@ -55,6 +60,8 @@ __all__ = [
 _LATER = {
     "Client": "waystation.client.sync.client",
     "Message": "waystation.client.sync.message",
+    "MessageBuilder": "waystation.client.message_builder",
+    "MessageType": "waystation.client.payloads",
     "Priority": "waystation.message",
     "Queue": "waystation.client.sync.queue",
     "Retry": "waystation.client.queue_options",
@@ -87,6 +94,8 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = 64 * 1024 * 1024,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> Client:
     """Connects to a broker; raises ConnectionLost if it cannot be reached.
 
@@ -96,7 +105,8 @@ def connect(
     that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
     `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when
     nobody listens there yet. `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has
-    to wait.
+    to wait. `default_priority` and `default_ttl` (seconds) are those of every message that is sent without a `priority`
+    or `ttl` of its own; requests live as long as somebody waits for the reply.
 
     A connection that is lost is made again, with growing pauses; subscriptions and handlers go on by themselves.
     """
@@ -110,6 +120,8 @@ def connect(
         timeout=timeout,
         wait=wait,
         max_in_flight=max_in_flight,
+        default_priority=default_priority,
+        default_ttl=default_ttl,
     )
 
 
@@ -123,6 +135,8 @@ def open(
     guarantee: Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = 64 * 1024 * 1024,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> EmbeddedBroker:
     """Starts a broker in this process, in the background, and returns it, as a client, when it takes connections.
 
@@ -139,5 +153,14 @@ def open(
     from waystation.inprocess import EmbeddedBroker
 
     return EmbeddedBroker(
-        path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
+        path,
+        settings,
+        kafka,
+        http,
+        amqp,
+        guarantee=guarantee,
+        timeout=timeout,
+        max_in_flight=max_in_flight,
+        default_priority=default_priority,
+        default_ttl=default_ttl,
     )

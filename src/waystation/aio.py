@@ -27,6 +27,8 @@ from waystation.client.core import Core as _Core
 from waystation.client.producing import Guarantee as _Guarantee
 from waystation.client.socket_link import parse_url as _parse_url
 from waystation.client.socket_link import socket_dial as _socket_dial
+from waystation.client.values import Seconds as _Seconds
+from waystation.client.values import message_defaults as _message_defaults
 from waystation.errors import Invalid as _Invalid
 
 if _TYPE_CHECKING:
@@ -44,11 +46,14 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = _IN_FLIGHT,
+    default_priority: int | None = None,
+    default_ttl: _Seconds | None = None,
 ) -> _Opening[Client]:
     """Connects to a broker; await it or enter it. The options are those of `waystation.connect`."""
     address = _parse_url(url)
     if connections < 1:
         raise _Invalid(f"connections: {connections} is below 1")
+    defaults = _message_defaults(default_priority, default_ttl)
 
     async def work() -> Client:
         core = _Core(
@@ -58,6 +63,7 @@ def connect(
             connections=connections,
             guarantee=guarantee,
             timeout_s=timeout,
+            defaults=defaults,
         )
         await core.open(wait)
         return Client(core, _Bridge(core))
@@ -75,6 +81,8 @@ def open(
     guarantee: _Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = _IN_FLIGHT,
+    default_priority: int | None = None,
+    default_ttl: _Seconds | None = None,
 ) -> _Opening[AsyncEmbeddedBroker]:
     """Starts a broker in this process, on a thread of its own; await it or enter it.
 
@@ -83,5 +91,15 @@ def open(
     from waystation.inprocess import open_async
 
     return _Opening(
-        open_async(path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight)
+        open_async(
+            path,
+            settings,
+            kafka,
+            http,
+            amqp,
+            guarantee=guarantee,
+            timeout=timeout,
+            max_in_flight=max_in_flight,
+            defaults=_message_defaults(default_priority, default_ttl),
+        )
     )

@@ -17,11 +17,12 @@ from waystation import aio, errors
 from waystation.client.budget import Budget, ThreadBudget
 from waystation.client.failures import failure
 from waystation.client.holding import runs_of
+from waystation.client.payloads import value_of
 from waystation.client.producing import in_groups
 from waystation.client.queue_options import QueueOptions, Retry, queue_settings
 from waystation.client.results import Stored
 from waystation.client.socket_link import parse_url
-from waystation.client.values import make_message, milliseconds, moment_ms, value_of
+from waystation.client.values import make_message, milliseconds, moment_ms
 from waystation.message import Message
 from waystation.protocol import MAGIC, Answer, AnyCommand, Failure, Hello, HelloAnswer, Ping
 

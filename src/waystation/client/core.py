@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 from uuid import uuid4
 from zlib import crc32
@@ -25,7 +25,9 @@ from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
+from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
+from waystation.client.values import MessageOptions, make_message, outgoing
 from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocol import (
@@ -65,12 +67,14 @@ class Core:
         connections: int = 1,
         guarantee: Guarantee = "at-least-once",
         timeout_s: float = 30.0,
+        defaults: MessageOptions | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.soon: Soon = soon or self.loop.call_soon
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.guarantee = chosen(None, guarantee)
         self.timeout_s = timeout_s
+        self._defaults: MessageOptions = defaults or {}
         self.budget = budget
         self._connections = [Connection(dial, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
         self.main = self._connections[0]
@@ -121,6 +125,18 @@ class Core:
         return await self.main.ask(command, kind, resend=resend, timeout_s=timeout_s)
 
     # -- sending -----------------------------------------------------------------------------------------------------
+
+    def message(self, value: Value, options: MessageOptions) -> Message:
+        """What is sent, with the client's defaults where the caller says nothing. On any thread."""
+        if self._defaults and not isinstance(value, Message):
+            options = {**self._defaults, **options}
+        return make_message(value, options)
+
+    def messages(self, values: Iterable[Value], options: MessageOptions) -> Iterator[Message]:
+        """Many; those that are messages already stay as they are."""
+        if self._defaults:
+            options = {**self._defaults, **options}
+        return outgoing(values, options)
 
     def put_lane(self, queue: str, wait_ms: int, guarantee: Guarantee) -> PutLane:
         key = ("queue", queue, wait_ms, guarantee)

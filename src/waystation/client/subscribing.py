@@ -84,7 +84,6 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
     once = guarantee == "exactly-once"
     mode = options.get("mode") or ("stream" if once else "live" if group is None else "shared")
     _check_mode(mode, group, once)
-    _check_effects(mode, options)
     start, start_ms = _start(options.get("start", "latest"))
     command = Subscribe(
         consumer=0,
@@ -102,6 +101,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
         max_deliveries=options.get("max_deliveries"),
         dead_letter=options.get("dead_letter"),
     )
+    _check_effects(mode, options)
     most_once = guarantee == "at-most-once" and mode != "live"
     settles = mode != "live" and not most_once
     manual = options.get("manual", once)

@@ -10,6 +10,7 @@ from waystation.client.producing import Guarantee
 from waystation.client.socket_link import parse_url, socket_dial
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
+from waystation.client.values import MessageOptions, Seconds, message_defaults
 from waystation.errors import Invalid
 
 AT_EXIT_S = 5.0
@@ -52,16 +53,28 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> Client:
     """See `waystation.connect`."""
     address = parse_url(url)
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
+    defaults = message_defaults(default_priority, default_ttl)
     thread = LoopThread(loop_factory(), "waystation-client")
     bridge = Bridge(thread.loop, thread.ident, ThreadBudget(max_in_flight))
     try:
         core = bridge.run(
-            make_core(socket_dial(address, timeout), bridge, name, guarantee, timeout, wait, connections=connections)
+            make_core(
+                socket_dial(address, timeout),
+                bridge,
+                name,
+                guarantee,
+                timeout,
+                wait,
+                connections=connections,
+                defaults=defaults,
+            )
         )
     except BaseException:
         thread.stop()
@@ -78,6 +91,7 @@ async def make_core(
     wait: float = 0.0,
     *,
     connections: int = 1,
+    defaults: MessageOptions | None = None,
 ) -> Core:
     """A core that is connected, on the bridge's loop."""
     core = Core(
@@ -88,6 +102,7 @@ async def make_core(
         connections=connections,
         guarantee=guarantee,
         timeout_s=timeout,
+        defaults=defaults,
     )
     await core.open(wait)
     return core
