@@ -23,7 +23,7 @@ from waystation.version import __version__
 
 if typing.TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from waystation import aio as aio
     from waystation.client.message_builder import MessageBuilder as MessageBuilder
@@ -86,7 +86,7 @@ def __dir__() -> list[str]:
 
 
 def connect(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -100,7 +100,8 @@ def connect(
     """Connects to a broker; raises ConnectionLost if it cannot be reached.
 
     `url` is `waystation://HOST:PORT`, the address of the broker's Kafka port; without one, the environment variable
-    `WAYSTATION_SERVER`, or port 9092 of this machine. `name` is what the broker's lists call
+    `WAYSTATION_SERVER`, or port 9092 of this machine. Several addresses, in a list or separated by commas, are tried in
+    turn, now and whenever the connection is lost. `name` is what the broker's lists call
     this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
     that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
     `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when

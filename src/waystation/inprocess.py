@@ -51,7 +51,9 @@ class EmbeddedBroker(Client):
         self.amqp = self._broker.addresses.get("amqp", "")
         try:
             bridge = Bridge(self._broker.loop, self._broker.thread_id, ThreadBudget(max_in_flight))
-            core = bridge.run(make_core(self._broker.dial(), bridge, "embedded", guarantee, timeout, defaults=defaults))
+            core = bridge.run(
+                make_core([self._broker.dial()], bridge, "embedded", guarantee, timeout, defaults=defaults)
+            )
         except BaseException:
             self._broker.close()
             raise
@@ -117,7 +119,7 @@ async def open_async(
     broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http, amqp)
     try:
         core = Core(
-            broker.dial(),
+            [broker.dial()],
             budget=Budget(max_in_flight),
             name="embedded",
             guarantee=guarantee,

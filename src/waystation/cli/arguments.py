@@ -19,7 +19,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         "--server",
         metavar="HOST:PORT",
         default=os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER,
-        help=f"the broker's Kafka listener (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+        help="the broker's Kafka listener; several, separated by commas, are tried in turn"
+        f" (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 from zlib import crc32
@@ -59,7 +59,7 @@ class Core:
 
     def __init__(
         self,
-        dial: Dial,
+        dials: Sequence[Dial],
         *,
         budget: Budget,
         soon: Soon | None = None,
@@ -76,7 +76,7 @@ class Core:
         self.timeout_s = timeout_s
         self._defaults: MessageOptions = defaults or {}
         self.budget = budget
-        self._connections = [Connection(dial, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
+        self._connections = [Connection(dials, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
         self.main = self._connections[0]
         self._lanes: dict[tuple[Any, ...], Lane] = {}
         self._getters: dict[int, Holder] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -37,9 +38,19 @@ class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-def parse_url(url: str | None) -> Address:
-    """`waystation://host:port`; the scheme and the port may be left out. None: where the environment says."""
-    url = url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+def parse_urls(url: str | Sequence[str] | None) -> list[Address]:
+    """Addresses of a broker: `waystation://HOST:PORT`, where the scheme and the port may be left out; several of them
+    in a list, or separated by commas. None: where the environment says."""
+    if url is None or url == "":
+        url = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    texts = [url] if isinstance(url, str) else url
+    found = dict.fromkeys(_parse(one) for text in texts for one in text.split(","))
+    if not found:
+        raise Invalid("an address is missing: the list of addresses is empty")
+    return list(found)
+
+
+def _parse(url: str) -> Address:
     text = url.strip()
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
@@ -49,7 +60,12 @@ def parse_url(url: str | None) -> Address:
     return parse_address(text, default_port=DEFAULT_PORT)
 
 
-def socket_dial(address: Address, timeout_s: float) -> Dial:
+def socket_dials(addresses: Sequence[Address], timeout_s: float) -> list[Dial]:
+    """A way to open sockets to each of the addresses; those that do not answer share the time."""
+    return [_socket_dial(address, timeout_s / len(addresses)) for address in addresses]
+
+
+def _socket_dial(address: Address, timeout_s: float) -> Dial:
     """Opens sockets to one address."""
 
     async def dial(ear: Ear) -> Link:
@@ -79,9 +95,9 @@ class SocketLink(asyncio.Protocol):
 
     remote = True
 
-    def __init__(self, ear: Ear, name: str) -> None:
+    def __init__(self, ear: Ear, peer: str) -> None:
         self._ear = ear
-        self._name = name
+        self.peer = peer
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -168,7 +184,7 @@ class SocketLink(asyncio.Protocol):
         try:
             self._frames(data)
         except msgspec.MsgspecError as error:
-            self._fail(ConnectionLost(f"{self._name} does not speak the native protocol ({error}); check the port"))
+            self._fail(ConnectionLost(f"{self.peer} does not speak the native protocol ({error}); check the port"))
 
     def _frames(self, data: bytes) -> None:
         """All whole frames; what is left over is kept."""
@@ -193,9 +209,9 @@ class SocketLink(asyncio.Protocol):
         """Who listens there, as far as it shows."""
         other = _OTHERS.get(head)
         if other is not None:
-            said = f"{self._name} speaks {other}, not the native protocol"
+            said = f"{self.peer} speaks {other}, not the native protocol"
             return f"{said}: connect to the broker's Kafka port, which is {DEFAULT_PORT} unless it was set otherwise"
-        return f"{self._name} does not speak the native protocol (a frame of {size} bytes); check the port"
+        return f"{self.peer} does not speak the native protocol (a frame of {size} bytes); check the port"
 
     def _keep(self, left: memoryview, need: int) -> None:
         self._rest = [bytes(left)]
@@ -214,7 +230,7 @@ class SocketLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         said = f" ({error})" if error is not None and str(error) else ""
-        self._fail(ConnectionLost(f"the broker at {self._name} closed the connection{said}"))
+        self._fail(ConnectionLost(f"the broker at {self.peer} closed the connection{said}"))
 
     def _fail(self, error: WaystationError) -> None:
         if self._over:

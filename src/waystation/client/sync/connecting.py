@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.client.producing import Guarantee
-from waystation.client.socket_link import parse_url, socket_dial
+from waystation.client.socket_link import parse_urls, socket_dials
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
 from waystation.client.values import MessageOptions, Seconds, message_defaults
@@ -45,7 +47,7 @@ class RemoteClient(Client):
 
 
 def connect(
-    url: str | None,
+    url: str | Sequence[str] | None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -57,7 +59,7 @@ def connect(
     default_ttl: Seconds | None = None,
 ) -> Client:
     """See `waystation.connect`."""
-    address = parse_url(url)
+    addresses = parse_urls(url)
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
     defaults = message_defaults(default_priority, default_ttl)
@@ -66,7 +68,7 @@ def connect(
     try:
         core = bridge.run(
             make_core(
-                socket_dial(address, timeout),
+                socket_dials(addresses, timeout),
                 bridge,
                 name,
                 guarantee,
@@ -79,11 +81,11 @@ def connect(
     except BaseException:
         thread.stop()
         raise
-    return RemoteClient(core, bridge, thread, f"waystation://{address}")
+    return RemoteClient(core, bridge, thread, f"waystation://{','.join(map(str, addresses))}")
 
 
 async def make_core(
-    dial: Dial,
+    dials: Sequence[Dial],
     bridge: Bridge,
     name: str | None,
     guarantee: Guarantee,
@@ -95,7 +97,7 @@ async def make_core(
 ) -> Core:
     """A core that is connected, on the bridge's loop."""
     core = Core(
-        dial,
+        dials,
         budget=bridge.budget,
         soon=bridge.soon,
         name=name,
