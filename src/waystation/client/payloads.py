@@ -123,45 +123,51 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_as(kind: MessageType, value: Value) -> tuple[bytes, str | None]:
-    """The payload of a value, as its type wants it, and the content type. Bytes are sent as they are, if they are that.
+    """The payload of a value, as its type wants it, and the content type. Bytes are encoded already.
 
-    Raises Invalid for a value that would not be the same for the receiver.
+    Raises Invalid for a value that the type cannot say, and for bytes that are not what it says.
     """
-    encoded = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
-    if kind is MessageType.BINARY:
-        if encoded is None:
-            raise Invalid(f"payload: a {type(value).__name__} is not bytes, which a message of the type {kind} has")
-        return encoded, None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _checked_bytes(kind, bytes(value))
+    if kind is MessageType.BINARY or (kind is MessageType.TEXT and not isinstance(value, str)):
+        what = "bytes" if kind is MessageType.BINARY else "text"
+        raise Invalid(f"payload: a {type(value).__name__} is not {what}, which a message of the type {kind} has")
+    return (value.encode(), TEXT) if kind is MessageType.TEXT else (encode_json(value), JSON)
+
+
+def _checked_bytes(kind: MessageType, payload: bytes) -> tuple[bytes, str | None]:
+    """A command or an event may be in a format of its own."""
     if kind is MessageType.TEXT:
-        if encoded is not None:
-            decode_text(encoded)
-        elif not isinstance(value, str):
-            raise Invalid(f"payload: a {type(value).__name__} is not text, which a message of the type {kind} has")
-        return value.encode() if encoded is None else encoded, TEXT
-    if encoded is None:
-        return encode_json(value), JSON
-    try:
-        _decode_json(encoded)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(
-            f"payload: {len(encoded)} bytes that are no JSON ({error}), which a message of the type {kind} has;"
-            " say with content_type what they are"
-        ) from None
-    return encoded, JSON
+        decode_text(payload)
+        return payload, TEXT
+    if kind is MessageType.JSON:
+        decode_json(payload)
+        return payload, JSON
+    return payload, None
 
 
 def value_of(payload: bytes, content_type: str | None, type: str | None = None) -> Value:
     """The payload as its content type says, or else its type: JSON decoded, text as str, everything else as bytes."""
     if content_type is None:
-        kind = _TYPES.get(type) if type is not None else None
-        if kind is None or kind is MessageType.BINARY:
-            return payload
-        return decode_text(payload) if kind is MessageType.TEXT else decode_json(payload)
+        return _value_as(message_type(type), payload)
     base = content_type.partition(";")[0].strip().lower()
     if base == JSON or base.endswith("+json"):
         return decode_json(payload)
     if base.startswith("text/"):
         return decode_text(payload)
+    return payload
+
+
+def _value_as(kind: MessageType | None, payload: bytes) -> Value:
+    if kind is MessageType.TEXT:
+        return decode_text(payload)
+    if kind is MessageType.JSON:
+        return decode_json(payload)
+    if kind is MessageType.COMMAND or kind is MessageType.EVENT:
+        try:
+            return _decode_json(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return payload  # it is in a format of its own
     return payload
 
 
