@@ -139,7 +139,9 @@ class MessageIn(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     key_base64: str | None = None
     headers: dict[str, Any] | None = None
-    headers_base64: Annotated[dict[str, str], Meta(description="headers whose values are not text")] | None = None
+    headers_base64: (
+        Annotated[dict[str, str | list[str | None]], Meta(description="headers whose values are not text")] | None
+    ) = None
     priority: Annotated[int, Meta(ge=0, le=HIGHEST_PRIORITY)] | None = None
     delay_ms: Annotated[int, Meta(ge=0)] | None = None
     deliver_at_ms: Annotated[int, Meta(ge=0, description="since 1970; wins over `delay_ms`")] | None = None
