@@ -30,6 +30,7 @@ if typing.TYPE_CHECKING:
     from waystation.client.payloads import MessageType as MessageType
     from waystation.client.producing import Guarantee
     from waystation.client.queue_options import Retry as Retry
+    from waystation.client.resequencing import Resequencer as Resequencer
     from waystation.client.sync.client import Client as Client
     from waystation.client.sync.message import Message as Message
     from waystation.client.sync.queue import Queue as Queue
@@ -46,6 +47,7 @@ __all__ = [
     "MessageType",
     "Priority",
     "Queue",
+    "Resequencer",
     "Retry",
     "Subscription",
     "Transaction",
@@ -64,6 +66,7 @@ _LATER = {
     "MessageType": "waystation.client.payloads",
     "Priority": "waystation.message",
     "Queue": "waystation.client.sync.queue",
+    "Resequencer": "waystation.client.resequencing",
     "Retry": "waystation.client.queue_options",
     "Subscription": "waystation.client.sync.subscription",
     "Transaction": "waystation.client.sync.transaction",

@@ -54,6 +54,7 @@ CLASSES: tuple[tuple[str, type], ...] = (
     ("Transaction", waystation.Transaction),
     ("Exchange", Exchange),
     ("MessageBuilder", waystation.MessageBuilder),
+    ("Resequencer", waystation.Resequencer),
     ("Retry", waystation.Retry),
     ("Looked", Looked),
     ("Published", Published),
