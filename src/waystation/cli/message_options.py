@@ -67,17 +67,17 @@ def message_options(arguments: argparse.Namespace) -> MessageOptions:
 
 
 def headers(texts: list[str]) -> dict[str, Any]:
-    """`name=value` is text, `name:=value` is JSON."""
-    found: dict[str, Any] = {}
+    """`name=value` is text, `name:=value` is JSON; a name that is there several times has the list of its values."""
+    found: dict[str, list[Any]] = {}
     for name, value in parse_pairs(texts, "--header"):
         if not name.endswith(":"):
-            found[name] = value
+            found.setdefault(name, []).append(value)
             continue
         try:
-            found[name[:-1]] = json.loads(value)
+            found.setdefault(name[:-1], []).append(json.loads(value))
         except ValueError as error:
             raise Invalid(f"--header {name}={value}: {value!r} is not JSON ({error})") from None
-    return found
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
 def payload_of(data: bytes, arguments: argparse.Namespace) -> str | bytes:
