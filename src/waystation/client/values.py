@@ -55,6 +55,8 @@ class MessageOptions(OrderedOptions, total=False):
 def make_message(value: Value, options: MessageOptions) -> Message:
     """The message of a value and what is said of it; raises Invalid, naming the option. A value that is a message
     already stays as it is."""
+    if not options and type(value) is bytes:  # first, since it is what fast senders send: 0.2 µs instead of 0.4 µs
+        return Message(value)
     if isinstance(value, Message):
         if options:
             raise Invalid(f"{min(options)}: what is sent is a message already, which says so itself")
