@@ -87,6 +87,31 @@ def test_what_is_sent_in_order_is_stored_in_order_over_a_network_that_cuts(
     assert list(dict.fromkeys(seen)) == [*range(rounds * count)]
 
 
+@pytest.mark.parametrize("kind", ["sync-remote", "aio-remote"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_messages_are_received_in_order_over_a_network_that_cuts(
+    server: Server, home: LoopOnThread, kind: str, seed: int
+) -> None:
+    """What waited for a missing one when the connection was cut is redelivered, and takes its place again."""
+    with (
+        waystation.connect(f"waystation://{server.bootstrap}") as sender,
+        FlakyNetwork(split_address(server.bootstrap), seed, shortest=10_000, longest=40_000) as network,
+    ):
+        jobs = sender.queue(unique("flaky"))
+        mq = open_client(kind, f"waystation://{network.address}", home, wait=30)
+        seen: list[int] = []
+        with mq.queue(jobs.name).consume() as consumer:
+            loop = iter(consumer.in_order(waystation.Resequencer(first=0, timeout=60)))
+            while network.cuts < 3 or len(set(seen)) < 200:
+                begin = len(set(seen))
+                for number in range(begin, begin + 50):
+                    jobs.put("x" * 100, headers={"x-sequence": begin + (number - begin) * 7 % 50})
+                while len(set(seen)) < begin + 50:
+                    seen.append(next(loop).headers["x-sequence"])
+        mq.close()
+        assert list(dict.fromkeys(seen)) == [*range(len(set(seen)))]
+
+
 def _settled(jobs: Any) -> Any:
     info = jobs.describe()
     return info if info.ready == info.held == info.parked == 0 else None
