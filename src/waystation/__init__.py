@@ -23,24 +23,31 @@ from waystation.version import __version__
 
 if typing.TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from waystation import aio as aio
+    from waystation.client.message_builder import MessageBuilder as MessageBuilder
+    from waystation.client.payloads import MessageType as MessageType
     from waystation.client.producing import Guarantee
     from waystation.client.queue_options import Retry as Retry
+    from waystation.client.resequencing import Resequencer as Resequencer
     from waystation.client.sync.client import Client as Client
     from waystation.client.sync.message import Message as Message
     from waystation.client.sync.queue import Queue as Queue
     from waystation.client.sync.subscription import Subscription as Subscription
     from waystation.client.sync.transaction import Transaction as Transaction
+    from waystation.client.values import Seconds
     from waystation.inprocess import EmbeddedBroker
     from waystation.message import Priority as Priority
 
 __all__ = [
     "Client",
     "Message",
+    "MessageBuilder",
+    "MessageType",
     "Priority",
     "Queue",
+    "Resequencer",
     "Retry",
     "Subscription",
     "Transaction",
@@ -55,8 +62,11 @@ __all__ = [
 _LATER = {
     "Client": "waystation.client.sync.client",
     "Message": "waystation.client.sync.message",
+    "MessageBuilder": "waystation.client.message_builder",
+    "MessageType": "waystation.client.payloads",
     "Priority": "waystation.message",
     "Queue": "waystation.client.sync.queue",
+    "Resequencer": "waystation.client.resequencing",
     "Retry": "waystation.client.queue_options",
     "Subscription": "waystation.client.sync.subscription",
     "Transaction": "waystation.client.sync.transaction",
@@ -79,7 +89,7 @@ def __dir__() -> list[str]:
 
 
 def connect(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -87,16 +97,20 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = 64 * 1024 * 1024,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> Client:
     """Connects to a broker; raises ConnectionLost if it cannot be reached.
 
     `url` is `waystation://HOST:PORT`, the address of the broker's Kafka port; without one, the environment variable
-    `WAYSTATION_SERVER`, or port 9092 of this machine. `name` is what the broker's lists call
+    `WAYSTATION_SERVER`, or port 9092 of this machine. Several addresses, in a list or separated by commas, are tried in
+    turn, now and whenever the connection is lost. `name` is what the broker's lists call
     this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
     that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
     `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when
     nobody listens there yet. `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has
-    to wait.
+    to wait. `default_priority` and `default_ttl` (seconds) are those of every message that is sent without a `priority`
+    or `ttl` of its own; requests live as long as somebody waits for the reply.
 
     A connection that is lost is made again, with growing pauses; subscriptions and handlers go on by themselves.
     """
@@ -110,6 +124,8 @@ def connect(
         timeout=timeout,
         wait=wait,
         max_in_flight=max_in_flight,
+        default_priority=default_priority,
+        default_ttl=default_ttl,
     )
 
 
@@ -123,6 +139,8 @@ def open(
     guarantee: Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = 64 * 1024 * 1024,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> EmbeddedBroker:
     """Starts a broker in this process, in the background, and returns it, as a client, when it takes connections.
 
@@ -139,5 +157,14 @@ def open(
     from waystation.inprocess import EmbeddedBroker
 
     return EmbeddedBroker(
-        path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight
+        path,
+        settings,
+        kafka,
+        http,
+        amqp,
+        guarantee=guarantee,
+        timeout=timeout,
+        max_in_flight=max_in_flight,
+        default_priority=default_priority,
+        default_ttl=default_ttl,
     )

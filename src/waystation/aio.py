@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os as _os
 from collections.abc import Mapping as _Mapping
+from collections.abc import Sequence as _Sequence
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from waystation.client.aio.bridge import Bridge as _Bridge
@@ -25,8 +26,10 @@ from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
 from waystation.client.budget import Budget as _Budget
 from waystation.client.core import Core as _Core
 from waystation.client.producing import Guarantee as _Guarantee
-from waystation.client.socket_link import parse_url as _parse_url
-from waystation.client.socket_link import socket_dial as _socket_dial
+from waystation.client.socket_link import parse_urls as _parse_urls
+from waystation.client.socket_link import socket_dials as _socket_dials
+from waystation.client.values import Seconds as _Seconds
+from waystation.client.values import message_defaults as _message_defaults
 from waystation.errors import Invalid as _Invalid
 
 if _TYPE_CHECKING:
@@ -36,7 +39,7 @@ __all__ = ["Client", "Exchange", "Message", "Queue", "Subscription", "Transactio
 
 
 def connect(
-    url: str | None = None,
+    url: str | _Sequence[str] | None = None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -44,20 +47,24 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = _IN_FLIGHT,
+    default_priority: int | None = None,
+    default_ttl: _Seconds | None = None,
 ) -> _Opening[Client]:
     """Connects to a broker; await it or enter it. The options are those of `waystation.connect`."""
-    address = _parse_url(url)
+    addresses = _parse_urls(url)
     if connections < 1:
         raise _Invalid(f"connections: {connections} is below 1")
+    defaults = _message_defaults(default_priority, default_ttl)
 
     async def work() -> Client:
         core = _Core(
-            _socket_dial(address, timeout),
+            _socket_dials(addresses, timeout),
             budget=_Budget(max_in_flight),
             name=name,
             connections=connections,
             guarantee=guarantee,
             timeout_s=timeout,
+            defaults=defaults,
         )
         await core.open(wait)
         return Client(core, _Bridge(core))
@@ -75,6 +82,8 @@ def open(
     guarantee: _Guarantee = "at-least-once",
     timeout: float = 30.0,
     max_in_flight: int = _IN_FLIGHT,
+    default_priority: int | None = None,
+    default_ttl: _Seconds | None = None,
 ) -> _Opening[AsyncEmbeddedBroker]:
     """Starts a broker in this process, on a thread of its own; await it or enter it.
 
@@ -83,5 +92,15 @@ def open(
     from waystation.inprocess import open_async
 
     return _Opening(
-        open_async(path, settings, kafka, http, amqp, guarantee=guarantee, timeout=timeout, max_in_flight=max_in_flight)
+        open_async(
+            path,
+            settings,
+            kafka,
+            http,
+            amqp,
+            guarantee=guarantee,
+            timeout=timeout,
+            max_in_flight=max_in_flight,
+            defaults=_message_defaults(default_priority, default_ttl),
+        )
     )

@@ -17,8 +17,8 @@ class WaystationError(Exception):
 
     kafka_code: ClassVar[str | None] = None
     stored: int | None = None
-    """Of `put_many`: how many of the given messages are in the queue, from the first one on. None: not known, or
-    nothing was to be stored."""
+    """Of `put_many`, `publish_many` and `send_ordered`: how many of the given messages are stored, from the first on.
+    None: not known, or nothing was to be stored."""
 
 
 class NotFound(WaystationError):

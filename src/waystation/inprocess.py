@@ -17,6 +17,7 @@ from waystation.client.producing import Guarantee
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.client import Client
 from waystation.client.sync.connecting import AtExit, make_core
+from waystation.client.values import MessageOptions, Seconds, message_defaults
 from waystation.embedded import BrokerThread, Setting
 
 
@@ -39,7 +40,10 @@ class EmbeddedBroker(Client):
         guarantee: Guarantee = "at-least-once",
         timeout: float = 30.0,
         max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
+        default_priority: int | None = None,
+        default_ttl: Seconds | None = None,
     ) -> None:
+        defaults = message_defaults(default_priority, default_ttl)
         self._broker = BrokerThread(path, settings, kafka, http, amqp)
         self.data = self._broker.data
         self.kafka = self._broker.addresses.get("kafka", "")
@@ -47,7 +51,9 @@ class EmbeddedBroker(Client):
         self.amqp = self._broker.addresses.get("amqp", "")
         try:
             bridge = Bridge(self._broker.loop, self._broker.thread_id, ThreadBudget(max_in_flight))
-            core = bridge.run(make_core(self._broker.dial(), bridge, "embedded", guarantee, timeout))
+            core = bridge.run(
+                make_core([self._broker.dial()], bridge, "embedded", guarantee, timeout, defaults=defaults)
+            )
         except BaseException:
             self._broker.close()
             raise
@@ -107,12 +113,18 @@ async def open_async(
     guarantee: Guarantee,
     timeout: float,
     max_in_flight: int,
+    defaults: MessageOptions,
 ) -> AsyncEmbeddedBroker:
     """See `waystation.aio.open`."""
     broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http, amqp)
     try:
         core = Core(
-            broker.dial(), budget=Budget(max_in_flight), name="embedded", guarantee=guarantee, timeout_s=timeout
+            [broker.dial()],
+            budget=Budget(max_in_flight),
+            name="embedded",
+            guarantee=guarantee,
+            timeout_s=timeout,
+            defaults=defaults,
         )
         await core.open()
     except BaseException:

@@ -118,6 +118,13 @@ def check_message(message: Message) -> None:
         check_id(message.id)
 
 
+def check_sent(message: Message) -> None:
+    """As `check_message`, and nothing is said twice. Not for what is stored or crosses over: there the time wins."""
+    check_message(message)
+    if message.delay_ms and message.deliver_at_ms is not None:
+        raise Invalid("delay_ms: give either delay_ms or deliver_at_ms, not both")
+
+
 def check_terms(terms: Terms) -> None:
     priority, delay_ms, deliver_at_ms, ttl_ms, max_deliveries = terms
     if not 0 <= priority <= HIGHEST_PRIORITY:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.message import Delivered, Message, check_message
+from waystation.message import Delivered, Message, check_message, check_sent
 
 JSON_TYPE = "application/json"
 
@@ -80,6 +80,15 @@ def from_json_object(given: object) -> Message:
     check_message(message)
     if not 0 <= message.delivery_mode <= HIGHEST_DELIVERY_MODE:
         raise Invalid(f"delivery_mode: {message.delivery_mode} is not between 0 and {HIGHEST_DELIVERY_MODE}")
+    return message
+
+
+def from_sender(given: object) -> Message:
+    """The message that a client sends: as `from_json_object`, but Invalid if it says one thing twice. What it received
+    it may send on as it is."""
+    message = from_json_object(given)
+    if isinstance(given, Mapping) and _OF_DELIVERY.isdisjoint(given):
+        check_sent(message)
     return message
 
 
@@ -151,24 +160,39 @@ def _put_bytes(found: dict[str, Any], message: Message) -> None:
             found["key"] = text
     if not message.headers:
         return
-    plain = {
-        name: value if type(value) in _SCALARS else _as_json(value)
-        for name, value in message.headers.items()
-        if not isinstance(value, bytes)
-    }
+    plain: dict[str, Any] = {}
+    encoded: dict[str, Any] = {}
+    for name, value in message.headers.items():
+        if type(value) in _SCALARS:
+            plain[name] = value
+        elif isinstance(value, bytes):
+            encoded[name] = b64encode(value).decode()
+        elif isinstance(value, list) and _has_bytes(value):
+            encoded[name] = [None if each is None else b64encode(_as_bytes(each)).decode() for each in value]
+        else:
+            plain[name] = _as_json(value)
     if plain:
         found["headers"] = plain
-    if len(plain) < len(message.headers):
-        found["headers_base64"] = {
-            name: b64encode(value).decode() for name, value in message.headers.items() if isinstance(value, bytes)
-        }
+    if encoded:
+        found["headers_base64"] = encoded
+
+
+def _has_bytes(values: list[Any]) -> bool:
+    """Whether it is a list of bytes, as several headers of a Kafka record are, some of which may be text."""
+    return any(isinstance(each, bytes) for each in values) and all(
+        each is None or isinstance(each, str | bytes) for each in values
+    )
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode(errors="replace") if isinstance(value, str) else value
 
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 def _as_json(value: Any) -> Any:
-    """What a header holds that JSON does not have: moments are text (ISO 8601), bytes within lists base64."""
+    """What a header holds that JSON does not have: moments are text (ISO 8601), bytes deep inside base64."""
     return msgspec.json.decode(_encode_json_like(value))
 
 
@@ -234,7 +258,11 @@ def _headers(given: Mapping[str, Any]) -> dict[str, Any]:
         _utf8("headers", name)
         _json_like(headers[name], name)
     for name, value in (_checked(given, "headers_base64", _object) or {}).items():
-        headers[name] = _base64(f"headers_base64.{name}", value)
+        field = f"headers_base64.{name}"
+        if isinstance(value, list):
+            headers[name] = [None if each is None else _base64(field, each) for each in value]
+        else:
+            headers[name] = _base64(field, value)
     return headers
 
 

@@ -308,6 +308,7 @@ class Publish(Command, tag="publish_messages"):
     mandatory: bool = False  # NotFound if no binding matches
     once: bool = False  # Conflict if the topic has no deduplication window; one that is created now has
     tx: int = 0
+    series: int = 0  # above 0: when one publish of a series is refused, so are those behind it
 
 
 class CreateTopic(Command, tag="create_topic"):

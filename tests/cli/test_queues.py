@@ -167,14 +167,14 @@ def test_what_is_put_is_got_once(cli: Cli, queue: str) -> None:
 def test_a_message_has_all_that_was_said_of_it(quick: QuickCli, queue: str) -> None:
     quick("queues", "create", queue)
     words = "--id=i --key=k --header=a=b --header=n:=[1] --priority=7 --ttl=1h --type=event --correlation-id=c"
-    words += " --reply-to=r --max-deliveries=3 --content-type=application/json"
+    words += " --reply-to=r --max-deliveries=3 --content-type=application/json --header=twice=1 --header=twice=2"
     quick("queues", "put", queue, '{"x": 1}', *words.split())
     (message,) = quick("queues", "get", queue, "--json").objects
     said = {name: message[name] for name in ("id", "key", "headers", "priority", "ttl_ms", "type", "payload")}
     assert said == {
         "id": "i",
         "key": "k",
-        "headers": {"a": "b", "n": [1]},
+        "headers": {"a": "b", "n": [1], "twice": ["1", "2"]},
         "priority": 7,
         "ttl_ms": 3_600_000,
         "type": "event",

@@ -61,7 +61,6 @@ def test_a_server_that_hangs_up_may_be_another_kafka_broker() -> None:
     ("text", "said"),
     [
         ("70000", "a port from 0 to 65535"),
-        ("one:9092,two:9092", "name one, like one:9092"),
         ("redis://there:6379", "write waystation://HOST:PORT"),
     ],
 )

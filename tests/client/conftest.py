@@ -35,16 +35,18 @@ def home() -> Iterator[LoopOnThread]:
     home.close()
 
 
-def open_client(kind: str, place: str | Path, home: LoopOnThread, **options: Any) -> Any:
+def open_client(kind: str, place: str | Path | list[str], home: LoopOnThread, **options: Any) -> Any:
     """A client of the kind: of the URL, or of a broker in this process on the folder."""
     if kind == "sync-remote":
-        return waystation.connect(str(place), **options)
+        return waystation.connect(place if isinstance(place, list) else str(place), **options)
     if kind == "sync-embedded":
-        return waystation.open(place, **options)
+        return waystation.open(place, **options)  # type: ignore[arg-type]  # a path
     from waystation import aio
 
     async def wait() -> Any:
-        return await (aio.connect(str(place), **options) if kind == "aio-remote" else aio.open(place, **options))
+        if kind == "aio-remote":
+            return await aio.connect(place if isinstance(place, list) else str(place), **options)
+        return await aio.open(place, **options)  # type: ignore[arg-type]  # a path
 
     return Proxy(home.call(wait), home)
 

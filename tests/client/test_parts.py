@@ -17,11 +17,12 @@ from waystation import aio, errors
 from waystation.client.budget import Budget, ThreadBudget
 from waystation.client.failures import failure
 from waystation.client.holding import runs_of
+from waystation.client.payloads import value_of
 from waystation.client.producing import in_groups
 from waystation.client.queue_options import QueueOptions, Retry, queue_settings
 from waystation.client.results import Stored
-from waystation.client.socket_link import parse_url
-from waystation.client.values import make_message, milliseconds, moment_ms, value_of
+from waystation.client.socket_link import parse_urls
+from waystation.client.values import make_message, milliseconds, moment_ms
 from waystation.message import Message
 from waystation.protocol import MAGIC, Answer, AnyCommand, Failure, Hello, HelloAnswer, Ping
 
@@ -232,13 +233,13 @@ def test_a_queues_options_are_seconds() -> None:
     ],
 )
 def test_urls(url: str, address: str) -> None:
-    assert str(parse_url(url)) == address
+    assert list(map(str, parse_urls(url))) == [address]
 
 
 @pytest.mark.parametrize("url", ["http://x", "waystation://user@x", "waystation://x/path", "waystation://x:y"])
 def test_wrong_urls_are_refused(url: str) -> None:
     with pytest.raises(errors.Invalid):
-        parse_url(url)
+        parse_urls(url)
 
 
 def test_errors_come_back_as_what_they_were() -> None:

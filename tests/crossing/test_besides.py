@@ -16,6 +16,7 @@ from tests.crossing.samples import Sample, text
 from tests.crossing.ways import ClientWay, KafkaWay, LinesWay, Seen, Way, at, now_ms
 from tests.support.names import unique
 from tests.support.server import Server
+from tests.support.waiting import DEADLINE_S, wait_for
 
 CLIENT_NAMES = {
     "which partition and offset": ("partition", "offset"),
@@ -190,18 +191,70 @@ def test_what_a_receiver_gets_besides(
 # -- out of a Kafka record ---------------------------------------------------------------------------------------------
 
 
-def test_of_several_headers_with_one_name_the_last_counts(ways: dict[str, Way]) -> None:
+REPEATED = [("a", b"1"), ("x-priority", b"7"), ("a", b"2"), ("x-priority", b"high"), ("x-ttl", b"9000000"), ("a", b"")]
+
+
+def test_several_headers_with_one_name_are_a_list_and_of_a_field_the_last_counts(ways: dict[str, Way]) -> None:
     kafka = ways["kafka"]
     assert isinstance(kafka, KafkaWay)
     topic = unique("repeated")
-    headers = [("a", b"1"), ("x-priority", b"7"), ("a", b"2"), ("x-priority", b"high"), ("x-ttl", b"9000000")]
-    kafka.send(topic, b"x", headers=headers)
+    kafka.send(topic, b"x", headers=REPEATED)
     for way in page.QUEUE_WAYS:
         (seen,) = ways[way].read([topic], 1)
-        expected = {"payload": b"x", "headers": {"a": "2", "x-priority": "high"}, "ttl_ms": 9_000_000}
+        expected = {"payload": b"x", "headers": {"a": ["1", "2", ""], "x-priority": "high"}, "ttl_ms": 9_000_000}
         assert {name: value for name, value in seen.fields.items() if name != "timestamp_ms"} == expected
     (seen,) = kafka.read([topic], 1)
-    assert seen.raw.headers() == headers
+    assert seen.raw.headers() == REPEATED
+
+
+@pytest.mark.parametrize("way", ["client", "amqp", "lines", "http"])
+def test_a_list_of_texts_is_several_headers_of_a_kafka_record(way: str, ways: dict[str, Way]) -> None:
+    topic = unique("repeated")
+    if way == "amqp":
+        properties = pika.BasicProperties(headers={"a": ["1", "2"]})
+        ways["client"].mq.create_topic(topic)  # type: ignore[attr-defined]
+        ways[way].channel.basic_publish("", topic, b"x", properties)  # type: ignore[attr-defined]
+    elif way == "client":
+        ways[way].mq.publish(topic, b"x", headers={"a": ["1", "2"]})  # type: ignore[attr-defined]
+    elif way == "lines":
+        message = {"payload": "x", "headers": {"a": ["1", "2"]}}
+        ways[way].lines.ask("publish_messages", topic=topic, message=message)  # type: ignore[attr-defined]
+    else:
+        message = {"payload": "x", "headers": {"a": ["1", "2"]}}
+        ways[way].http("POST", f"/v1/topics/{topic}/messages", message)  # type: ignore[attr-defined]
+    (record,) = ways["kafka"].read([topic], 1)
+    assert [pair for pair in record.raw.headers() if pair[0] == "a"] == [("a", b"1"), ("a", b"2")]
+
+
+def test_several_headers_that_are_no_text_come_by_json_in_base64(ways: dict[str, Way]) -> None:
+    topic = unique("repeated")
+    ways["kafka"].send(topic, b"x", headers=[("a", b"\xff"), ("a", b"2"), ("a", None)])  # type: ignore[attr-defined]
+    http = ways["http"].http  # type: ignore[attr-defined]
+    (shown,) = http("GET", f"/v1/topics/{topic}/messages", wait_ms=10_000).json["messages"]
+    assert shown["headers_base64"] == {"a": ["/w==", "Mg==", None]}
+    del shown["id"]  # where it was
+    http("POST", f"/v1/topics/{topic}.on/messages", shown)
+    (record,) = ways["kafka"].read([f"{topic}.on"], 1)
+    assert record.raw.headers() == [("a", b"\xff"), ("a", b"2"), ("a", None)]
+
+
+def test_several_headers_with_one_name_survive_a_dead_letter_queue(ways: dict[str, Way]) -> None:
+    topic, group, mq = unique("repeated"), unique("g"), ways["client"].mq  # type: ignore[attr-defined]
+    mq.create_topic(topic, 1)
+    ways["kafka"].send(topic, b"x", headers=[("a", b"1"), ("b", b"x"), ("a", b"2")])  # type: ignore[attr-defined]
+    with mq.subscribe(
+        topic, group=group, start="earliest", filter="'2' in headers.a and headers.a[-1] = '2'"
+    ) as shared:
+        message = shared.get_message(DEADLINE_S)
+        assert dict(message.headers) == {"a": ["1", "2"], "b": "x"}
+        message.kill("no")
+        dead = mq.queue(f"{topic}.{group}.dead")
+        wait_for(lambda: len(dead) == 1, "a dead letter")
+        assert dead.peek(1)[0].headers["a"] == ["1", "2"]
+        mq.create_topic(f"{topic}.on", 1)
+        dead.redrive(to=f"topic:{topic}.on")
+    (record,) = ways["kafka"].read([f"{topic}.on"], 1)
+    assert [pair for pair in record.raw.headers() if pair[0] in "ab"] == [("a", b"1"), ("a", b"2"), ("b", b"x")]
 
 
 @pytest.mark.parametrize("content", [b"07", b"high", b"-1", b"256", b" 7", b"\xff", None])

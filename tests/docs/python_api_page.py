@@ -6,6 +6,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ CLASSES: tuple[tuple[str, type], ...] = (
     ("Subscription", waystation.Subscription),
     ("Transaction", waystation.Transaction),
     ("Exchange", Exchange),
+    ("MessageBuilder", waystation.MessageBuilder),
+    ("Resequencer", waystation.Resequencer),
     ("Retry", waystation.Retry),
     ("Looked", Looked),
     ("Published", Published),
@@ -79,7 +82,7 @@ def page() -> str:
     for name, kind in OPTIONS:
         lines += [f"### {name}", "", *_prose(kind), "| option | type |", "| --- | --- |"]
         lines += [f"| `{option}` | {_type(hint)} |" for option, hint in _hints(kind).items()] + [""]
-    lines += [*_priorities(), *_errors(), *_asyncio(), LIMITS]
+    lines += [*_names(Priority), *_names(waystation.MessageType), *_errors(), *_asyncio(), LIMITS]
     return "\n".join(lines)
 
 
@@ -157,9 +160,9 @@ def _prose(thing: object) -> list[str]:
     return lines
 
 
-def _priorities() -> list[str]:
-    names = [f"| `Priority.{name}` | {int(value)} |" for name, value in Priority.__members__.items()]
-    return ["## Priority", "", *_prose(Priority), "| name | value |", "| --- | --- |", *names, ""]
+def _names(kind: type[Enum]) -> list[str]:
+    names = [f"| `{kind.__name__}.{name}` | {member.value} |" for name, member in kind.__members__.items()]
+    return [f"## {kind.__name__}", "", *_prose(kind), "| name | value |", "| --- | --- |", *names, ""]
 
 
 def _errors() -> list[str]:

@@ -12,5 +12,5 @@ def test_the_page_is_what_the_docstrings_make_of_it() -> None:
 
 def test_every_public_name_is_on_the_page() -> None:
     shown = {name for name, _ in CLASSES} | {name.rpartition(".")[2] for name, _ in FUNCTIONS}
-    elsewhere = {"Priority", "WaystationError", "errors", "aio", "__version__"}
+    elsewhere = {"Priority", "MessageType", "WaystationError", "errors", "aio", "__version__"}
     assert set(waystation.__all__) - shown == elsewhere

@@ -68,6 +68,8 @@ def _has(message: Message, name: str, value: str | None) -> bool:
     if name not in message.headers:
         return False
     there = message.headers[name]
+    if isinstance(there, list) and value in there:  # several headers with one name
+        return True
     return value is None or there == value or (not isinstance(there, str | bytes) and str(there) == value)
 
 

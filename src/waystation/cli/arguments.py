@@ -20,8 +20,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         "--server",
         metavar="HOST:PORT",
         default=argparse.SUPPRESS,
-        help=f"the broker's Kafka listener; a port alone is one of this machine's (default: the context,"
-        f" ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+        help="the broker's Kafka listener; a port alone is one of this machine's, and several addresses, separated by"
+        f" commas, are tried in turn (default: the context, ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     add_context(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")

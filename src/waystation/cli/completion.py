@@ -97,7 +97,7 @@ def names(server: str, what: str, begins: str) -> list[str]:
 def _ask(server: str, question: dict[str, object]) -> Any:
     from waystation.client.address import parse_address
 
-    address = parse_address(server, default_port=KAFKA_PORT)
+    address = parse_address(server.partition(",")[0], default_port=KAFKA_PORT)
     deadline = time.monotonic() + WAIT_S
     with socket.create_connection((address.host, address.port), timeout=WAIT_S) as connection:
         connection.sendall(json.dumps(question).encode() + b"\n")

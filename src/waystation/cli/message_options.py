@@ -14,6 +14,8 @@ from waystation.errors import Invalid
 if TYPE_CHECKING:
     from waystation.client.values import MessageOptions
 
+TYPES = ("text", "json", "binary", "command", "event")
+"""Those of `MessageType`, which is not loaded for `--help`."""
 _SAME = ("id", "type", "correlation_id", "content_type", "reply_to", "priority", "delay", "deliver_at", "ttl")
 
 
@@ -28,7 +30,11 @@ def add_content(parser: argparse.ArgumentParser) -> None:
         help="may be repeated; NAME:=JSON for a number, a boolean or another JSON value",
     )
     parser.add_argument("--content-type", metavar="TYPE", help="default: text/plain where it is text")
-    parser.add_argument("--type", metavar="NAME", help="what sort of message it is, in your own words")
+    parser.add_argument(
+        "--type",
+        metavar="NAME",
+        help="what sort of message it is, in your own words",
+    )
     parser.add_argument(
         "--priority", type=int, metavar="0-255", default=0, help="higher is delivered first (default: 0)"
     )
@@ -61,17 +67,17 @@ def message_options(arguments: argparse.Namespace) -> MessageOptions:
 
 
 def headers(texts: list[str]) -> dict[str, Any]:
-    """`name=value` is text, `name:=value` is JSON."""
-    found: dict[str, Any] = {}
+    """`name=value` is text, `name:=value` is JSON; a name that is there several times has the list of its values."""
+    found: dict[str, list[Any]] = {}
     for name, value in parse_pairs(texts, "--header"):
         if not name.endswith(":"):
-            found[name] = value
+            found.setdefault(name, []).append(value)
             continue
         try:
-            found[name[:-1]] = json.loads(value)
+            found.setdefault(name[:-1], []).append(json.loads(value))
         except ValueError as error:
             raise Invalid(f"--header {name}={value}: {value!r} is not JSON ({error})") from None
-    return found
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
 def payload_of(data: bytes, arguments: argparse.Namespace) -> str | bytes:
@@ -83,6 +89,8 @@ def payload_of(data: bytes, arguments: argparse.Namespace) -> str | bytes:
         except ValueError as error:
             raise Invalid(f"--content-type {arguments.content_type}: the message is not JSON ({error})") from None
         return data
+    if not kind and arguments.type in TYPES:
+        return data  # the client checks that it is what the type says
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -206,10 +206,10 @@ def _given(arguments: argparse.Namespace) -> Iterator[bytes | None]:
 def _from_json(line: bytes) -> Outgoing:
     import json
 
-    from waystation.message_json import from_json_object
+    from waystation.message_json import from_sender
 
     try:
-        return from_json_object(json.loads(line))
+        return from_sender(json.loads(line))
     except (ValueError, RecursionError) as error:
         raise Invalid(f"a line is not a message in JSON ({error}); see `waystation queues get --json`") from None
 

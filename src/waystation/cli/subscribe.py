@@ -124,7 +124,7 @@ def _options(arguments: argparse.Namespace) -> Any:
     }
     if arguments.start is not None:
         options["start"] = arguments.start
-    if arguments.no_ack:
+    if arguments.no_ack and arguments.mode != "stream":
         options["hold"] = LOOKING_S
     return options
 

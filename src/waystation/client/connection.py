@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -104,10 +104,11 @@ class _Pending:
 class Connection:
     """A link, and the next one after it."""
 
-    def __init__(self, dial: Dial, *, client: str, timeout_s: float) -> None:
+    def __init__(self, dials: Sequence[Dial], *, client: str, timeout_s: float) -> None:
         self.epoch = 0
         """Grows with every link that is lost: what was held before is not held any more."""
-        self._dial = dial
+        self._dials = dials
+        self._at = 0  # the one that worked last
         self._client = client
         self.timeout_s = timeout_s
         self.loop = asyncio.get_running_loop()
@@ -330,39 +331,59 @@ class Connection:
     # -- links come and go -----------------------------------------------------------------------------------------
 
     async def _connect(self) -> HelloAnswer:
+        """A link to the first that answers, beginning with the one that did last."""
+        errors: list[WaystationError] = []
+        for i in range(len(self._dials)):
+            at = (self._at + i) % len(self._dials)
+            try:
+                answer = await self._greet(self._dials[at])
+            except WaystationError as error:
+                errors.append(error)
+            else:
+                self._at = at
+                return answer
+        if len(errors) == 1:
+            raise errors[0]
+        raise ConnectionLost(f"none of {len(errors)} addresses answers: {'; '.join(map(str, errors))}")
+
+    async def _greet(self, dial: Dial) -> HelloAnswer:
+        timeout_s = self.timeout_s / len(self._dials)
+        peer = ""
         greeting: asyncio.Future[HelloAnswer] = self.loop.create_future()
         self._greeting = greeting
         self._last_id += 1
         hello = Hello(id=self._last_id, client=self._client)
         try:
-            self._link = link = await self._dial(self)
+            self._link = link = await dial(self)
+            peer = link.peer
             self._pending[hello.id] = _Pending(hello, HelloAnswer, greeting, NEVER, False, None)
             link.send(hello)
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 answer = await greeting
-            self._check_link()
+            self._check_link(peer)
         except BaseException as error:
             self._pending.pop(hello.id, None)
             if self._link is not None:
                 self._link.close()
                 self._link = None
             if isinstance(error, TimeoutError):
-                raise ConnectionLost(f"the broker did not greet within {self.timeout_s:g} s") from None
+                raise ConnectionLost(f"the broker at {peer} did not greet within {timeout_s:g} s") from None
             raise
         finally:
             self._greeting = None
         self._heard = self._since = self.loop.time()
         return answer
 
-    def _check_link(self) -> None:
+    def _check_link(self, peer: str) -> None:
         """The greeting and the end of the link may come in one turn of the loop."""
         if self._link is None:
-            raise ConnectionLost("the broker hung up right after its greeting")
+            raise ConnectionLost(f"the broker at {peer} hung up right after its greeting")
 
     async def _reconnect(self) -> None:
         """First what lives with a connection, then its consumers, then what was asked meanwhile, in its order."""
         delay = BACKOFF_FIRST_S
         if self.loop.time() - self._since < SHORT_S:
+            self._at += 1  # if there is another, it may be better
             await asyncio.sleep(SHORT_PAUSE_S * random.uniform(0.5, 1.0))
         while True:
             try:

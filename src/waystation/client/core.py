@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 from zlib import crc32
@@ -24,7 +24,9 @@ from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
+from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
+from waystation.client.values import MessageOptions, make_message, outgoing
 from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.observe.events import event_logger
@@ -57,7 +59,7 @@ class Core:
 
     def __init__(
         self,
-        dial: Dial,
+        dials: Sequence[Dial],
         *,
         budget: Budget,
         soon: Soon | None = None,
@@ -65,14 +67,16 @@ class Core:
         connections: int = 1,
         guarantee: Guarantee = "at-least-once",
         timeout_s: float = 30.0,
+        defaults: MessageOptions | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.soon: Soon = soon or self.loop.call_soon
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.guarantee = chosen(None, guarantee)
         self.timeout_s = timeout_s
+        self._defaults: MessageOptions = defaults or {}
         self.budget = budget
-        self._connections = [Connection(dial, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
+        self._connections = [Connection(dials, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
         self.main = self._connections[0]
         self._lanes: dict[tuple[Any, ...], Lane] = {}
         self._getters: dict[int, Holder] = {}
@@ -121,6 +125,18 @@ class Core:
         return await self.main.ask(command, kind, resend=resend, timeout_s=timeout_s)
 
     # -- sending -----------------------------------------------------------------------------------------------------
+
+    def message(self, value: Value, options: MessageOptions) -> Message:
+        """What is sent, with the client's defaults where the caller says nothing. On any thread."""
+        if self._defaults and not isinstance(value, Message):
+            options = {**self._defaults, **options}
+        return make_message(value, options)
+
+    def messages(self, values: Iterable[Value], options: MessageOptions) -> Iterator[Message]:
+        """Many; those that are messages already stay as they are."""
+        if self._defaults:
+            options = {**self._defaults, **options}
+        return outgoing(values, options)
 
     def put_lane(self, queue: str, wait_ms: int, guarantee: Guarantee) -> PutLane:
         key = ("queue", queue, wait_ms, guarantee)

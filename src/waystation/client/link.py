@@ -34,6 +34,8 @@ class Ear(Protocol):
 class Link(Protocol):
     """One connection."""
 
+    peer: str
+    """Who is at the other end, for errors."""
     remote: bool
     """Whether silence may mean that the other side is gone."""
 

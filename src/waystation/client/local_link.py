@@ -76,6 +76,7 @@ class Chute(Generic[T]):
 class LocalLink:
     """A `Link` to a session in this process."""
 
+    peer = "this process"
     remote = False
     busy = False
 

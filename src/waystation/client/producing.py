@@ -336,7 +336,12 @@ class PublishLane(Lane):
             acks=shape.acks,
             mandatory=shape.mandatory,
             once=shape.once,
+            series=series,
         )
+
+    def begin_series(self) -> Series | None:
+        """Without answers nobody would know where it ended."""
+        return None if self.silent else Series(next(self.connection.series))
 
     def add(self, group: Group) -> None:
         group.alone = self._shape.exchange is not None or not all(map(_plain, group.messages))
@@ -398,11 +403,9 @@ def in_groups(messages: Iterable[Message]) -> Iterator[Portion]:
         yield Portion(group, size, more=False)
 
 
-def partly_stored(error: WaystationError, answers: Sequence[Any]) -> WaystationError:
-    """What a call is told of whose messages only the first ones are in the queue; `answers` are those of its groups
-    before the one that failed."""
-    if not all(isinstance(answer, Stored) for answer in answers):
-        return error  # a topic's: its frames are stored each for itself
+def partly_stored(error: WaystationError, answers: Sequence[Stored | Published]) -> WaystationError:
+    """What a call is told of whose messages only the first ones are stored; `answers` are those of its groups before
+    the one that failed."""
     stored = sum(answer.given for answer in answers)
     unsure = isinstance(error, ConnectionLost | RequestTimeout)
     if stored:

@@ -13,7 +13,8 @@ import msgspec
 
 from waystation.client.feeding import Held
 from waystation.client.holding import Holder
-from waystation.client.values import decode_json, decode_text, moment, value_of
+from waystation.client.payloads import TYPE_HEADER, decode_json, decode_text, message_type, value_of
+from waystation.client.values import moment
 from waystation.errors import Conflict, Invalid
 from waystation.message import Delivered, Message
 from waystation.protocol import Command, Put, PutAnswer, Reply
@@ -48,9 +49,9 @@ class Received:
 
     @property
     def value(self) -> Any:
-        """What was sent: JSON decoded, text as str, bytes as they are, by the content type."""
+        """What was sent: JSON decoded, text as str, bytes as they are, by the content type, or else by the type."""
         message = self._delivered.message
-        return value_of(message.payload, message.content_type)
+        return value_of(message.payload, message.content_type, type_said(message))
 
     @property
     def id(self) -> str:
@@ -116,12 +117,25 @@ class Received:
 
     @property
     def type(self) -> str:
-        """What the sender called it; else json, text or binary, by the content type."""
+        """What the sender called it, also by the header `message_type`; else json, text or binary, by the content
+        type."""
         message = self._delivered.message
-        if message.type is not None:
-            return message.type
+        said = type_said(message)
+        if said is not None:
+            return said
         base = (message.content_type or "").partition(";")[0]
         return "json" if base.endswith("json") else "text" if base.startswith("text/") else "binary"
+
+    @property
+    def ttl(self) -> float | None:
+        """Its own time to live, in seconds, counted from `taken`; None: it has none. See `expires`."""
+        ttl_ms = self._delivered.message.ttl_ms
+        return None if ttl_ms is None else ttl_ms / 1000
+
+    @property
+    def max_deliveries(self) -> int:
+        """Its own limit of deliveries; 0: the queue's or the group's."""
+        return self._delivered.message.max_deliveries
 
     # -- where it was, and how often -----------------------------------------------------------------------------------
 
@@ -230,6 +244,13 @@ def judged(messages: Iterable[Received], verdict: str) -> dict[tuple[Holder, int
             delivered = message._delivered
             found.setdefault((message._holder, delivered.deliveries), []).append(delivered.tag)
     return found
+
+
+def type_said(message: Message) -> str | None:
+    """What a message says of its type: in its own field, or in the header of programs that know no such field."""
+    if message.type is not None:
+        return message.type
+    return message_type(message.headers.get(TYPE_HEADER))
 
 
 def place_id(queue: str, delivered: Delivered) -> str:

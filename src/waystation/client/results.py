@@ -140,6 +140,11 @@ class Published:
         return self._count - self.unroutable - len(self.duplicates)
 
     @property
+    def given(self) -> int:
+        """How many it was asked to publish."""
+        return self._count
+
+    @property
     def id(self) -> str:
         """The first message's: its own, or `TOPIC-PARTITION@OFFSET`; empty where the place is not known."""
         if self._own_id is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -38,9 +39,19 @@ class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-def parse_url(url: str | None) -> Address:
-    """`waystation://host:port`; the scheme and the port may be left out. None: where the environment says."""
-    url = url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+def parse_urls(url: str | Sequence[str] | None) -> list[Address]:
+    """Addresses of a broker: `waystation://HOST:PORT`, where the scheme and the port may be left out; several of them
+    in a list, or separated by commas. None: where the environment says."""
+    if url is None or url == "":
+        url = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    texts = [url] if isinstance(url, str) else url
+    found = dict.fromkeys(_parse(one) for text in texts for one in text.split(","))
+    if not found:
+        raise Invalid("an address is missing: the list of addresses is empty")
+    return list(found)
+
+
+def _parse(url: str) -> Address:
     text = url.strip()
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
@@ -64,7 +75,12 @@ def _elsewhere(address: str, protocol: str, host: str) -> str:
     return f"{said}: connect to the broker's Kafka listener, which is {kafka} unless the broker was told otherwise"
 
 
-def socket_dial(address: Address, timeout_s: float) -> Dial:
+def socket_dials(addresses: Sequence[Address], timeout_s: float) -> list[Dial]:
+    """A way to open sockets to each of the addresses; those that do not answer share the time."""
+    return [_socket_dial(address, timeout_s / len(addresses)) for address in addresses]
+
+
+def _socket_dial(address: Address, timeout_s: float) -> Dial:
     """Opens sockets to one address."""
 
     async def dial(ear: Ear) -> Link:
@@ -94,9 +110,9 @@ class SocketLink(asyncio.Protocol):
 
     remote = True
 
-    def __init__(self, ear: Ear, name: str) -> None:
+    def __init__(self, ear: Ear, peer: str) -> None:
         self._ear = ear
-        self._name = name
+        self.peer = peer
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -185,7 +201,7 @@ class SocketLink(asyncio.Protocol):
         try:
             self._frames(data)
         except msgspec.MsgspecError as error:
-            self._fail(ConnectionLost(f"{self._name} does not speak the native protocol ({error}); check the port"))
+            self._fail(ConnectionLost(f"{self.peer} does not speak the native protocol ({error}); check the port"))
 
     def _frames(self, data: bytes) -> None:
         """All whole frames; what is left over is kept."""
@@ -210,8 +226,8 @@ class SocketLink(asyncio.Protocol):
         """Who listens there, as far as it shows."""
         other = _OTHERS.get(head)
         if other is not None:
-            return _elsewhere(self._name, other, self._name)
-        return f"{self._name} does not speak the native protocol (a frame of {size} bytes); check the port"
+            return _elsewhere(self.peer, other, self.peer)
+        return f"{self.peer} does not speak the native protocol (a frame of {size} bytes); check the port"
 
     def _keep(self, left: memoryview, need: int) -> None:
         self._rest = [bytes(left)]
@@ -232,7 +248,7 @@ class SocketLink(asyncio.Protocol):
         said = f" ({error})" if error is not None and str(error) else ""
         if not self._heard:
             said += " before it answered; is it a Waystation broker? Other Kafka brokers cannot be used"
-        self._fail(ConnectionLost(f"the broker at {self._name} closed the connection{said}"))
+        self._fail(ConnectionLost(f"the broker at {self.peer} closed the connection{said}"))
 
     def _fail(self, error: WaystationError) -> None:
         if self._over:

@@ -41,7 +41,7 @@ class SubscribeOptions(TypedDict, total=False):
     offsets are committed in order) or `"live"`. `regex`: patterns are regular expressions. `filter`: an expression over
     headers, key and JSON fields. `history`: live: the last so many messages first. `start`: where a new group begins:
     `"latest"` (the default), `"earliest"` or a time. `slow`: live: what happens to messages while this side is too
-    slow, `"block"` (the default) or `"drop"`. `prefetch`, `hold`, `guarantee`, `manual`: as for a queue.
+    slow, `"block"` (the default) or `"drop"`. `prefetch`, `guarantee`, `manual`: as for a queue; `hold` too, if shared.
     `max_deliveries` and `dead_letter`: with a group: after so many failures (0: no limit) a message goes to that queue
     or `"topic:NAME"`, by default to the queue `TOPIC.GROUP.dead`; with `dead_letter=""` it is dropped.
     """
@@ -101,6 +101,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
         max_deliveries=options.get("max_deliveries"),
         dead_letter=options.get("dead_letter"),
     )
+    _check_effects(mode, options)
     most_once = guarantee == "at-most-once" and mode != "live"
     settles = mode != "live" and not most_once
     manual = options.get("manual", once)
@@ -133,6 +134,16 @@ def _check_mode(mode: str, group: str | None, once: bool) -> None:
         raise Invalid(f"group: a {mode} subscription needs a group, the name under which its position is kept")
     if once and mode != "stream" and group is not None:
         raise Invalid("guarantee: exactly-once needs mode 'stream', whose offsets a transaction can carry")
+
+
+def _check_effects(mode: str, options: SubscribeOptions) -> None:
+    """Refuses what the mode has no use for, by the names that the caller knows; the broker refuses the rest."""
+    if mode == "live" and options.get("start", "latest") != "latest":
+        raise Invalid("start: a live subscription begins now; give it a group, or history=N for the last N messages")
+    if mode != "live" and options.get("slow", "block") != "block":
+        raise Invalid("slow: is for live subscriptions; a group's messages wait for it")
+    if mode != "shared" and options.get("hold") is not None:
+        raise Invalid(f"hold: a {mode} subscription has no visibility timeout; a shared one has")
 
 
 def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:

@@ -45,7 +45,7 @@ class Tx:
 
     def __init__(self, core: Core, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id = transactional_id
-        self._core = core
+        self.core = core
         self._timeout_ms = timeout_ms
         self._number = 0
         self._epoch = -1
@@ -54,19 +54,19 @@ class Tx:
     async def begin(self) -> None:
         """Whoever used the same transactional id before is fenced off."""
         command = Begin(transactional_id=self.transactional_id, timeout_ms=self._timeout_ms)
-        self._number = await self._core.ask(command, int, resend=True)
-        self._epoch = self._core.main.epoch
+        self._number = await self.core.ask(command, int, resend=True)
+        self._epoch = self.core.main.epoch
 
     async def publish(self, topic: str, messages: list[Message], partition: int | None = None) -> None:
         command = Publish(messages=messages, topic=topic, partition=partition, tx=self._live())
-        await self._core.ask(command, PublishAnswer)
+        await self.core.ask(command, PublishAnswer)
 
     async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
         """Record batches that the caller built, each with its partition."""
-        await self._core.ask(PublishBatches(topic=topic, batches=batches, tx=self._live()), PublishAnswer)
+        await self.core.ask(PublishBatches(topic=topic, batches=batches, tx=self._live()), PublishAnswer)
 
     async def put(self, queue: str, messages: list[Message]) -> Stored:
-        answer = await self._core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
+        answer = await self.core.ask(Put(queue=queue, messages=messages, tx=self._live()), PutAnswer)
         return Stored.of(queue, messages, answer.first, answer.duplicates)
 
     async def put_one(self, queue: str, message: Message, *, forgiving: bool) -> None:
@@ -98,7 +98,7 @@ class Tx:
                 raise Conflict(f"{message.id}: it is settled already: {message.settled}")
         runs = runs_of([message.delivered.tag for message in held])
         command = Settle(consumer=holder.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
-        answer = await self._core.ask(command, SettleAnswer)
+        answer = await self.core.ask(command, SettleAnswer)
         if answer.unknown:
             where = holder.queue or holder.group
             raise Conflict(
@@ -107,29 +107,29 @@ class Tx:
 
     async def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
         command = CommitOffsets(group=group, offsets=list(offsets), tx=self._live())
-        await self._core.ask(command, NOTHING)
+        await self.core.ask(command, NOTHING)
 
     async def end(self, *, commit: bool) -> None:
         """Durable when this returns. What was acked in a transaction that is undone is delivered again."""
-        number = self._live() if commit or self._epoch == self._core.main.epoch else 0
+        number = self._live() if commit or self._epoch == self.core.main.epoch else 0
         self._number = 0
         if not commit:
             for message in self._acked:
                 message._verdict = "release"
         if number:
-            await self._core.ask(End(tx=number, commit=commit), NOTHING)
+            await self.core.ask(End(tx=number, commit=commit), NOTHING)
 
     async def stage(self) -> StagedTransaction | None:
         """Leaves it on the broker, complete and durable, for `commit_staged`; None if nothing is in it."""
         number = self._live()
-        staged: StagedTransaction | None = await self._core.ask(Stage(tx=number), _MAYBE_STAGED)
+        staged: StagedTransaction | None = await self.core.ask(Stage(tx=number), _MAYBE_STAGED)
         self._number = 0
         return staged
 
     def _live(self) -> int:
         if not self._number:
             raise Conflict(f"transaction {self.transactional_id!r} is not open")
-        if self._epoch != self._core.main.epoch:
+        if self._epoch != self.core.main.epoch:
             raise ConnectionLost(f"transaction {self.transactional_id!r} was lost with its connection, and is undone")
         return self._number
 

@@ -52,7 +52,9 @@ def parent_of(headers: Mapping[str, Any]) -> Parent | None:
 
 
 def as_text(value: object) -> str | None:
-    """Header values are text, or bytes where a Kafka client has sent them."""
+    """Header values are text, or bytes where a Kafka client has sent them; of several with one name the last counts."""
+    if isinstance(value, list) and value:
+        value = value[-1]
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):

@@ -171,8 +171,15 @@ def _check(command: Subscribe) -> None:
                 raise Invalid(
                     f"{field}: a live subscription acknowledges nothing, so nothing fails in it; give it a group"
                 )
+        for field, unsaid in (("start", "latest"), ("start_ms", None)):
+            if getattr(command, field) != unsaid:
+                raise Invalid(f"{field}: a live subscription begins now; give it a group, or history for the last ones")
     elif not command.group:
         raise Invalid(f"group: a {command.mode} subscription needs the name of its group")
+    elif command.slow != "block":
+        raise Invalid("slow: is for live subscriptions; a group's messages wait for it")
+    if command.hold_ms is not None and command.mode != "shared":
+        raise Invalid(f"hold_ms: a {command.mode} subscription has no visibility timeout; a shared one has")
     if command.history and command.mode != "live":
         raise Invalid("history: is for live subscriptions; others have start and start_ms")
     if not 0 <= command.history <= MAX_HISTORY:

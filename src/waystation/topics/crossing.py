@@ -5,8 +5,9 @@ The table (`CROSSINGS`) is the law; `docs/reference/crossing.md` is checked agai
 - A message that goes into a topic and comes out is the same message, but that header values come back as text (bytes
   where they are not UTF-8): a Kafka header has no other types.
 - A record that a Kafka client wrote comes out with everything in it. A header with the name of a field *is* that field
-  where its text is what we would have written; otherwise it stays a header, untouched. Of headers with the same name
-  the last one counts.
+  where its text is what we would have written; otherwise it stays a header, untouched. Headers with the same name are
+  one header with a list, and such a list is written as several headers; of fields, and of what the broker itself writes
+  as a header (`ONE_VALUE`), the last one counts.
 - A record without a value (a tombstone) is an empty message of the type `tombstone`, and the other way round.
 
 Pure; for the parts of the broker that put messages into topics or read them there, whatever the door. The tight loops
@@ -45,7 +46,11 @@ CROSSINGS: tuple[Crossing, ...] = (
     Crossing("id", "header `x-message-id`", "property `message_id`", "`id`", "1, str"),
     Crossing("key", "key", "header `x-key`", "`key`; not UTF-8: `key_base64`", "2, bin"),
     Crossing(
-        "headers", "headers, values as text", "property `headers`", "`headers`; bytes: `headers_base64`", "3, map"
+        "headers",
+        "headers, values as text; a list of texts: one each",
+        "property `headers`",
+        "`headers`; bytes: `headers_base64`",
+        "3, map",
     ),
     Crossing("priority", "header `x-priority`", "property `priority`", "`priority`", "4, int"),
     Crossing("delay_ms", "header `x-delay`", "header `x-delay`; received: negative", "`delay_ms`", "5, int"),
@@ -98,6 +103,8 @@ NUMBER_FIELDS = {
 TAKEN_AT = "x-taken-at"
 """Epoch ms, written by the broker into a record that has a time to live and a timestamp of its sender's own: its time
 to live is counted from when it was taken in. For receivers it is `taken_ms`, no header."""
+ONE_VALUE = frozenset((TAKEN_AT, "x-death"))
+"""Headers that the broker writes: of several with such a name the last one counts."""
 OF_TIME = frozenset(("x-delay", "x-deliver-at", "x-ttl", TAKEN_AT))
 """What a dead letter loses: it is not to wait, and not to expire again."""
 
@@ -145,8 +152,19 @@ def headers_of(message: Message) -> list[HeaderPair]:
         pairs.append(("x-app-id", utf8(message.app_id, "app_id")))
     if message.headers:
         fields = [name for name, _ in pairs]
-        pairs += [(name, header_value(name, value)) for name, value in message.headers.items() if name not in fields]
+        for name, value in message.headers.items():
+            if name in fields:
+                continue
+            if type(value) is list and _are_several(value):
+                pairs += [(name, header_value(name, each)) for each in value]
+            else:
+                pairs.append((name, header_value(name, value)))
     return pairs
+
+
+def _are_several(values: list[Any]) -> bool:
+    """Whether a list can be headers with one name, and be found again as what it was."""
+    return len(values) > 1 and all(each is None or type(each) is str or type(each) is bytes for each in values)
 
 
 def taken_in(message: Message, now_ms: int) -> Message:
@@ -196,14 +214,20 @@ def message_of(
         place = _PLACES.get(name)
         if place is not None:
             found = _field(name, content, value)
-            headers.pop(name, None)  # of repeated headers the last one counts, whether it is a field or not
+            headers.pop(name, None)  # the last one counts, whether it is a field or not
             values[place] = _UNSET[place - _FIRST] if found is None and place >= _FIRST else found
             if found is not None:
                 continue
         try:
-            headers[name] = content if content is None else content.decode()
+            said: Any = content if content is None else content.decode()
         except UnicodeDecodeError:
-            headers[name] = content
+            said = content
+        if name not in headers or name in ONE_VALUE:
+            headers[name] = said
+        elif type(headers[name]) is list:
+            headers[name].append(said)
+        else:
+            headers[name] = [headers[name], said]
     if value is None:
         values[_PLACES["x-type"]] = TOMBSTONE
     return Message(*values)

@@ -17,9 +17,11 @@ from waystation.errors import UnknownTopic
 from waystation.message import Message
 from waystation.protocol import (
     Answer,
+    AnyCommand,
     Cease,
     Ceased,
     Consume,
+    CreateTopic,
     Credit,
     DeclareQueue,
     DeleteQueue,
@@ -30,12 +32,13 @@ from waystation.protocol import (
     OpenInbox,
     Outgoing,
     Ping,
+    Publish,
     PurgeQueue,
     Put,
     Reply,
     Subscribe,
 )
-from waystation.protocols.native import putting
+from waystation.protocols.native import refused_series
 from waystation.protocols.native import session as sessions
 from waystation.protocols.native.session import NativeSession
 from waystation.queues.settings import QueueSettings
@@ -294,13 +297,44 @@ def test_puts_of_a_series_behind_a_refused_one_are_refused_and_no_others(tell: T
 
 
 def test_a_session_remembers_only_so_many_refused_series(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(putting, "MAX_REFUSED_SERIES", 10)
+    monkeypatch.setattr(refused_series, "MAX_REFUSED_SERIES", 10)
 
     async def story(broker: Broker) -> None:
         client = Client(broker, "series")
         for number in range(1, 30):
             failure = await client.ask(Put(queue="nowhere", messages=[X], series=number))
             assert failure.error == "NotFound"
-        assert list(client.session.refused_series) == list(range(20, 30))
+        assert [number for number in range(30) if number in client.session.refused_series] == [*range(20, 30)]
+
+    tell(story)
+
+
+def test_publishes_of_a_series_behind_a_refused_one_are_refused_and_no_others(tell: Tell) -> None:
+    async def story(broker: Broker) -> None:
+        client = Client(broker, "series")
+        large = Message(bytes(2000))
+        await client.ask(CreateTopic(topic="t", partitions=1, settings={"max.message.bytes": "1000"}))
+        publishes: list[AnyCommand] = [
+            Publish(id=101, topic="t", messages=[X] * 2, series=7),
+            Publish(id=102, topic="t", messages=[X, large], series=7),
+            Publish(id=103, topic="t", messages=[X], series=8),
+            Publish(id=104, topic="t", messages=[X], series=7),
+            Put(id=105, queue="q", messages=[X], series=7),  # a series may be of both
+            Publish(id=106, topic="t", messages=[X]),
+            Publish(id=107, topic="new", messages=[X], series=7),
+        ]
+        await client.ask(DeclareQueue(queue="q"))
+        client.session.handle_all(publishes)
+        answers = [await client.answer(number) for number in range(101, 108)]
+        assert [getattr(answer, "error", "stored") for answer in answers] == [
+            "stored", "TooLarge", "stored", "TooLarge", "TooLarge", "stored", "TooLarge",
+        ]  # fmt: skip
+        assert broker.topics.get("t").partitions[0].visible_offset == 4
+        for command in (
+            Publish(exchange="amq.direct", messages=[X], series=9),
+            Publish(topic="t", messages=[X], series=9, tx=1),
+        ):
+            failure = await client.ask(command)
+            assert (failure.error, failure.text.split(":")[0]) == ("Invalid", "series")
 
     tell(story)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from waystation.client import admin
 from waystation.client.aio.queue import Queue
+from waystation.client.payloads import Value
 from waystation.client.results import Published
-from waystation.client.values import MessageOptions, Value, make_message
+from waystation.client.values import MessageOptions
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ class Exchange:
         `mandatory`: NotFound if nothing is bound that matches.
         """
         shape = Publish(messages=[], exchange=self.name, routing_key=routing_key, mandatory=mandatory)
-        return await self._client._publish(shape, [make_message(value, options)])
+        return await self._client._publish(shape, [self._core.message(value, options)])
 
     async def route(self, value: Value, routing_key: str = "", **options: Unpack[MessageOptions]) -> list[str]:
         """Where such a message would go; nothing is sent."""
-        return await admin.route(self._core, self.name, make_message(value, options), routing_key)
+        return await admin.route(self._core, self.name, self._core.message(value, options), routing_key)
 
     async def delete(self, *, if_unused: bool = False) -> None:
         await admin.delete_exchange(self._core, self.name, if_unused=if_unused)

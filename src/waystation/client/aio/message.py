@@ -10,8 +10,9 @@ from typing import Any, Unpack
 from waystation.client.aio.bridge import gathered
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
+from waystation.client.payloads import Value
 from waystation.client.received import Received, error_text, judged, reply_command
-from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds
+from waystation.client.values import MessageOptions, Seconds, make_message, milliseconds
 
 
 class Message(Received):

@@ -9,9 +9,10 @@ from typing import Unpack
 from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
+from waystation.client.payloads import Value
 from waystation.client.results import Stored
 from waystation.client.transacting import Offset, Tx
-from waystation.client.values import MessageOptions, Value, make_message, outgoing
+from waystation.client.values import MessageOptions
 from waystation.errors import WaystationError
 from waystation.protocol import StagedTransaction
 
@@ -37,20 +38,20 @@ class Transaction:
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
     ) -> None:
         """To a topic; readers of committed messages see it after the commit."""
-        await self._tx.publish(topic, [make_message(value, options)], partition)
+        await self._tx.publish(topic, [self._tx.core.message(value, options)], partition)
 
     async def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        await self._tx.publish(topic, list(outgoing(values, options)))
+        await self._tx.publish(topic, list(self._tx.core.messages(values, options)))
 
     async def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
         """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;
         not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
         forgiving = isinstance(queue, Queue) and queue.guarantee == "exactly-once"
-        await self._tx.put_one(_name(queue), make_message(value, options), forgiving=forgiving)
+        await self._tx.put_one(_name(queue), self._tx.core.message(value, options), forgiving=forgiving)
 
     async def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Stored:
         """Many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
-        return await self._tx.put(_name(queue), list(outgoing(values, options)))
+        return await self._tx.put(_name(queue), list(self._tx.core.messages(values, options)))
 
     async def ack(self, *messages: Message) -> None:
         """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
@@ -70,7 +71,7 @@ class Transaction:
 
     # threads: def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[Stored]:
     # threads:     """As `put_many`, without waiting."""
-    # threads:     return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
+    # threads:     return self._bridge.start(self._tx.put(_name(queue), list(self._tx.core.messages(values, {}))))
 
     async def stage(self) -> StagedTransaction | None:
         """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,

@@ -15,6 +15,7 @@ from waystation.client.feeding import Held
 from waystation.client.forks import tell_after_fork
 from waystation.client.holding import Holder
 from waystation.client.looked import Looked
+from waystation.client.payloads import JSON, TEXT, Value, encode_json
 from waystation.client.producing import Acks, Guarantee, chosen
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Published
@@ -35,18 +36,7 @@ from waystation.client.sync.queue import Queue
 from waystation.client.sync.subscription import Subscription
 from waystation.client.sync.transaction import Transaction
 from waystation.client.transacting import Tx, WorkerIds
-from waystation.client.values import (
-    JSON,
-    TEXT,
-    MessageOptions,
-    Seconds,
-    Value,
-    encode_json,
-    make_message,
-    milliseconds,
-    outgoing,
-    with_id,
-)
+from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -124,7 +114,7 @@ class Client:
         without one is a Conflict; one that is created by this has a window of ten minutes.
         """
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
-        return self._publish(shape, [with_id(make_message(value, options), guarantee)], guarantee)
+        return self._publish(shape, [with_id(self._core.message(value, options), guarantee)], guarantee)
 
     def publish_json(self, topic: str, value: Any, **options: Any) -> Published:
         """Publishes JSON, whatever the value is (a text becomes a JSON string)."""
@@ -143,12 +133,34 @@ class Client:
         guarantee: Guarantee | None = None,
         **options: Unpack[MessageOptions],
     ) -> Published:
-        """Publishes many messages, with the same options, in frames of up to a thousand; returns when all are durable.
+        """Publishes many messages, with the same options, and returns when all are durable.
 
-        Values may be messages made by `waystation.message.Message`, where each needs its own options.
+        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
+        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
+        made by `waystation.message.Message`, where each needs its own options.
         """
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
-        messages = (with_id(message, guarantee) for message in outgoing(values, options))
+        messages = (with_id(message, guarantee) for message in self._core.messages(values, options))
+        return self._publish(shape, messages, guarantee)
+
+    def send_ordered(
+        self,
+        topic: str,
+        key: str | bytes,
+        values: Iterable[Value],
+        *,
+        guarantee: Guarantee | None = None,
+        **options: Unpack[OrderedOptions],
+    ) -> Published:
+        """Publishes messages of one key in their order, and returns when all are durable.
+
+        All of them go to the key's partition, each behind the one before it, as far as the first that is refused: the
+        error's `stored` says how many are there. After a lost connection the messages that were not acknowledged are
+        sent again, in their order; with `"exactly-once"` none of them is stored twice.
+        """
+        shape, guarantee = self._shape(topic, None, "durable", guarantee)
+        given = self._core.messages(values, cast(MessageOptions, options))
+        messages = (with_id(message, guarantee) for message in ordered(key, given))
         return self._publish(shape, messages, guarantee)
 
     def publish_nowait(
@@ -159,7 +171,7 @@ class Client:
         Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
         shape, guarantee = self._shape(topic, partition, None, None)
-        message = with_id(make_message(value, options), guarantee)
+        message = with_id(self._core.message(value, options), guarantee)
         return self._bridge.send_nowait(self._core.publish_lane(shape, guarantee), message)
 
     def _shape(
@@ -312,7 +324,8 @@ class Client:
             lane: Any = self._core.publish_lane(self._shape(name, None, "written", "at-most-once")[0], "at-most-once")
         else:
             lane = self._core.put_lane(name, 0, "at-most-once")
-        delivered = self._bridge.run(self._core.request(lane, repr(name), make_message(value, options), timeout))
+        message = self._core.message(value, {"ttl": None, **options})  # else it lives as long as somebody waits
+        delivered = self._bridge.run(self._core.request(lane, repr(name), message, timeout))
         return Message(Held(delivered, Holder(self._core.main, 0, soon=self._core.soon, settles=False)))
 
     # -- transactions, routing, and the rest ---------------------------------------------------------------------------

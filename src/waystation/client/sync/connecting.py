@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.client.producing import Guarantee
-from waystation.client.socket_link import parse_url, socket_dial
+from waystation.client.socket_link import parse_urls, socket_dials
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
+from waystation.client.values import MessageOptions, Seconds, message_defaults
 from waystation.errors import Invalid
 
 AT_EXIT_S = 5.0
@@ -44,7 +47,7 @@ class RemoteClient(Client):
 
 
 def connect(
-    url: str | None,
+    url: str | Sequence[str] | None,
     *,
     name: str | None = None,
     connections: int = 1,
@@ -52,25 +55,37 @@ def connect(
     timeout: float = 30.0,
     wait: float = 0.0,
     max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
+    default_priority: int | None = None,
+    default_ttl: Seconds | None = None,
 ) -> Client:
     """See `waystation.connect`."""
-    address = parse_url(url)
+    addresses = parse_urls(url)
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
+    defaults = message_defaults(default_priority, default_ttl)
     thread = LoopThread(loop_factory(), "waystation-client")
     bridge = Bridge(thread.loop, thread.ident, ThreadBudget(max_in_flight))
     try:
         core = bridge.run(
-            make_core(socket_dial(address, timeout), bridge, name, guarantee, timeout, wait, connections=connections)
+            make_core(
+                socket_dials(addresses, timeout),
+                bridge,
+                name,
+                guarantee,
+                timeout,
+                wait,
+                connections=connections,
+                defaults=defaults,
+            )
         )
     except BaseException:
         thread.stop()
         raise
-    return RemoteClient(core, bridge, thread, f"waystation://{address}")
+    return RemoteClient(core, bridge, thread, f"waystation://{','.join(map(str, addresses))}")
 
 
 async def make_core(
-    dial: Dial,
+    dials: Sequence[Dial],
     bridge: Bridge,
     name: str | None,
     guarantee: Guarantee,
@@ -78,16 +93,18 @@ async def make_core(
     wait: float = 0.0,
     *,
     connections: int = 1,
+    defaults: MessageOptions | None = None,
 ) -> Core:
     """A core that is connected, on the bridge's loop."""
     core = Core(
-        dial,
+        dials,
         budget=bridge.budget,
         soon=bridge.soon,
         name=name,
         connections=connections,
         guarantee=guarantee,
         timeout_s=timeout,
+        defaults=defaults,
     )
     await core.open(wait)
     return core

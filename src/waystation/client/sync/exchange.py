@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from waystation.client import admin
+from waystation.client.payloads import Value
 from waystation.client.results import Published
 from waystation.client.sync.queue import Queue
-from waystation.client.values import MessageOptions, Value, make_message
+from waystation.client.values import MessageOptions
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ class Exchange:
         `mandatory`: NotFound if nothing is bound that matches.
         """
         shape = Publish(messages=[], exchange=self.name, routing_key=routing_key, mandatory=mandatory)
-        return self._client._publish(shape, [make_message(value, options)])
+        return self._client._publish(shape, [self._core.message(value, options)])
 
     def route(self, value: Value, routing_key: str = "", **options: Unpack[MessageOptions]) -> list[str]:
         """Where such a message would go; nothing is sent."""
-        return self._bridge.run(admin.route(self._core, self.name, make_message(value, options), routing_key))
+        return self._bridge.run(admin.route(self._core, self.name, self._core.message(value, options), routing_key))
 
     def delete(self, *, if_unused: bool = False) -> None:
         self._bridge.run(admin.delete_exchange(self._core, self.name, if_unused=if_unused))

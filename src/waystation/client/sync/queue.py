@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Unpack
 
 from waystation.client import admin
 from waystation.client.looked import Looked
+from waystation.client.payloads import Value
 from waystation.client.producing import Guarantee, PutLane
 from waystation.client.queue_options import QueueOptions
 from waystation.client.results import Stored
 from waystation.client.subscribing import ConsumeOptions, consume_wanted
 from waystation.client.sync.message import Message, settle_many
 from waystation.client.sync.subscription import Subscription
-from waystation.client.values import MessageOptions, Seconds, Value, make_message, milliseconds, outgoing, with_id
+from waystation.client.values import MessageOptions, Seconds, milliseconds, with_id
 from waystation.errors import Empty, NotFound
 from waystation.protocol import QueueInfo, RedriveAnswer
 
@@ -49,7 +50,7 @@ class Queue:
         seconds to wait for room if the queue is full. Raises NotFound, Full, TooLarge, Invalid (naming the option), and
         AlreadyExists for an `id` that was used within the queue's deduplication window.
         """
-        message = with_id(make_message(value, options), self.guarantee)
+        message = with_id(self._core.message(value, options), self.guarantee)
         stored: str = self._bridge.send(self._lane(wait), message)
         return stored
 
@@ -58,7 +59,7 @@ class Queue:
 
         Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
-        return self._bridge.send_nowait(self._lane(0), with_id(make_message(value, options), self.guarantee))
+        return self._bridge.send_nowait(self._lane(0), with_id(self._core.message(value, options), self.guarantee))
 
     def put_many(self, values: Iterable[Value], *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
@@ -67,7 +68,7 @@ class Queue:
         behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
         made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
         """
-        messages = (with_id(message, self.guarantee) for message in outgoing(values, options))
+        messages = (with_id(message, self.guarantee) for message in self._core.messages(values, options))
         return Stored.joined(self.name, self._bridge.send_many(self._lane(wait), messages))
 
     def _lane(self, wait: Seconds) -> PutLane:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from waystation.client.core import Core
 from waystation.client.feeding import Wanted
 from waystation.client.given import Given
+from waystation.client.resequencing import Reason, Resequencer
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.deliveries import Deliveries
 from waystation.client.sync.message import Message, settle_many
@@ -39,6 +41,7 @@ class Subscription:
     ) -> None:
         self._bridge = bridge
         self._manual = wanted.manual or not wanted.settles
+        self._transactional = wanted.transactional
         self._given: Given[Message] = Given(wanted.window)
         self._working: dict[int, Message] = {}  # by loop: what it was given last
         self._loops = itertools.count()
@@ -63,13 +66,32 @@ class Subscription:
 
     def next_in(self, loop: int) -> Message | None:
         """For a loop: acks what it had, and gives it the next."""
-        last = self._working.pop(loop, None)
-        if last is not None and last._verdict is None and not self._manual:
-            last.ack(wait=False)
+        self._done_with(loop)
         for held in self._deliveries.take(1, None):
             message = self._working[loop] = Message(held)
             return message
         return None
+
+    def in_order(self, resequencer: Resequencer[Message] | None = None) -> InOrder:
+        """A loop over the messages in the order of the sequence numbers that their sender gave them, in the header
+        `x-sequence` or wherever the `resequencer` finds them.
+
+            for message in subscription.in_order(Resequencer(first=1, timeout=10)):
+                ...
+
+        It acks as iterating does. A duplicate is acked and not delivered. A message that came too late, after the gap
+        was skipped, or that has no number, is dead-lettered with the reason; a live subscription drops it. Messages
+        that wait for a missing one are in flight: `timeout` must be below the visibility timeout.
+        """
+        if self._transactional:
+            raise Conflict("exactly-once acks in transactions only, and in_order acks duplicates; use a Resequencer")
+        return InOrder(self, next(self._loops), resequencer if resequencer is not None else Resequencer())
+
+    def _done_with(self, loop: int) -> None:
+        """Acks what a loop had, now that it asks for the next."""
+        last = self._working.pop(loop, None)
+        if last is not None and last._verdict is None and not self._manual:
+            last.ack(wait=False)
 
     def get_message(self, timeout: float | None = 1.0) -> Message | None:
         """The next message, or None if none came within `timeout` seconds (None: wait for ever)."""
@@ -161,3 +183,44 @@ class _Loop:
         if message is None:
             raise StopIteration
         return message
+
+
+class InOrder:
+    """One `for` over a subscription, in the order of sequence numbers. Made by `Subscription.in_order`."""
+
+    def __init__(self, subscription: Subscription, number: int, resequencer: Resequencer[Message]) -> None:
+        self._subscription = subscription
+        self._number = number
+        self._resequencer = resequencer
+        self._released: deque[Message] = deque()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        subscription, resequencer = self._subscription, self._resequencer
+        subscription._done_with(self._number)
+        while not self._released:
+            wait_s = resequencer.wait
+            taken = subscription._deliveries.take(resequencer.room, wait_s)
+            if not taken and (wait_s is None or subscription.closed):
+                raise StopIteration
+            for held in taken:
+                step = resequencer.add(Message(held))
+                self._released.extend(step.released)
+                for message, reason in step.discarded:
+                    _discard(message, reason)
+            self._released.extend(resequencer.due())
+        message = self._released.popleft()
+        subscription._working[self._number] = message
+        return message
+
+
+def _discard(message: Message, reason: Reason) -> None:
+    """A duplicate is done; what cannot be put in order is kept where somebody can look at it."""
+    if not message._holder.settles:
+        return
+    if reason == "duplicate":
+        message.ack(wait=False)
+    else:
+        message.kill(f"in_order: {reason}", wait=False)

@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Unpack
 
+from waystation.client.payloads import Value
 from waystation.client.results import Stored
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
 from waystation.client.transacting import Offset, Tx
-from waystation.client.values import MessageOptions, Value, make_message, outgoing
+from waystation.client.values import MessageOptions
 from waystation.errors import WaystationError
 from waystation.protocol import StagedTransaction
 
@@ -39,20 +40,20 @@ class Transaction:
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
     ) -> None:
         """To a topic; readers of committed messages see it after the commit."""
-        self._bridge.run(self._tx.publish(topic, [make_message(value, options)], partition))
+        self._bridge.run(self._tx.publish(topic, [self._tx.core.message(value, options)], partition))
 
     def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        self._bridge.run(self._tx.publish(topic, list(outgoing(values, options))))
+        self._bridge.run(self._tx.publish(topic, list(self._tx.core.messages(values, options))))
 
     def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
         """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;
         not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
         forgiving = isinstance(queue, Queue) and queue.guarantee == "exactly-once"
-        self._bridge.run(self._tx.put_one(_name(queue), make_message(value, options), forgiving=forgiving))
+        self._bridge.run(self._tx.put_one(_name(queue), self._tx.core.message(value, options), forgiving=forgiving))
 
     def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Stored:
         """Many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
-        return self._bridge.run(self._tx.put(_name(queue), list(outgoing(values, options))))
+        return self._bridge.run(self._tx.put(_name(queue), list(self._tx.core.messages(values, options))))
 
     def ack(self, *messages: Message) -> None:
         """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
@@ -72,7 +73,7 @@ class Transaction:
 
     def put_many_nowait(self, queue: str | Queue, values: Iterable[Value]) -> Future[Stored]:
         """As `put_many`, without waiting."""
-        return self._bridge.start(self._tx.put(_name(queue), list(outgoing(values, {}))))
+        return self._bridge.start(self._tx.put(_name(queue), list(self._tx.core.messages(values, {}))))
 
     def stage(self) -> StagedTransaction | None:
         """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,

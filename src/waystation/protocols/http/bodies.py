@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from waystation.broker.access.types import QueueSettings
 from waystation.errors import Invalid
-from waystation.message import HIGHEST_PRIORITY, Message, check_message
-from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_json_object
+from waystation.message import HIGHEST_PRIORITY, Message, check_sent
+from waystation.message_json import HIGHEST_DELIVERY_MODE, JSON_TYPE, from_sender
 from waystation.observe.rates import QueueRates
 from waystation.observe.traceparent import HEADER, STATE_HEADER
 from waystation.protocols.http.calls import Messages, read_json
@@ -66,13 +66,13 @@ def read_messages(request: Request, *, raw: bool) -> Messages:
             " if the body itself is the payload, say ?raw=true"
         )
     if not isinstance(value, list):
-        return Messages([from_json_object(value)])
+        return Messages([from_sender(value)])
     if not 0 < len(value) <= MAX_MESSAGES:
         raise Invalid(f"messages: a batch has 1 to {MAX_MESSAGES} messages, not {len(value)}")
     messages = []
     for i in range(len(value)):
         try:
-            messages.append(from_json_object(value[i]))
+            messages.append(from_sender(value[i]))
         except Invalid as error:
             raise Invalid(f"messages[{i}].{error}") from None
     return Messages(messages)
@@ -106,7 +106,7 @@ def _raw_message(request: Request, kind: str) -> Message:
     if kind and kind != CURLS_OWN:
         fields["content_type"] = request.headers["content-type"]
     message = Message(request.body, headers=own, **fields)
-    check_message(message)
+    check_sent(message)
     return message
 
 
@@ -139,7 +139,9 @@ class MessageIn(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     key_base64: str | None = None
     headers: dict[str, Any] | None = None
-    headers_base64: Annotated[dict[str, str], Meta(description="headers whose values are not text")] | None = None
+    headers_base64: (
+        Annotated[dict[str, str | list[str | None]], Meta(description="headers whose values are not text")] | None
+    ) = None
     priority: Annotated[int, Meta(ge=0, le=HIGHEST_PRIORITY)] | None = None
     delay_ms: Annotated[int, Meta(ge=0)] | None = None
     deliver_at_ms: Annotated[int, Meta(ge=0, description="since 1970; wins over `delay_ms`")] | None = None

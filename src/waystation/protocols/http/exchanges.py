@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from waystation.broker.access.view_rows import Binding, BindingsQuery
 from waystation.errors import Invalid, NotFound
-from waystation.message_json import from_json_object
+from waystation.message_json import from_sender
 from waystation.protocols.http.bodies import MessageIn
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, read_json
 from waystation.protocols.http.replies import json_reply
@@ -123,7 +123,7 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
 
 async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
     given = read_json(call.request.body)
-    message = from_json_object(given.get("message", {"payload": ""}))
+    message = from_sender(given.get("message", {"payload": ""}))
     return RouteOut(desk.access.route(call.path["exchange"], message, call.body.routing_key))
 
 

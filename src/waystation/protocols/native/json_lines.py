@@ -16,7 +16,7 @@ import msgspec
 
 from waystation.errors import Invalid
 from waystation.message import Delivered, Message
-from waystation.message_json import from_json_object, to_json_object
+from waystation.message_json import from_sender, to_json_object
 from waystation.protocol import AnyCommand, Ceased, Command, DeclareQueue, Deliver, Found, Got, Peeked
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.native.intake import Intake
@@ -132,7 +132,7 @@ def to_command(given: Mapping[str, Any], action: str) -> AnyCommand:
 def _messages(fields: dict[str, Any], kind: type[Command]) -> list[Message] | Message | None:
     """Takes the messages out of the fields, and leaves in their place something that converts."""
     if "message" in kind.__struct_fields__ and "message" in fields:
-        message = from_json_object(fields["message"])
+        message = from_sender(fields["message"])
         fields["message"] = [b""]
         return message
     if "messages" not in kind.__struct_fields__:
@@ -147,7 +147,7 @@ def _messages(fields: dict[str, Any], kind: type[Command]) -> list[Message] | Me
     found = []
     for i, each in enumerate(given):
         try:
-            found.append(from_json_object(each))
+            found.append(from_sender(each))
         except Invalid as error:
             raise Invalid(f"messages[{i}].{error}" if len(given) > 1 else str(error)) from None
     fields["messages"] = []

@@ -110,9 +110,8 @@ class LinesTalk:
         place = self._place(line.get("id"))
         try:
             action = line.get("action")
-            plain = self._plain.actions.get(action) if isinstance(action, str) else None
-            if plain is not None:
-                plain(line, lambda answer: self._fill(place, answer))
+            if isinstance(action, str) and action in self._plain.actions:
+                self._plain.perform(action, line, lambda answer: self._fill(place, answer))
             else:
                 commands.append(self._command(line, action, place))
         except RecursionError:

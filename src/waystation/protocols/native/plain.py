@@ -34,6 +34,7 @@ from waystation.protocols.native.plain_subscriptions import (
     MAX_HELD,
     PlainSubscription,
     PlainSubscriptions,
+    check_fields,
     count_of,
     text_of,
 )
@@ -48,6 +49,18 @@ GRACE_MS = 20
 Fill = Callable[[dict[str, Any]], None]
 Told = Callable[[Answer | Failure], None]
 Ask = Callable[[AnyCommand, Told], None]
+
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "publish": ("message",),
+    "subscribe": ("subscription",),
+    "unsubscribe": ("subscription_id",),
+    "consume": ("consumer_id", "max_messages", "wait_ms"),
+    "ack": ("consumer_id", "message_id"),
+    "reject": ("consumer_id", "message_id", "reason"),
+    "stats": (),
+}
+"""What each action has, beside `action` and `id`."""
 
 
 class Member:
@@ -106,6 +119,11 @@ class PlainActions:
             "reject": self._reject,
             "stats": self._stats,
         }
+
+    def perform(self, action: str, line: dict[str, Any], fill: Fill) -> None:
+        """Does what the line says; raises Invalid, naming the field."""
+        check_fields(line, ("action", "id", *FIELDS[action]), action)
+        self.actions[action](line, fill)
 
     # -- the actions --------------------------------------------------------------------------------------------------
 

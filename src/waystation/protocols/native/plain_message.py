@@ -10,9 +10,11 @@ from typing import Any
 
 from waystation.errors import Expired, Invalid
 from waystation.message import Delivered, Message, Priority
-from waystation.message_json import from_json_object, id_of, to_json_object
+from waystation.message_json import from_sender, id_of, to_json_object
 
 _OUR_TIMES = ("ttl_ms", "timestamp_ms", "max_deliveries", "taken_ms", "deliveries", "source", "tag")
+
+_SAME = {"expiry": "ttl_ms", "timestamp": "timestamp_ms", "max_retries": "max_deliveries"}
 
 
 def from_plain(given: Any, now_ms: int) -> tuple[str, Message]:
@@ -24,6 +26,9 @@ def from_plain(given: Any, now_ms: int) -> tuple[str, Message]:
     if not isinstance(topic, str) or not topic:
         raise Invalid("Missing required field: 'topic'" if topic is None else "topic: must be text")
     fields.pop("retry_count", None)  # the broker counts
+    for theirs, ours in _SAME.items():
+        if fields.get(theirs) is not None and fields.get(ours) is not None:
+            raise Invalid(f"{theirs}: give either {theirs} or {ours}, not both")
     expiry = _number(fields.pop("expiry", None), "expiry")
     if expiry is not None:
         if expiry * 1000 <= now_ms:
@@ -34,8 +39,10 @@ def from_plain(given: Any, now_ms: int) -> tuple[str, Message]:
         fields["timestamp_ms"] = int(timestamp * 1000)
     retries = _number(fields.pop("max_retries", None), "max_retries")
     if retries is not None:
+        if not retries.is_integer():
+            raise Invalid(f"max_retries: must be a whole number, not {retries}")
         fields["max_deliveries"] = int(retries) + 1
-    return topic, from_json_object(fields)
+    return topic, from_sender(fields)
 
 
 def to_plain(delivered: Delivered) -> dict[str, Any]:

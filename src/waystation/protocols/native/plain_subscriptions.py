@@ -6,6 +6,7 @@ They are forgotten when the broker stops; the place of their consumer in its top
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from waystation.errors import Full, Invalid
@@ -18,6 +19,8 @@ MAX_HELD = 100_000
 
 
 MODES = ("at_most_once", "at_least_once", "exactly_once")
+FIELDS = ("id", "topic_pattern", "consumer_id", "delivery_mode", "auto_ack", "max_unacked", "start", "created_at")
+"""`created_at` is what clients note for themselves."""
 
 
 class Dropper(Protocol):
@@ -35,13 +38,14 @@ class PlainSubscription:
     def __init__(self, given: Any) -> None:
         if not isinstance(given, dict):
             raise Invalid("subscription: must be a JSON object")
+        check_fields(given, FIELDS, "a subscription")
         self.id = text_of(given, "id")
         self.pattern = text_of(given, "topic_pattern")
         self.consumer_id = text_of(given, "consumer_id")
         mode = given.get("delivery_mode", "at_least_once")
         if mode not in MODES:
             raise Invalid(f"delivery_mode: must be one of {', '.join(MODES)}")
-        self.auto_ack = mode == "at_most_once" or given.get("auto_ack") is True
+        self.auto_ack = _auto_ack(given.get("auto_ack"), mode)
         self.max_unacked = count_of(given, "max_unacked", MAX_UNACKED, MAX_HELD)
         self.start = given.get("start", "earliest")
         if self.start not in ("earliest", "latest"):
@@ -99,6 +103,27 @@ class PlainSubscriptions:
 
     def of(self, consumer_id: str) -> list[PlainSubscription]:
         return list(self._by_consumer.get(consumer_id, {}).values())
+
+
+def _auto_ack(said: Any, mode: str) -> bool:
+    """Whether messages are acknowledged by being delivered."""
+    if said is None:
+        return mode == "at_most_once"
+    if not isinstance(said, bool):
+        raise Invalid("auto_ack: must be true or false")
+    if said and mode == "exactly_once":
+        raise Invalid("auto_ack: a message that is acknowledged on delivery is delivered at_most_once; leave it out")
+    if not said and mode == "at_most_once":
+        raise Invalid("auto_ack: at_most_once acknowledges on delivery; for acks of your own say at_least_once")
+    return said
+
+
+def check_fields(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
+    """Raises Invalid for a field that would be ignored."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name[:60], known, 1)
+            raise Invalid(f"{name[:60]}: {what} has no such field" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def text_of(given: dict[str, Any], name: str) -> str:

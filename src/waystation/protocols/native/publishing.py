@@ -1,6 +1,7 @@
 """Publishes: neighbours in one read of the socket that go to one place become one batch of the log.
 
-Each is answered separately. A topic that is not there yet is made first, and the later publishes to it wait.
+Each is answered separately. A topic that is not there yet is made first, and the later publishes to it wait. When one
+of a series is refused, so are those of the series that come behind it (`refused_series.py`).
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def publish(session: NativeSession, commands: Sequence[Publish]) -> None:
         len(commands) > 1
         and first.topic is not None
         and ("topic", first.topic) not in session.turns
+        and not (session.refused_series and any(command.series in session.refused_series for command in commands))
         and _publish_together(session, commands, first.topic)
     ):
         return
@@ -77,7 +79,7 @@ def publish(session: NativeSession, commands: Sequence[Publish]) -> None:
         try:
             _publish_one(session, command)
         except WaystationError as error:
-            session.fail(_answered(command), error)
+            _refuse(session, command, error)
 
 
 def _publish_together(session: NativeSession, commands: Sequence[Publish], topic: str) -> bool:
@@ -102,6 +104,8 @@ def _publish_one(session: NativeSession, command: Publish) -> None:
         raise Invalid("topic: name a topic or an exchange, and only one of them")
     if not command.messages:
         raise Invalid("messages: there is none")
+    if command.series and (command.exchange is not None or command.tx):
+        raise Invalid("series: is for topics, outside of transactions, which have no holes")
     if command.tx:
         _publish_in_transaction(session, command)
     elif command.exchange is not None:
@@ -118,21 +122,27 @@ def _publish_one(session: NativeSession, command: Publish) -> None:
 def _publish_now(session: NativeSession, command: Publish, topic: str, timing: Timing | None = None) -> bool:
     """False if the topic is not there yet."""
     try:
+        session.refused_series.check(command.series)
         if command.once:
             _check_window(session, topic)
         published = session.access.publish(topic, command.messages, command.partition, promised=_promised(command))
     except NotFound as error:
         if session.access.reading.find(topic) is None:
             return False
-        session.fail(_answered(command), error)
+        _refuse(session, command, error)
     except WaystationError as error:
-        session.fail(_answered(command), error)
+        _refuse(session, command, error)
     else:
         subscribers = session.access.subscriptions.count(topic)
         answer = PublishAnswer(published.places, subscribers=subscribers, duplicates=list(published.duplicates))
         receipts = () if command.acks == "written" else published.receipts
         keep_all(session, receipts, [(_answered(command), answer)], timing)
     return True
+
+
+def _refuse(session: NativeSession, command: Publish, error: WaystationError) -> None:
+    session.refused_series.note(command.series, error)
+    session.fail(_answered(command), error)
 
 
 def _check_window(session: NativeSession, name: str) -> None:
@@ -150,9 +160,14 @@ def _publish_in_turn(session: NativeSession, command: Publish, topic: str) -> No
     timing = session.timing
 
     async def work() -> object:
-        await session.access.topic_to_publish(topic, deduplicates=command.once)
-        if not _publish_now(session, command, topic, timing):
-            raise NotFound(f"topic {topic!r} was deleted")
+        session.refused_series.check(command.series)
+        try:
+            await session.access.topic_to_publish(topic, deduplicates=command.once)
+            if not _publish_now(session, command, topic, timing):
+                raise NotFound(f"topic {topic!r} was deleted")
+        except WaystationError as error:
+            session.refused_series.note(command.series, error)
+            raise
         return UNANSWERED
 
     session.in_turn(("topic", topic), _answered(command), work, size_of_all(command.messages))

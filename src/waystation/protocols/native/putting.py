@@ -2,7 +2,7 @@
 
 Each is answered separately, and if they cannot be taken together they are tried one by one, so a bad one spoils no
 other. One that waits for room keeps the later ones for its queue behind it. When one of a series is refused, so are
-those of the series that come behind it: who sends many messages in several puts without waiting leaves no hole in them.
+those of the series that come behind it (`refused_series.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from waystation.protocols.native.durability import Durability, kept
 if TYPE_CHECKING:
     from waystation.broker.access.types import PutResult
     from waystation.protocols.native.session import NativeSession
-
-
-MAX_REFUSED_SERIES = 1_000
-"""Series of one session that are remembered as refused, the latest: a client goes on with one only until it is told."""
 
 
 def puts_together(commands: Sequence[AnyCommand], at: int) -> int:
@@ -64,16 +60,16 @@ def put(session: NativeSession, commands: Sequence[Put]) -> None:
 
 def _put_one(session: NativeSession, command: Put) -> None:
     try:
-        _check_series(session, command)
+        session.refused_series.check(command.series)
         result = session.access.put(command.queue, command.messages)
     except Full as error:
         if command.wait_ms > 0:
             _put_in_turn(session, command)
         else:
-            _note_refusal(session, command, error)
+            session.refused_series.note(command.series, error)
             session.fail(command.id, error)
     except WaystationError as error:
-        _note_refusal(session, command, error)
+        session.refused_series.note(command.series, error)
         session.fail(command.id, error)
     else:
         answer = PutAnswer(result.first, result.count, result.duplicates)
@@ -84,30 +80,14 @@ def _put_in_turn(session: NativeSession, command: Put) -> None:
     """Waits for room, and keeps the later ones for this queue behind it."""
 
     async def work() -> PutAnswer:
-        _check_series(session, command)
+        session.refused_series.check(command.series)
         try:
             return await session.access.put_durable(command.queue, command.messages, wait_ms=command.wait_ms)
         except WaystationError as error:
-            _note_refusal(session, command, error)
+            session.refused_series.note(command.series, error)
             raise
 
     session.in_turn(("queue", command.queue), command.id, work, size_of_all(command.messages))
-
-
-def _check_series(session: NativeSession, command: Put) -> None:
-    """Raises what an earlier put of the same series was refused for."""
-    if command.series:
-        refused = session.refused_series.get(command.series)
-        if refused is not None:
-            raise refused
-
-
-def _note_refusal(session: NativeSession, command: Put, error: WaystationError) -> None:
-    if command.series:
-        refused = session.refused_series
-        refused.setdefault(command.series, error)
-        if len(refused) > MAX_REFUSED_SERIES:
-            del refused[next(iter(refused))]
 
 
 def _put_in_transaction(session: NativeSession, command: Put) -> None:

@@ -36,6 +36,7 @@ from waystation.protocols.native.consumers import NativeConsumer
 from waystation.protocols.native.presence import Wire, info_of
 from waystation.protocols.native.publishing import publish, publishes_together
 from waystation.protocols.native.putting import put, puts_together
+from waystation.protocols.native.refused_series import RefusedSeries
 from waystation.protocols.native.requests import HANDLERS
 from waystation.protocols.native.settling import settle, settles_together
 from waystation.protocols.native.turns import UNANSWERED, Turns
@@ -84,7 +85,7 @@ class NativeSession:
         self.getters: dict[Hashable, NativeConsumer] = {}
         self.transactions: dict[int, Tx] = {}
         self.turns = Turns()
-        self.refused_series: dict[int, WaystationError] = {}  # of puts that belong together, see `putting.py`
+        self.refused_series = RefusedSeries()
         self.closed = False
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
         self.awaited = 0  # positions at which it waits for records
