@@ -97,7 +97,7 @@ async function stop(at, name, changed) {
 
 function stats(info) {
   return h("div", { class: "stats" },
-    stat("Rows", count(info.rows), "of this run"),
+    stat("Rows", count(info.rows), "written in this run"),
     stat("Rate", rate(info.rows_per_s), "rows"),
     stat("Lag", count(info.lag), "records behind, the slowest sink"),
     stat("Last report", info.updated_ms ? ago(info.updated_ms) : "–"),
@@ -110,13 +110,15 @@ function sinkTable(sinks) {
     { title: "Kind", cell: (one) => one.kind || "–" },
     { title: "State", cell: (one) => stateBadge(one.phase) },
     { title: "Batch", number: true, cell: (one) => (one.batch < 0 ? "–" : count(one.batch)) },
-    { title: "Rows", number: true, cell: (one) => count(one.rows) },
+    { title: "Rows written", number: true, cell: (one) => count(one.rows) },
+    { title: "Rows read", number: true, cell: (one) => count(one.rows_read) },
+    { title: "Malformed", number: true, cell: (one) => count(one.malformed) },
     { title: "Rate", number: true, cell: (one) => rate(one.rows_per_s) },
     { title: "Arriving", number: true, cell: (one) => rate(one.arriving_per_s) },
     { title: "Lag", number: true, cell: (one) => count(one.lag) },
     { title: "Batch time", number: true, cell: (one) => duration(one.batch_ms) },
     { title: "State", cell: (one) => (one.state_rows ? `${count(one.state_rows)} rows, ${bytes(one.state_bytes)}` : "–") },
-    { title: "Late rows", number: true, cell: (one) => count(one.late_rows) },
+    { title: "Late rows, at least", number: true, cell: (one) => count(one.late_rows) },
     { title: "Watermark", cell: (one) => one.watermark || "–" },
     { title: "Error", wide: true, cell: (one) => (one.error ? h("code", {}, firstLine(one.error)) : "–") },
   ], sinks, { key: (one) => one.sink, none: "It has not reported any sinks." });
