@@ -163,8 +163,8 @@ class QueueMachine:
     def message(self, sent: Sent) -> Message:
         rng = self.rng
         fields: dict[str, object] = {}
-        if rng.random() < 0.3:
-            fields["priority"] = rng.choice((rng.randrange(10), 255))
+        if rng.random() < 0.3 or sent.queue == "ranked":
+            fields["priority"] = rng.choice((rng.randrange(10), rng.randrange(256), 255))
         if rng.random() < 0.3:
             fields["delay_ms"] = rng.choice((1, 40, 900, 60_000))
             sent.not_before_ms = self.world.clock.now_ms() + fields["delay_ms"]  # type: ignore[operator]
@@ -434,6 +434,9 @@ class QueueMachine:
 
     def _look_at(self, queue: str, messages: list[Delivered], got: list[Delivered]) -> None:
         known = self.broker.queues.get(queue)[1]
+        if queue != "altered":  # there, what was put before a change keeps the priority that it had
+            ranks = [(-min(one.message.priority, QUEUES[queue].max_priority), one.tag) for one in messages]
+            expect(ranks == sorted(ranks), f"{queue}: a lower priority was delivered before a higher one: {ranks}")
         for delivered in messages:
             sent = self.clients.of(delivered.message)
             expect(not sent.gone, f"delivered after it was done: {sent}")

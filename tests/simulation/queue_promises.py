@@ -52,6 +52,7 @@ QUEUES = {
     "passing": QueueSettings(durable=False, hold_ms=100, max_deliveries=1, dead_letter="dead"),
     "left": QueueSettings(),
     "right": QueueSettings(),
+    "ranked": QueueSettings(hold_ms=200, max_priority=255),
     "dead": QueueSettings(dedup_window_ms=WINDOW_MS),
 }
 VARIANTS = (

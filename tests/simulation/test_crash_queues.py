@@ -29,6 +29,7 @@ from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Ledger
+from waystation.queues.ledger.states import States
 from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
@@ -348,4 +349,9 @@ def test_a_shard_that_is_cut_back_without_snapshots_is_caught(monkeypatch: pytes
         await self._free_before(self._partition.end_offset)  # the deliberate bug: a replay needs what is removed
 
     monkeypatch.setattr(checkpoint.Checkpointer, "_cut_back", hasty)
+    assert _caught(40) > ENOUGH
+
+
+def test_a_snapshot_that_forgets_how_high_priorities_are_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(States, "_dump_above", lambda self: None)  # the deliberate bug
     assert _caught(40) > ENOUGH
