@@ -109,6 +109,10 @@ class QueueClients:
         self.republished: list[Sent] = []  # to the topic that deduplicates, in the same way
         self.transfers: list[Transfer] = []
         self.forgiven: Counter[Place] = Counter()  # given back, which is no failure
+        self.counts: dict[Place, int] = {}  # how often each was delivered, as far as that may not be forgotten
+        self.seen: dict[Place, tuple[int, int]] = {}  # the highest count of each ever, and `cuts` then
+        self.troubled = False  # the disk has refused something at some time
+        self.cuts = 0  # lives that ended in the middle of something
         self.broken: list[Broken] = []  # seen by a consumer, whose errors the broker survives
         self.jump_ms = 0  # how far the wall clock is from the time that has passed
         self.acknowledged = 0

@@ -35,6 +35,7 @@ from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upk
 from waystation.queues.shard import dispatcher as pump
 from waystation.queues.shard import shard as shard_module
 from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
@@ -58,8 +59,9 @@ ENOUGH = 3
 """A deliberate bug is caught if it shows in more seeds than this."""
 
 
-def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
-    """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
+def run_seed(seed: int, *, faults: bool = False, kills: float = 0.3) -> QueueClients:
+    """Some lives of one broker and its clients; raises Broken if a promise is not kept. `kills`: how many of the lives
+    that end in the middle of something end by `kill -9`, the others by a power cut."""
     rng = random.Random(seed)
     clients = QueueClients(rng)
     disk = SimDisk(seed)
@@ -72,8 +74,12 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
         try:
             lasting = run_life(seed, life, disk, time, clients, faults=faults and rng.random() < 0.7)
         except PowerCut:
-            kind, lasting = 0.3, faults
-        disk = disk.process_crash() if rng.random() < kind and not lasting else disk.power_cut(rng)
+            kind, lasting = kills, faults
+            clients.cuts += 1
+        killed = rng.random() < kind and not lasting
+        if not killed or clients.troubled:  # else what was delivered is counted, in flight or not
+            clients.counts.clear()
+        disk = disk.process_crash() if killed else disk.power_cut(rng)
         disk.leave_room(None)
         if not rotten and rng.random() < 0.3:
             rotten = rot_newest_snapshot(disk, rng)
@@ -149,12 +155,12 @@ def _run_named(seed: int, *, faults: bool = False) -> None:
         raise
 
 
-def _caught(seeds: int) -> int:
+def _caught(seeds: int, *, kills: float = 0.3) -> int:
     """In how many of these seeds a bug shows, as far as it matters: it stops when they are enough."""
     caught = 0
     for seed in range(seeds):
         try:
-            run_seed(seed)
+            run_seed(seed, kills=kills)
         except* (Broken, WaystationError, Complaint):
             caught += 1
         if caught > ENOUGH:
@@ -354,4 +360,19 @@ def test_a_shard_that_is_cut_back_without_snapshots_is_caught(monkeypatch: pytes
 
 def test_a_snapshot_that_forgets_how_high_priorities_are_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "_dump_above", lambda self: None)  # the deliberate bug
+    assert _caught(40) > ENOUGH
+
+
+def test_deliveries_that_are_only_noted_in_memory_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeliveryNotes, "write", lambda self, offset, queue, runs: True)  # the deliberate bug
+    assert _caught(40, kills=1.0) > ENOUGH
+
+
+def test_deliveries_that_are_counted_again_at_each_start_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = DeliveryNotes.missing
+
+    def all_of_them(self: DeliveryNotes, from_offset: int, end_offset: int) -> dict[int, list[Run]]:
+        return missing(self, 0, end_offset)  # the deliberate bug: most are in the log
+
+    monkeypatch.setattr(DeliveryNotes, "missing", all_of_them)
     assert _caught(40) > ENOUGH

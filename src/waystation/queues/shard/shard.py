@@ -289,14 +289,17 @@ class Shard(Upkeep):
     # -- delivery -----------------------------------------------------------------------------------------------------
 
     def acquire(self, queue: Queue, consumer: str, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
-        """Entries for a consumer, from `since_ms` of the monotonic clock on. Deliveries are noted."""
+        """Entries for a consumer, from `since_ms` of the monotonic clock on. The caller notes what it delivers."""
         ledger = queue.open_ledger()
         self.note_use(queue)
         grants = ledger.acquire(consumer, count, since_ms, hold_ms)
         if grants:
-            self.log.note(queue.id, [(grant.first, grant.count) for grant in grants])
-            queue.delivered += sum(grant.count for grant in grants)
+            queue.delivered += sum([grant.count for grant in grants])
         return grants
+
+    def note_delivered(self, queue: Queue, grants: Sequence[Grant]) -> None:
+        """They are about to leave: whatever happens to the broker from now on, this delivery counts."""
+        self.log.note(queue.id, joined([(grant.first, grant.count) for grant in grants]))
 
     def acquire_now(self, queue: Queue, consumer: str, count: int, hold_ms: int) -> list[Grant]:
         """The same for one that asks, whosever turn it is."""
