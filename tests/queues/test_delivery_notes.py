@@ -54,6 +54,17 @@ def test_notes_from_beyond_the_end_are_erased_for_good_and_the_others_stay() -> 
     assert _notes(disk)[1].missing(4, 9) == {7: [(0, 1)]}, "the log has grown again, with something else"
 
 
+def test_a_disk_that_refuses_to_read_or_erase_keeps_no_shard_from_starting() -> None:
+    for kind, found in (("read", {}), ("write", {7: [(0, 1)]}), ("rename", {7: [(0, 1)]})):
+        disk, notes = _notes()
+        notes.write(4, 7, [(0, 1)])
+        notes.write(9, 7, [(5, 1)])
+        fault = disk.inject(Fault(kind, NAME, errno.EIO))
+        assert _notes(disk)[1].missing(4, 6) == found, kind
+        fault.times = 0
+        assert _notes(disk)[1].missing(4, 6) == {7: [(0, 1)]}, kind
+
+
 def test_a_torn_note_is_none() -> None:
     disk, notes = _notes()
     notes.write(4, 7, [(0, 1), (2, 1)])

@@ -148,6 +148,13 @@ class QueueClients:
                 sent.not_before_ms = min(sent.not_before_ms, sent.not_before_ms + jump_ms - self.jump_ms)
         self.jump_ms = clock.jump_ms = jump_ms
 
+    def life_ended(self, *, kept: bool, cut: bool) -> None:
+        """`kept`: the page cache is, so what was delivered stays counted, in flight or not. `cut`: it ended in the
+        middle of something."""
+        self.cuts += cut
+        if not kept or self.troubled:
+            self.counts.clear()
+
     def complain(self) -> None:
         """Raises what consumers saw that was not as promised."""
         if self.broken:

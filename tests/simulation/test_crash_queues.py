@@ -70,15 +70,13 @@ def run_seed(seed: int, *, faults: bool = False, kills: float = 0.3) -> QueueCli
     for life in range(rng.randint(2, 5)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 3_000)) * rng.random()))
         kind = 0.5
-        lasting = False
+        lasting = cut = False
         try:
             lasting = run_life(seed, life, disk, time, clients, faults=faults and rng.random() < 0.7)
         except PowerCut:
-            kind, lasting = kills, faults
-            clients.cuts += 1
+            kind, lasting, cut = kills, faults, True
         killed = rng.random() < kind and not lasting
-        if not killed or clients.troubled:  # else what was delivered is counted, in flight or not
-            clients.counts.clear()
+        clients.life_ended(kept=killed, cut=cut)
         disk = disk.process_crash() if killed else disk.power_cut(rng)
         disk.leave_room(None)
         if not rotten and rng.random() < 0.3:
