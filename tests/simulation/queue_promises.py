@@ -125,7 +125,7 @@ class QueueClients:
             {
                 "waystation.checkpoint.interval.ms": self.rng.choice(("100", "300")),
                 "waystation.queue.segment.bytes": "3000",
-                "waystation.queue.shards": "2",
+                "waystation.queue.shards": "3",  # then some dead letters stay on their shard, and some do not
                 "waystation.queue.cache.bytes": self.rng.choice(("0", "2000", "1000000")),
                 "offsets.topic.num.partitions": "1",
                 "transaction.state.log.num.partitions": "1",

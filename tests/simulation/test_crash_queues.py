@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from waystation.queues.shard import shard as shard_module
 from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
 from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.queues.shard.open_transactions import OpenTransactions
+from waystation.queues.shard.publish import make_blocks
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.replay import replay
@@ -231,7 +233,19 @@ def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pyte
     ) -> PutResult:
         return put(self, queue, messages, producer)  # the deliberate bug
 
+    move = Shard.move
+
+    def moved(self: Shard, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+        now_ms = self.world.clock.now_ms()
+        fresh = {to: [one for one in sent if not to.id_used(one.id or "", now_ms)] for to, sent in letters.items()}
+        return move(self, queue, runs, {to: sent for to, sent in fresh.items() if sent})  # the same within a shard
+
+    def as_if_sent(*args: Any, moved: bool = False, **options: Any) -> Any:
+        return make_blocks(*args, **options)
+
     monkeypatch.setattr(Shard, "put", mistaken)
+    monkeypatch.setattr(Shard, "move", moved)
+    monkeypatch.setattr(shard_module, "make_blocks", as_if_sent)
     assert _caught(30) > ENOUGH
 
 
@@ -373,4 +387,15 @@ def test_deliveries_that_are_counted_again_at_each_start_are_caught(monkeypatch:
         return missing(self, 0, end_offset)  # the deliberate bug: most are in the log
 
     monkeypatch.setattr(DeliveryNotes, "missing", all_of_them)
+    assert _caught(40) > ENOUGH
+
+
+def test_a_dead_letter_that_is_ended_and_put_in_two_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apart(self: Shard, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+        for target, messages in letters.items():
+            later = partial(self.put, target, messages, moved=True)
+            asyncio.get_running_loop().call_later(0.01, later)  # the deliberate bug
+        return self.end(queue, runs) or Receipt(self.log.partition, 0)
+
+    monkeypatch.setattr(Shard, "move", apart)
     assert _caught(40) > ENOUGH
