@@ -45,6 +45,38 @@ async def test_a_small_target_takes_what_it_can_and_the_rest_when_it_has_room(ma
 
 
 @on_a_machine
+async def test_a_dead_letter_that_stays_on_its_shard_needs_no_transaction(machine: Machine) -> None:
+    """One batch of the log is enough, all or nothing; over shards it is a transaction."""
+    broker = machine.broker
+    names = [f"dead-{number}" for number in range(100)]
+    near = [name for name in names if broker.shards.of(name) is broker.shards.of("jobs")][:2]
+    far = next(name for name in names if broker.shards.of(name) is not broker.shards.of("jobs"))
+    await broker.queues.declare("jobs", QueueSettings(dead_letter=near[0]))
+    await put(broker, "jobs", b"first")
+    await _kill_all(broker, "jobs")  # now the mover knows that nothing is left of an earlier life
+    await broker.queues.purge(near[0])
+    fault = machine.refuse(path_part="__transaction_state")
+    await put(broker, "jobs", b"0", b"1")
+    rounds = broker.commit.rounds
+    await _kill_all(broker, "jobs")
+    assert broker.commit.rounds - rounds <= 2, "of the verdict, and of the move"
+    assert _payloads(broker, near[0]) == [b"0", b"1"]
+    for name in (near[1], far):
+        await broker.queues.declare("jobs", QueueSettings(dead_letter=name), alter=True)
+        await put(broker, "jobs", name.encode())
+        await _kill_all(broker, "jobs")
+    assert _payloads(broker, near[1]) == [near[1].encode()]
+    assert _payloads(broker, far) == [], "this one waits"
+    machine.allow(fault)
+    broker = await machine.again()
+    await asyncio.sleep(60)
+    assert [_payloads(broker, name) for name in (*near, far)] == [[b"0", b"1"], [near[1].encode()], [far.encode()]]
+    assert _payloads(broker, "jobs") == []
+    (letter, _) = broker.queues.peek(near[0], 10)
+    assert [death["reason"] for death in story_of(letter.delivered.message)] == ["rejected"]
+
+
+@on_a_machine
 async def test_a_target_that_is_full_keeps_no_other_queue_waiting(machine: Machine) -> None:
     broker = machine.broker
     await broker.queues.declare("full", QueueSettings(max_length=1))

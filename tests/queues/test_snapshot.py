@@ -20,7 +20,7 @@ NOTHING = msgspec.Raw(b"\x90")
 
 def _file(*queues: Queue, begin: int = 7) -> bytes:
     parts = [part for number, queue in enumerate(queues) for part in snapshot.parts_of(queue, 100 + number)]
-    whole = [Head(begin), *parts, Tail(len(queues))]
+    whole = [Head(begin, snapshot.PRIORITIES), *parts, Tail(len(queues))]
     return snapshot.MAGIC + b"".join(map(snapshot.frame, whole))
 
 

@@ -187,10 +187,13 @@ class Story:
                 machine.check = self._disarmed(machine.check)
             await life(machine)
 
+        cut = False
         try:
             simulation.run(asyncio.wait_for(main(), LIFE_LONGEST_S))
         except PowerCut:
-            pass
+            cut = True
+        if isinstance(self._clients, QueueClients):
+            self._clients.life_ended(kept=ending != "power cut", cut=cut)
         self._disk = self._disk.power_cut(self._rng) if ending == "power cut" else self._disk.process_crash()
         self._life += 1
 

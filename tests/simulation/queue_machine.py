@@ -68,8 +68,8 @@ class QueueMachine:
         self.clients = clients
         self.rng = clients.rng
         self.trouble = Trouble(disk, clients.rng) if faults else None
+        clients.troubled = clients.troubled or faults
         self._handed_out: set[int] = set()  # at most once, in this life
-        self._counts: dict[Place, int] = {}  # how often each was delivered in this life
         self._in_flight: dict[Place, tuple[int, float]] = {}  # who has it (its inbox), and until when at least
         self._leadership_moves = clients.rng.random() < 0.5
         clock = world.clock
@@ -163,8 +163,8 @@ class QueueMachine:
     def message(self, sent: Sent) -> Message:
         rng = self.rng
         fields: dict[str, object] = {}
-        if rng.random() < 0.3:
-            fields["priority"] = rng.choice((rng.randrange(10), 255))
+        if rng.random() < 0.3 or sent.queue == "ranked":
+            fields["priority"] = rng.choice((rng.randrange(10), rng.randrange(256), 255))
         if rng.random() < 0.3:
             fields["delay_ms"] = rng.choice((1, 40, 900, 60_000))
             sent.not_before_ms = self.world.clock.now_ms() + fields["delay_ms"]  # type: ignore[operator]
@@ -366,7 +366,7 @@ class QueueMachine:
             for tag, one in sent.items():
                 one.may_go = before[tag]
             raise
-        latest = {tag: self._counts.get((feed.queue.name, feed.queue.id, tag), 0) for tag in sent}
+        latest = {tag: self.clients.counts.get((feed.queue.name, feed.queue.id, tag), 0) for tag in sent}
         stale = {tag for tag, count in latest.items() if receipt and receipt < count}
         self._let_go(feed.queue, got, set(sent) - stale)
         unknown = {tag for first, count in settled.unknown for tag in range(first, first + count)}
@@ -434,6 +434,9 @@ class QueueMachine:
 
     def _look_at(self, queue: str, messages: list[Delivered], got: list[Delivered]) -> None:
         known = self.broker.queues.get(queue)[1]
+        if queue != "altered":  # there, what was put before a change keeps the priority that it had
+            ranks = [(-min(one.message.priority, QUEUES[queue].max_priority), one.tag) for one in messages]
+            expect(ranks == sorted(ranks), f"{queue}: a lower priority was delivered before a higher one: {ranks}")
         for delivered in messages:
             sent = self.clients.of(delivered.message)
             expect(not sent.gone, f"delivered after it was done: {sent}")
@@ -445,15 +448,25 @@ class QueueMachine:
             place = (queue, known.id, delivered.tag)
             until = self._in_flight.get(place, (0, 0.0))[1]
             expect(self.world.clock.monotonic() >= until, f"delivered again while it is in flight: {sent}")
-            before = self._counts.get(place, 0)
-            expect(delivered.deliveries > before, f"delivery {delivered.deliveries} after {before}: {sent}")
-            self._counts[place] = delivered.deliveries
+            self._count(place, delivered)
             most = QUEUES[queue].max_deliveries
             failed = delivered.deliveries - self.clients.forgiven[place]
             expect(not most or failed <= most, f"handed out {delivered.deliveries} times: {sent}")
             self.clients.delivered += 1
         self._has(known, got, [one.tag for one in messages], None)
         got += messages
+
+    def _count(self, place: Place, delivered: Delivered) -> None:
+        """A delivery is counted once: also if the broker was killed while it was in flight."""
+        count, before = delivered.deliveries, self.clients.counts.get(place, 0)
+        expect(count > before, f"delivery {count} after {before}: {self.clients.of(delivered.message)}")
+        seen, cuts = self.clients.seen.get(place, (0, 0))
+        on_their_way = self.clients.cuts - cuts  # noted, and the power went before anybody had it
+        if self.trouble is None and not self.clients.troubled:
+            what = f"delivery {count} after {seen}, or {seen + on_their_way}: {self.clients.of(delivered.message)}"
+            expect(count <= seen + on_their_way + 1, what)
+        self.clients.counts[place] = count
+        self.clients.seen[place] = max(seen, count), self.clients.cuts
 
     # -- whoever else comes by ----------------------------------------------------------------------------------------
 
@@ -472,7 +485,8 @@ class QueueMachine:
         for place in [place for place in self._in_flight if place[0] in names]:
             del self._in_flight[place]
         if self.trouble is not None:  # the disk may have refused to note the last deliveries
-            self._counts = {place: count for place, count in self._counts.items() if place[0] not in names}
+            for place in [place for place in self.clients.counts if place[0] in names]:
+                del self.clients.counts[place]
         away_s = self.rng.choice((None, 0.0, 0.01, 0.2))
         try:
             if away_s is not None:
@@ -590,6 +604,8 @@ class QueueMachine:
         getter = self.broker.queues.getter("plain", "mover")
         try:
             messages = await getter.get(1, 20)
+            for delivered in messages:
+                self._count(("plain", getter.queue.id, delivered.tag), delivered)
             taken = self.clients.of(messages[0].message) if messages else None
             if taken is None or taken.pair is not None:
                 return

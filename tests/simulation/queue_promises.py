@@ -52,6 +52,7 @@ QUEUES = {
     "passing": QueueSettings(durable=False, hold_ms=100, max_deliveries=1, dead_letter="dead"),
     "left": QueueSettings(),
     "right": QueueSettings(),
+    "ranked": QueueSettings(hold_ms=200, max_priority=255),
     "dead": QueueSettings(dedup_window_ms=WINDOW_MS),
 }
 VARIANTS = (
@@ -108,6 +109,10 @@ class QueueClients:
         self.republished: list[Sent] = []  # to the topic that deduplicates, in the same way
         self.transfers: list[Transfer] = []
         self.forgiven: Counter[Place] = Counter()  # given back, which is no failure
+        self.counts: dict[Place, int] = {}  # how often each was delivered, as far as that may not be forgotten
+        self.seen: dict[Place, tuple[int, int]] = {}  # the highest count of each ever, and `cuts` then
+        self.troubled = False  # the disk has refused something at some time
+        self.cuts = 0  # lives that ended in the middle of something
         self.broken: list[Broken] = []  # seen by a consumer, whose errors the broker survives
         self.jump_ms = 0  # how far the wall clock is from the time that has passed
         self.acknowledged = 0
@@ -120,7 +125,7 @@ class QueueClients:
             {
                 "waystation.checkpoint.interval.ms": self.rng.choice(("100", "300")),
                 "waystation.queue.segment.bytes": "3000",
-                "waystation.queue.shards": "2",
+                "waystation.queue.shards": "3",  # then some dead letters stay on their shard, and some do not
                 "waystation.queue.cache.bytes": self.rng.choice(("0", "2000", "1000000")),
                 "offsets.topic.num.partitions": "1",
                 "transaction.state.log.num.partitions": "1",
@@ -142,6 +147,13 @@ class QueueClients:
             elif not sent.stored:
                 sent.not_before_ms = min(sent.not_before_ms, sent.not_before_ms + jump_ms - self.jump_ms)
         self.jump_ms = clock.jump_ms = jump_ms
+
+    def life_ended(self, *, kept: bool, cut: bool) -> None:
+        """`kept`: the page cache is, so what was delivered stays counted, in flight or not. `cut`: it ended in the
+        middle of something."""
+        self.cuts += cut
+        if not kept or self.troubled:
+            self.counts.clear()
 
     def complain(self) -> None:
         """Raises what consumers saw that was not as promised."""

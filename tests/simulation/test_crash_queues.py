@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,12 +30,15 @@ from waystation.queues import dead_letters
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Ledger
+from waystation.queues.ledger.states import States
 from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
 from waystation.queues.shard import shard as shard_module
 from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.queues.shard.open_transactions import OpenTransactions
+from waystation.queues.shard.publish import make_blocks
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.replay import replay
@@ -57,8 +61,9 @@ ENOUGH = 3
 """A deliberate bug is caught if it shows in more seeds than this."""
 
 
-def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
-    """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
+def run_seed(seed: int, *, faults: bool = False, kills: float = 0.3) -> QueueClients:
+    """Some lives of one broker and its clients; raises Broken if a promise is not kept. `kills`: how many of the lives
+    that end in the middle of something end by `kill -9`, the others by a power cut."""
     rng = random.Random(seed)
     clients = QueueClients(rng)
     disk = SimDisk(seed)
@@ -67,12 +72,14 @@ def run_seed(seed: int, *, faults: bool = False) -> QueueClients:
     for life in range(rng.randint(2, 5)):
         disk.fail_at(disk.operations + 1 + int(rng.choice((150, 600, 3_000)) * rng.random()))
         kind = 0.5
-        lasting = False
+        lasting = cut = False
         try:
             lasting = run_life(seed, life, disk, time, clients, faults=faults and rng.random() < 0.7)
         except PowerCut:
-            kind, lasting = 0.3, faults
-        disk = disk.process_crash() if rng.random() < kind and not lasting else disk.power_cut(rng)
+            kind, lasting, cut = kills, faults, True
+        killed = rng.random() < kind and not lasting
+        clients.life_ended(kept=killed, cut=cut)
+        disk = disk.process_crash() if killed else disk.power_cut(rng)
         disk.leave_room(None)
         if not rotten and rng.random() < 0.3:
             rotten = rot_newest_snapshot(disk, rng)
@@ -148,12 +155,12 @@ def _run_named(seed: int, *, faults: bool = False) -> None:
         raise
 
 
-def _caught(seeds: int) -> int:
+def _caught(seeds: int, *, kills: float = 0.3) -> int:
     """In how many of these seeds a bug shows, as far as it matters: it stops when they are enough."""
     caught = 0
     for seed in range(seeds):
         try:
-            run_seed(seed)
+            run_seed(seed, kills=kills)
         except* (Broken, WaystationError, Complaint):
             caught += 1
         if caught > ENOUGH:
@@ -226,7 +233,19 @@ def test_dead_letters_that_are_taken_for_duplicates_are_missed(monkeypatch: pyte
     ) -> PutResult:
         return put(self, queue, messages, producer)  # the deliberate bug
 
+    move = Shard.move
+
+    def moved(self: Shard, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+        now_ms = self.world.clock.now_ms()
+        fresh = {to: [one for one in sent if not to.id_used(one.id or "", now_ms)] for to, sent in letters.items()}
+        return move(self, queue, runs, {to: sent for to, sent in fresh.items() if sent})  # the same within a shard
+
+    def as_if_sent(*args: Any, moved: bool = False, **options: Any) -> Any:
+        return make_blocks(*args, **options)
+
     monkeypatch.setattr(Shard, "put", mistaken)
+    monkeypatch.setattr(Shard, "move", moved)
+    monkeypatch.setattr(shard_module, "make_blocks", as_if_sent)
     assert _caught(30) > ENOUGH
 
 
@@ -348,4 +367,35 @@ def test_a_shard_that_is_cut_back_without_snapshots_is_caught(monkeypatch: pytes
         await self._free_before(self._partition.end_offset)  # the deliberate bug: a replay needs what is removed
 
     monkeypatch.setattr(checkpoint.Checkpointer, "_cut_back", hasty)
+    assert _caught(40) > ENOUGH
+
+
+def test_a_snapshot_that_forgets_how_high_priorities_are_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(States, "_dump_above", lambda self: None)  # the deliberate bug
+    assert _caught(40) > ENOUGH
+
+
+def test_deliveries_that_are_only_noted_in_memory_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeliveryNotes, "write", lambda self, offset, queue, runs: True)  # the deliberate bug
+    assert _caught(40, kills=1.0) > ENOUGH
+
+
+def test_deliveries_that_are_counted_again_at_each_start_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = DeliveryNotes.missing
+
+    def all_of_them(self: DeliveryNotes, from_offset: int, end_offset: int) -> dict[int, list[Run]]:
+        return missing(self, 0, end_offset)  # the deliberate bug: most are in the log
+
+    monkeypatch.setattr(DeliveryNotes, "missing", all_of_them)
+    assert _caught(40) > ENOUGH
+
+
+def test_a_dead_letter_that_is_ended_and_put_in_two_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apart(self: Shard, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+        for target, messages in letters.items():
+            later = partial(self.put, target, messages, moved=True)
+            asyncio.get_running_loop().call_later(0.01, later)  # the deliberate bug
+        return self.end(queue, runs) or Receipt(self.log.partition, 0)
+
+    monkeypatch.setattr(Shard, "move", apart)
     assert _caught(40) > ENOUGH

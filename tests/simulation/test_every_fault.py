@@ -53,6 +53,8 @@ ELSEWHERE = {
     "log/points.py discard": "only an error leads there",
     "log/segment.py create": "only an error leads there",
     "queues/shard/checkpoint.py _save remove": "only an error leads there",
+    "queues/shard/delivery_notes.py missing replace_file": "a power cut that took the log's tail, and left what was"
+    " noted of it: tests/queues/test_delivery_notes.py",
 }
 """Uses of the disk that a run in which nothing fails does not reach, and why that is right."""
 

@@ -1,8 +1,9 @@
 """Dead letters: moved to where their queue says, with the story of their death, each exactly once.
 
-A move is a transaction: the message is put to all its targets and ended where it died, everything or nothing, whatever
-the moment of a crash. A target that cannot take it now (full, deleted, a disk without room) is tried again; until then
-the message waits where it is, out of everybody's reach. A message that has nowhere to go is ended.
+A move is one batch of the shard's log where all targets are queues of the shard that the message died in, else a
+transaction: the message is put to all its targets and ended where it died, everything or nothing, whatever the moment
+of a crash. A target that cannot take it now (full, deleted, a disk without room) is tried again; until then the message
+waits where it is, out of everybody's reach. A message that has nowhere to go is ended.
 
 `letters.py` says what goes where, `deaths.py` what the story is, `redriving.py` sends them back.
 """
@@ -128,7 +129,8 @@ class DeadLetters:
         return True
 
     async def _move(self, tx: Tx, shard: Shard, queue: Queue, entries: list[int]) -> None:
-        """Moves some of a queue's dead, in one transaction."""
+        """Moves some of a queue's dead, all together. Only some moves need `tx`; for all of them it means that no
+        earlier one is still under way."""
         if not entries:
             return
         deaths = queue.deaths or {}
@@ -142,6 +144,25 @@ class DeadLetters:
             return
         if queue.settings.dead_letter in shares:
             await _ensure(self._broker, queue.settings.dead_letter)
+        beside = self._beside(shard, shares)
+        if beside is None:
+            await self._move_far(tx, shard, queue, entries, shares)
+        elif shard.queues.get(queue.id) is queue:  # else it was deleted while its target was made
+            partition, end = shard.move(queue, runs_of(entries), beside)
+            await partition.until_durable(end)  # nobody waits for it, but it is to reach the disk
+
+    def _beside(self, shard: Shard, shares: dict[str, list[Message]]) -> dict[Queue, list[Message]] | None:
+        """What each queue gets; None if some of it goes to a topic, or to another shard."""
+        if any(target.startswith(TOPIC_TARGET) for target in shares):
+            return None
+        found = [(*self._broker.queues.of_users(target), share) for target, share in shares.items()]
+        return {known: share for _, known, share in found} if all(one is shard for one, _, _ in found) else None
+
+    @staticmethod
+    async def _move_far(
+        tx: Tx, shard: Shard, queue: Queue, entries: list[int], shares: dict[str, list[Message]]
+    ) -> None:
+        """In a transaction, over shards and topics."""
         await tx.enter(shard, [target for target in shares if not target.startswith(TOPIC_TARGET)])
         for target, share in shares.items():
             await send(tx, target, share)

@@ -71,7 +71,7 @@ class LedgerMachine(RuleBasedStateMachine):
             )
 
     @rule(
-        priority=st.integers(0, 15),
+        priority=st.integers(0, 15) | st.integers(0, 255),
         delay=st.none() | DELAYS,
         ttl=st.none() | DELAYS,
         deliveries=st.sampled_from([0, 0, 0, 1, 2, 253, 300]),
@@ -96,7 +96,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         count=st.integers(1, 8),
-        priority=st.sampled_from([0, 0, 0, 5, 15]),
+        priority=st.sampled_from([0, 0, 0, 5, 15, 16, 100, 255]),
         delay=st.none() | st.none() | DELAYS,
         ttl=st.none() | st.none() | DELAYS,
         skip=st.sampled_from([0, 0, 1, -1]),

@@ -16,9 +16,10 @@ import re
 from collections.abc import Sequence
 
 from waystation.message import Run
+from waystation.queues.ledger.chunk import CHUNK, Chunk
 from waystation.queues.ledger.moves import HEAD, HELD, STATE_MASK
 from waystation.queues.ledger.runs import add_run, apart
-from waystation.queues.ledger.states import CHUNK, Chunk, States
+from waystation.queues.ledger.states import States
 from waystation.queues.ledger.timer_wheel import TimerWheel
 
 _HELD = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in range(256) if b & STATE_MASK == HELD) + b"]")

@@ -24,8 +24,9 @@ Invariants:
   exhausted instead of ready.
 - LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
-A ready entry costs one byte (`states.py`), a parked one nine (`timer_wheel.py`), a hold the same for one entry as for a
-thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one thread.
+A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a parked one nine (`timer_wheel.py`), a
+hold the same for one entry as for a thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one
+thread.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.message import Run
+from waystation.message import HIGHEST_PRIORITY, Run
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
 from waystation.queues.ledger.delivery_counts import NONE, DeliveryCounts
 from waystation.queues.ledger.holds import NOBODY, Holder, Holds
-from waystation.queues.ledger.moves import DONE, HELD, HIGHEST, PARKED, READY, Move, State
+from waystation.queues.ledger.moves import DONE, HELD, PARKED, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.ledger.runs import add_run, tidy
 from waystation.queues.ledger.schedule import TIMELESS, Schedule, ScheduleState
@@ -130,7 +131,7 @@ class Ledger:
 
     def next_ready(self) -> int | None:
         """The entry that would be acquired next."""
-        return next(self._fronts(), None)
+        return self._states.next_ready() if self._states.ready else None
 
     def alive_runs(self, state: State | None = None, after: int = -1) -> Iterator[tuple[State, int, int]]:
         """(state, first, count) in the order of ids, from behind `after` on; only one state's, if given. What follows
@@ -239,8 +240,8 @@ class Ledger:
     ) -> None:
         """New entries that have all of this in common."""
         states = self._states
-        if not 0 <= priority <= HIGHEST:
-            raise Invalid(f"priority {priority} is not between 0 and {HIGHEST}")
+        if not 0 <= priority <= HIGHEST_PRIORITY:
+            raise Invalid(f"priority {priority} is not between 0 and {HIGHEST_PRIORITY}")
         if first <= states.newest or count < 1:
             raise Invalid(f"entries {first} to {first + count - 1} come after {states.newest}; ids ascend")
         if deliver_at_ms is None:
@@ -416,9 +417,10 @@ class Ledger:
 
     def drop_oldest(self) -> int | None:
         """The oldest ready entry, of whatever priority, is dead; None if there is none."""
-        oldest = min(self._fronts(), default=None)
-        if oldest is not None:
-            self._finish(oldest, 1, moves.DROP[self.keeps_dead])
+        if not self._states.ready:
+            return None
+        oldest = self._states.oldest_ready()
+        self._finish(oldest, 1, moves.DROP[self.keeps_dead])
         return oldest
 
     def take_out(self, entry: int) -> bool:
@@ -571,14 +573,6 @@ class Ledger:
         if self._schedule is TIMELESS:
             self._schedule = Schedule(self._states)
         return self._schedule
-
-    def _fronts(self) -> Iterator[int]:
-        """The first ready entry of each priority, highest first."""
-        if self._states.ready:
-            for priority in range(len(self._states.lines or ()) - 1, -1, -1):
-                entry = self._states.front(priority)
-                if entry is not None:
-                    yield entry
 
     def _end_holds(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         who = self._holds.consumers.get(consumer)

@@ -1,7 +1,8 @@
 """The states of an entry and the legal moves between them: a table that can be printed, and that everything obeys.
 
-An entry's byte is its state, its priority above, and for HELD the mark of a hold's first entry. Runs of entries are
-moved by translating their bytes, with tables that are made here from `MOVES`: there is no second list of what is legal.
+An entry's byte is its state, the level of its priority above, and for HELD the mark of a hold's first entry. Runs of
+entries are moved by translating their bytes, with tables that are made here from `MOVES`: there is no second list of
+what is legal.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-PRIORITIES = 16  # as many as the upper half of a byte can tell apart
-HIGHEST = PRIORITIES - 1
+LEVELS = 16  # as many as the upper half of a byte can tell apart
+TOP = LEVELS - 1
+"""The level of all priorities from this one on; `chunk.py` tells them apart."""
 
 PRIORITY_SHIFT = 4
 STATE_MASK = 0x07

@@ -1,4 +1,4 @@
-"""What is known of every entry, one byte each: its state and its priority, for millions of entries.
+"""What is known of every entry, one byte each (`chunk.py`): its state and its priority, for millions of entries.
 
 Entries are numbered in the order of their admission, so what is alive is a window that moves on. The bytes lie in
 chunks, and a chunk goes when nothing in it is alive: a queue that was a million deep yesterday costs nothing today.
@@ -6,7 +6,7 @@ Whole runs change their state at once, by translating or filling a slice of byte
 
 Beside the bytes stands only what follows from them and can be rebuilt from them: the counts, and for each priority the
 chunks in which something may be ready (`ready_line.py`). Where an entry was handed out before, or has a delivery limit
-of its own, a second and a third byte say so (`tallies.py`).
+of its own, further bytes say so (`delivery_counts.py`).
 
 Invariants: the counts agree with the bytes; a chunk that holds a ready entry stands in the line of its priority; a
 chunk is there exactly as long as something in it is alive. The ledger and its parts call this, nobody else.
@@ -20,35 +20,30 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from waystation.message import Run
+from waystation.queues.ledger.chunk import BYTES, CHUNK, Chunk
 from waystation.queues.ledger.delivery_counts import DeliveryCounts, TalliesState
 from waystation.queues.ledger.moves import (
     DONE,
     HEAD,
-    PRIORITIES,
+    LEVELS,
     PRIORITY_SHIFT,
     READY,
     RELEASE,
     STATE_MASK,
+    TOP,
     Move,
     State,
 )
-from waystation.queues.ledger.ready_line import ReadyLine
+from waystation.queues.ledger.ready_line import FEW, ReadyLine, new_line, note
 from waystation.queues.ledger.runs import add_run
 
 __all__ = ["CHUNK", "State", "States", "StatesState"]
-
-CHUNK = 1024
-"""A straggler keeps its whole chunk alive, so small is lean; a thousand entries still are one or two slices."""
 
 _STATES = tuple(State)
 _READY, _PARKED, _HELD, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
 _STATE_ONLY = bytes(byte & STATE_MASK for byte in range(256))
 _AT_REST = RELEASE.after  # nobody holds anything after a restart
-_BYTES = tuple(bytes([byte]) for byte in range(256))
-_READY_BYTES = tuple(_READY | priority << PRIORITY_SHIFT for priority in range(PRIORITIES))
-_HELD_BYTES = tuple(_HELD | priority << PRIORITY_SHIFT for priority in range(PRIORITIES))
-_ALL_READY = tuple(_BYTES[byte] * CHUNK for byte in _READY_BYTES)
-_NOT_READY = tuple(re.compile(b"[^" + re.escape(_BYTES[byte]) + b"]", re.DOTALL) for byte in _READY_BYTES)
+_HELD_BYTES = tuple(_HELD | level << PRIORITY_SHIFT for level in range(LEVELS))
 _ONES = re.compile(b"\x01+")
 _RUNS = re.compile(b"\x01+|\x02+|\x03+|\x04+")
 
@@ -61,14 +56,7 @@ class StatesState(msgspec.Struct, array_like=True, frozen=True):
     chunks: list[bytes]
     tries: TalliesState | None
     limits: TalliesState | None
-
-
-class Chunk(bytearray):
-    """The bytes of CHUNK entries, as far as they were admitted."""
-
-    __slots__ = ("alive",)
-
-    alive: int
+    above: list[bytes] | None = None  # chunk by chunk, the second bytes; None: there are none
 
 
 class States:
@@ -78,7 +66,7 @@ class States:
 
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}  # ascending, since only the newest can go and come again
-        self.lines: list[ReadyLine] | None = None  # by priority, as far as there are any
+        self.lines: list[ReadyLine] | None = None  # by priority, ascending, as far as there are any
         self.tries: DeliveryCounts | None = None  # how often an entry was handed out, the present hold not counted
         self.limits: DeliveryCounts | None = None  # the delivery limits that entries have of their own
         self.on_chunk_gone: Callable[[int], None] | None = None
@@ -130,7 +118,7 @@ class States:
     def add(self, first: int, count: int, state: State, priority: int) -> None:
         """New entries, younger than all others."""
         self.newest = first + count - 1
-        byte = state | priority << PRIORITY_SHIFT
+        byte = state | (priority if priority < TOP else TOP) << PRIORITY_SHIFT
         ready = state is READY
         number, index = divmod(first, CHUNK)
         left = count
@@ -138,7 +126,7 @@ class States:
             chunk = self.chunks.get(number)
             if chunk is None:
                 chunk = self.chunks[number] = Chunk(index)
-                chunk.alive = 0
+                chunk.alive, chunk.above = 0, None
             elif index > len(chunk):
                 chunk.extend(bytes(index - len(chunk)))
             if left == 1:
@@ -146,7 +134,9 @@ class States:
                 chunk.append(byte)
             else:
                 part = min(left, CHUNK - index)
-                chunk.extend(_BYTES[byte] * part)
+                chunk.extend(BYTES[byte] * part)
+            if priority > TOP:
+                chunk.raise_above(index, part, priority)
             chunk.alive += part
             if ready:
                 self._stand_in_line(priority, number)
@@ -159,48 +149,55 @@ class States:
             self.parked += count
 
     def _stand_in_line(self, priority: int, number: int) -> None:
-        lines = self.lines
-        if lines is None:
-            lines = self.lines = []
-        while len(lines) <= priority:
-            lines.append(ReadyLine())
-        lines[priority].note(number)
+        if self.lines:
+            note(self.lines, priority, number)
+        else:
+            self.lines = [new_line(priority, number)]
 
     # -- moving -----------------------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Run:
         """The next ready entries in a row, at most `limit`, become HELD: one hold. The caller knows that there are."""
-        lines = self.lines or ()
-        priority = len(lines)
-        while priority:
-            priority -= 1
-            line = lines[priority]
+        number, index, priority = self._front()
+        chunk = self.chunks[number]
+        byte = _HELD_BYTES[priority if priority < TOP else TOP]
+        count = 1 if limit == 1 else chunk.ready_run(index, limit, priority)
+        if count > 1:
+            chunk[index : index + count] = BYTES[byte] * count
+        chunk[index] = byte | HEAD
+        self.ready -= count
+        self.held += count
+        return number * CHUNK + index, count
+
+    def next_ready(self) -> int:
+        """The entry that `take` would take first."""
+        number, index, _ = self._front()
+        return number * CHUNK + index
+
+    def _front(self) -> tuple[int, int, int]:
+        """(its chunk's number, its index there, its priority) of the next ready entry. There is one."""
+        lines = self.lines or []
+        for at in range(len(lines) - 1, -1, -1):
+            line = lines[at]
             while line:
                 number = line[0]
                 chunk = self.chunks.get(number)
-                if chunk is not None and (index := chunk.find(_READY_BYTES[priority])) >= 0:
-                    byte = _HELD_BYTES[priority]
-                    count = 1 if limit == 1 else _run_length(chunk, index, limit, priority)
-                    if count > 1:
-                        chunk[index : index + count] = _BYTES[byte] * count
-                    chunk[index] = byte | HEAD
-                    self.ready -= count
-                    self.held += count
-                    return number * CHUNK + index, count
+                if chunk is not None and (index := chunk.first_ready(line.priority)) >= 0:
+                    return number, index, line.priority
                 del line[0]
+            if len(lines) > FEW:
+                del lines[at]
         raise LookupError("nothing is ready, though the count says so")
 
-    def front(self, priority: int) -> int | None:
-        """The first ready entry of a priority."""
-        line = self.lines[priority] if self.lines and priority < len(self.lines) else None
-        while line:
-            number = line[0]
+    def oldest_ready(self) -> int:
+        """The first ready entry, of whatever priority. There is one."""
+        while heads := [line[0] for line in self.lines or () if line]:
+            number = min(heads)
             chunk = self.chunks.get(number)
-            index = -1 if chunk is None else chunk.find(_READY_BYTES[priority])
-            if index >= 0:
+            if chunk is not None and (index := chunk.any_ready()) >= 0:
                 return number * CHUNK + index
-            del line[0]
-        return None
+            self._leave_lines(number)
+        raise LookupError("nothing is ready, though the count says so")
 
     def move_held(self, first: int, count: int, move: Move) -> None:
         """Moves entries of one hold, hence of one chunk and one priority."""
@@ -216,16 +213,16 @@ class States:
         if count == 1:
             chunk[index] = after
         else:
-            chunk[index : index + count] = _BYTES[after] * count
+            chunk[index : index + count] = BYTES[after] * count
         if after:
-            self._count(after, number, count)
+            self._count(number, chunk, index, count)
 
-    def _count(self, byte: int, number: int, count: int) -> None:
-        """Entries of a chunk that now have this byte: anything but HELD or DONE."""
-        state = byte & STATE_MASK
+    def _count(self, number: int, chunk: Chunk, index: int, count: int) -> None:
+        """Entries of one priority that are now as the first of them is: anything but HELD or DONE."""
+        state = chunk[index] & STATE_MASK
         if state == _READY:
             self.ready += count
-            self._stand_in_line(byte >> PRIORITY_SHIFT, number)
+            self._stand_in_line(chunk.priority_of(index), number)
         elif state == _PARKED:
             self.parked += count
         else:
@@ -249,7 +246,7 @@ class States:
         else:
             self.leaving -= 1
         if after:
-            self._count(after, number, 1)
+            self._count(number, chunk, index, 1)
         else:
             chunk.alive -= 1
             if not chunk.alive:
@@ -287,18 +284,18 @@ class States:
         if not chunk.alive:
             self._drop(number)
         elif 1 in new:
-            self._line_up(number, after)
-
-    def _line_up(self, number: int, some: bytes | bytearray) -> None:
-        for priority, byte in enumerate(_READY_BYTES):
-            if byte in some:
+            for priority in chunk.ready_priorities():
                 self._stand_in_line(priority, number)
 
-    def _drop(self, number: int) -> None:
-        del self.chunks[number]
+    def _leave_lines(self, number: int) -> None:
+        """Nothing in that chunk is ready; where it stands behind others, whoever comes by drops it."""
         for line in self.lines or ():
             if line and line[0] == number:
                 del line[0]
+
+    def _drop(self, number: int) -> None:
+        del self.chunks[number]
+        self._leave_lines(number)
         if self.tries is not None:
             self.tries.forget(number)
         if self.limits is not None:
@@ -326,25 +323,22 @@ class States:
             chunks=[bytes(chunk.translate(_AT_REST)) for chunk in self.chunks.values()],
             tries=None if tries is None else tries.dump(),
             limits=None if self.limits is None else self.limits.dump(),
+            above=self._dump_above(),
         )
+
+    def _dump_above(self) -> list[bytes] | None:
+        above = [bytes(chunk.above or b"") for chunk in self.chunks.values()]
+        return above if any(above) else None
 
     @classmethod
     def load(cls, state: StatesState) -> States:
         states = cls()
         states.newest = state.newest
-        for number, stored in zip(state.numbers, state.chunks, strict=True):
+        lanes = state.above or [b""] * len(state.chunks)
+        for number, stored, lane in zip(state.numbers, state.chunks, lanes, strict=True):
             chunk = states.chunks[number] = Chunk(stored)
-            chunk.alive = 0
+            chunk.alive, chunk.above = 0, bytearray(lane) if lane else None
             states._recount(number, chunk, bytearray(len(stored)), chunk)
         states.tries = None if state.tries is None else DeliveryCounts.load(state.tries)
         states.limits = None if state.limits is None else DeliveryCounts.load(state.limits)
         return states
-
-
-def _run_length(chunk: Chunk, index: int, limit: int, priority: int) -> int:
-    """How many from here on are ready with this priority, up to a limit."""
-    count = min(limit, len(chunk) - index)
-    if count == 1 or chunk.startswith(_ALL_READY[priority][:count], index):
-        return count
-    found = _NOT_READY[priority].search(chunk, index, index + count)
-    return count if found is None else found.start() - index

@@ -175,7 +175,7 @@ class Checkpointer:
 
     async def _write_pieces(self, file: File, replay_from: int) -> int:
         """Writes all queues, some at a time, so that the loop goes on in between; returns how many bytes that is."""
-        position = await self._world.offload(_write, file, [Head(replay_from)], 0)
+        position = await self._world.offload(_write, file, [Head(replay_from, snapshot.PRIORITIES)], 0)
         count = 0
         for queues, parts in self._slices():
             count += queues

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from waystation.errors import WaystationError
 from waystation.message import Message, Run, terms_of
 from waystation.queues.ledger.ledger import Ledger
-from waystation.queues.ledger.priorities import levels
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.commands import Enqueue, decode_messages
 from waystation.queues.shard.message_index import MessageIndex
@@ -150,7 +149,7 @@ class Queue:
 
     def _admit_by_terms(self, ledger: Ledger, messages: Sequence[Message], first: int, taken_ms: int) -> None:
         """Messages in a row that ask for the same are one run: most that are sent together do."""
-        level_of, limit_ms = levels(self.settings.max_priority), self.settings.ttl_ms
+        highest, limit_ms = self.settings.max_priority, self.settings.ttl_ms
         asked = list(map(terms_of, messages))
         if asked.count(asked[0]) == len(asked):
             runs = [(asked[0], len(asked))]
@@ -164,7 +163,7 @@ class Queue:
             ledger.admit_run(
                 first + at,
                 count,
-                level_of[priority],
+                min(priority, highest),
                 deliver_at_ms=messages[at].ready_at_ms(taken_ms) if later else None,
                 expires_at_ms=None if ttl_ms is None else taken_ms + ttl_ms,
                 max_deliveries=max_deliveries,

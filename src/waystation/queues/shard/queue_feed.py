@@ -105,6 +105,8 @@ class QueueFeed:
             grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, hold_ms)
         if not grants:
             return 0
+        if not self.auto_ack:  # else they are acknowledged before anybody has them
+            self.shard.note_delivered(self.queue, grants)
         taken = self._open_all(grants)
         self._left -= len(taken)
         if taken and (not self.auto_ack or self._write_off(taken)):
@@ -302,7 +304,10 @@ class Getter(QueueFeed):
         """What is there now, at most `count`; it does not wait, and for nobody's turn."""
         self._begin(count)
         hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        taken = self._open_all(self.shard.acquire_now(self.queue, self.consumer, count, hold_ms))
+        grants = self.shard.acquire_now(self.queue, self.consumer, count, hold_ms)
+        if grants and not self.auto_ack:
+            self.shard.note_delivered(self.queue, grants)
+        taken = self._open_all(grants)
         if taken and self.auto_ack:
             try:
                 self.shard.write_off(self.queue, self.consumer, _runs(taken))

@@ -41,6 +41,9 @@ def replay(shard: Shard, offset: int) -> None:
             if isinstance(command, Done):
                 _hide(shard, command, at)
     _free_leaving(shard)
+    for queue_id, runs in shard.log.recover_notes().items():
+        if queue_id in shard.queues:
+            shard.queues[queue_id].open_ledger().note_delivered(runs)
 
 
 def _hide(shard: Shard, command: Done, offset: int) -> None:

@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -293,17 +293,47 @@ class Shard(Upkeep):
             queue.open_ledger().finish(dropped)  # a queue with a dead-letter target keeps them until it is told
             self._write_quietly(self._done(queue, dropped))
 
+    def move(self, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+        """Puts messages to queues of this shard and ends entries that died in another one of it, in one batch: all of
+        that survives a crash, or nothing. Raises Full."""
+        now_ms = self.world.clock.now_ms()
+        moved: list[tuple[Queue, list[tuple[Enqueue, list[Message]]]]] = []
+        for target, messages in letters.items():
+            sizes, plain = check_all(messages, self.max_message_bytes)
+            self._check_room(target, len(sizes), sum(sizes))
+            first = target.newest + 1
+            moved.append((target, make_blocks(target, list(messages), sizes, first, now_ms, plain=plain, moved=True)))
+        commands: list[Command] = [block for _, blocks in moved for block, _ in blocks]
+        written = self.log.write([*commands, Done(queue.id, list(runs))])
+        offset = written.first
+        for target, blocks in moved:
+            waited = target.ledger.ready if target.ledger is not None else 0
+            self.note_use(target)
+            self._take_in(target, blocks, offset, now_ms)
+            offset += len(blocks)
+            target.put += len(letters[target])
+            if self.tracing is not None:
+                self.tracing.put(target.name, letters[target], blocks[0][0].first, *written.receipt, own=True)
+            self._admitted(target, waited, now_ms)
+        self.note_use(queue)
+        queue.finish(runs, self.bodies.done)
+        self._settled(queue)
+        return written.receipt
+
     # -- delivery -----------------------------------------------------------------------------------------------------
 
     def acquire(self, queue: Queue, consumer: str, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
-        """Entries for a consumer, from `since_ms` of the monotonic clock on. Deliveries are noted."""
+        """Entries for a consumer, from `since_ms` of the monotonic clock on. The caller notes what it delivers."""
         ledger = queue.open_ledger()
         self.note_use(queue)
         grants = ledger.acquire(consumer, count, since_ms, hold_ms)
         if grants:
-            self.log.note(queue.id, [(grant.first, grant.count) for grant in grants])
-            queue.delivered += sum(grant.count for grant in grants)
+            queue.delivered += sum([grant.count for grant in grants])
         return grants
+
+    def note_delivered(self, queue: Queue, grants: Sequence[Grant]) -> None:
+        """They are about to leave: whatever happens to the broker from now on, this delivery counts."""
+        self.log.note(queue.id, joined([(grant.first, grant.count) for grant in grants]))
 
     def acquire_now(self, queue: Queue, consumer: str, count: int, hold_ms: int) -> list[Grant]:
         """The same for one that asks, whosever turn it is."""

@@ -1,7 +1,8 @@
 """The log of a shard, as its queues see it: commands in, in order; commands out again at the start.
 
-Deliveries are noted and written with the next command (or after a moment): they need not be durable before anything
-happens, and so a delivery costs no write of its own.
+Deliveries are written with the next command (or after a moment): they need not be durable before anything happens, and
+so a delivery costs no batch of its own. Until then they are noted beside the log, where a crash of the broker leaves
+them (`delivery_notes.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from waystation.message import Run
 from waystation.observe.events import event_logger
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Command, HandedOut, Stored, changes_of
+from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.topics.partition import Partition, Receipt
 from waystation.world.clock import Clock
+from waystation.world.disk import Disk
 
 logger = event_logger("waystation.queues")
 
@@ -52,10 +55,12 @@ def not_leader(partition: Partition) -> NotLeader:
 class ShardLog:
     """The only writer of its log."""
 
-    def __init__(self, partition: Partition, clock: Clock) -> None:
+    def __init__(self, partition: Partition, clock: Clock, disk: Disk) -> None:
         self.partition = partition
         self.replayed_bytes = 0  # at the start: what no snapshot had
         self._clock = clock
+        self._beside = DeliveryNotes(disk, partition.folder)
+        self._no_command_from = 0  # as far as the replay saw
         self._refused: list[Stored] = []  # done in memory, but the disk had no room
         self._notes: dict[int, list[Run]] = {}
         self._note_count = 0
@@ -90,16 +95,24 @@ class ShardLog:
         except StorageFailed:
             self._keep_waiting([*before, *wanted] if done else before)
             raise
+        if before:
+            self._beside.logged()
         return Written(appended.base_offset + len(before), Receipt(self.partition, appended.last_offset + 1))
 
     def note(self, queue_id: int, runs: list[Run]) -> None:
-        """These were handed out; written before anything else is."""
+        """These are about to be handed out. Written to the log before anything else is, and beside it now."""
         self._notes.setdefault(queue_id, []).extend(runs)
         self._note_count += len(runs)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(NOTES_AFTER_S, self.flush)
-        elif self._note_count > MAX_NOTES:
+        if not self._beside.write(self.partition.end_offset, queue_id, runs) or self._note_count > MAX_NOTES:
             self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NOTES_AFTER_S, self.flush)
+
+    def recover_notes(self) -> dict[int, list[Run]]:
+        """After the replay: what was handed out, by queue, and only noted beside the log. It waits to be written."""
+        self._notes = self._beside.missing(self._no_command_from, self.partition.end_offset)
+        self._note_count = sum(map(len, self._notes.values()))
+        return self._notes
 
     def _take_waiting(self) -> list[Stored]:
         """What is to be written before anything else."""
@@ -107,7 +120,6 @@ class ShardLog:
             return []
         waiting = [*self._refused, *[HandedOut(queue_id, runs) for queue_id, runs in self._notes.items()]]
         self._refused, self._notes, self._note_count = [], {}, 0
-        self._stop_timer()
         return waiting
 
     def _keep_waiting(self, waiting: list[Stored]) -> None:
@@ -142,6 +154,7 @@ class ShardLog:
     def close(self) -> None:
         self.flush()
         self._stop_timer()
+        self._beside.close()
 
     def drop(self) -> None:
         """Another broker leads the partition: this one writes nothing more, not even when it leads again. What waits is
@@ -149,6 +162,7 @@ class ShardLog:
         with contextlib.suppress(WaystationError):
             self.flush()
         self._stop_timer()
+        self._beside.close()
         self._dropped = True
         self._refused, self._notes, self._note_count = [], {}, 0
 
@@ -160,7 +174,7 @@ class ShardLog:
     def replay(self, offset: int) -> Iterator[Replayed]:
         """Everything from `offset` on. A damaged batch is passed over, with a word in the log file."""
         partition = self.partition
-        offset = max(offset, partition.start_offset)
+        offset = self._no_command_from = max(offset, partition.start_offset)
         told = ""
         while offset < partition.visible_offset:
             try:
@@ -178,6 +192,8 @@ class ShardLog:
                         if record.value is not None
                         for change in changes_of(commands.decode(record.value))
                     ]
+                    if not header.transactional:
+                        self._no_command_from = header.base_offset + 1
                     yield Replayed(header.producer_id if header.transactional else -1, None, header.base_offset, found)
                 return
             except CorruptBatch as error:

@@ -137,7 +137,7 @@ class Shards:
             return
         shard = Shard(
             index,
-            ShardLog(partition, self._world.clock),
+            ShardLog(partition, self._world.clock, self._world.disk),
             self._world,
             cache_bytes=self._cache_bytes,
             on_dead=self._on_dead,

@@ -21,7 +21,10 @@ from collections.abc import Iterator
 import msgspec
 from crc32c import crc32c
 
+from waystation.message import HIGHEST_PRIORITY
 from waystation.queues.ledger.ledger import Ledger, LedgerState
+from waystation.queues.ledger.moves import LEVELS
+from waystation.queues.ledger.old_levels import with_priorities
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.message_index import ChunkState, MessageIndex
 from waystation.queues.shard.queue import Death, Queue
@@ -29,6 +32,7 @@ from waystation.queues.shard.used_ids import UsedIds
 
 MAGIC = b"WSQ1"
 SUFFIX = ".queues"
+PRIORITIES = HIGHEST_PRIORITY + 1
 CHUNKS_AT_ONCE = 64
 """Of places, in one piece: about a megabyte, which takes a millisecond to encode."""
 _FRAME = struct.Struct(">II")
@@ -36,6 +40,7 @@ _FRAME = struct.Struct(">II")
 
 class Head(msgspec.Struct, array_like=True, tag="head"):
     replay_from: int
+    priorities: int = LEVELS  # how many the ledgers tell apart: 256, or 16 in files that do not say
 
 
 class Piece(msgspec.Struct, array_like=True, tag="queue"):
@@ -123,15 +128,19 @@ def parts_of(queue: Queue, stamp: int) -> list[Part]:
     return [piece, *[More(queue.id, places[at : at + CHUNKS_AT_ONCE]) for at in more]]
 
 
-def queue_of(piece: Piece) -> Queue:
+def queue_of(piece: Piece, priorities: int) -> Queue:
     queue = Queue(piece.id, piece.name, piece.settings)
     queue.stamp = piece.stamp
     queue.bytes = piece.bytes
     queue.ids = UsedIds(piece.ids) if piece.ids else None
     queue.deaths = piece.deaths
     if piece.ledger is not None:
+        stored = piece.ledger
+        if priorities == LEVELS:
+            states = with_priorities(stored.states, piece.settings.max_priority)
+            stored = msgspec.structs.replace(stored, states=states)
         ledger = Ledger.load(
-            piece.ledger,
+            stored,
             max_deliveries=piece.settings.max_deliveries,
             single_active=piece.settings.single_active,
             keeps_dead=piece.settings.keeps_dead,
@@ -142,13 +151,13 @@ def queue_of(piece: Piece) -> Queue:
 
 def queues_of(data: bytes) -> tuple[int, dict[int, Queue]]:
     """(where a replay begins, the queues by their numbers) of a file; Damaged where it is not whole."""
-    begin = -1
+    begin, priorities = -1, LEVELS
     queues: dict[int, Queue] = {}
     for part in parts(data):
         if isinstance(part, Head):
-            begin = part.replay_from
+            begin, priorities = part.replay_from, part.priorities
         elif isinstance(part, Piece):
-            queues[part.id] = queue_of(part)
+            queues[part.id] = queue_of(part, priorities)
         elif isinstance(part, More):
             places = queues[part.queue].places
             if places is not None:

@@ -89,6 +89,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Everything is replayed: time may go on."""
+        self.log.flush()
         for queue in self.queues.values():
             queue.stamp = -1
             if queue.ledger is not None:
