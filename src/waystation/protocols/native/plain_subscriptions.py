@@ -37,6 +37,8 @@ class PlainSubscription:
             raise Invalid("subscription: must be a JSON object")
         self.id = text_of(given, "id")
         self.pattern = text_of(given, "topic_pattern")
+        if "*" in self.pattern and "#" in self.pattern:
+            raise Invalid("topic_pattern: use `*` (any characters) or `#` (any number of words), not both in one pattern")
         self.consumer_id = text_of(given, "consumer_id")
         mode = given.get("delivery_mode", "at_least_once")
         if mode not in MODES:
@@ -50,8 +52,8 @@ class PlainSubscription:
 
     def command(self, number: int) -> Subscribe:
         topics, syntax = [self.pattern], "wildcard"
-        if any("*" in word and word != "*" for word in self.pattern.split(".")):
-            # The plain actions have stars inside of words, which stand for anything.
+        if "*" in self.pattern:
+            # Here, and only here, a star is any run of characters, dots included.
             topics, syntax = [".*".join(map(_quoted, self.pattern.split("*")))], "regex"
         return Subscribe(
             consumer=number,
