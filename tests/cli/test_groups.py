@@ -29,7 +29,13 @@ def test_a_group_is_listed_and_described_with_its_lag(cli: Cli, topic: str, grou
     assert listed[group]["state"] == "Empty"
     cli("publish", topic, "--partition", "1", stdin=b"e\nf\n")
     assert offsets(cli, group) == [(0, 3, 0), (1, 1, 2)]
-    assert group in cli("groups", "describe", group).text
+    shown = cli("groups", "describe", group).text
+    assert group in shown
+    assert "generation" in shown
+    assert "coordinator 1" in shown
+    (described,) = cli("groups", "describe", group, "--json").json
+    assert described["coordinator"] == 1
+    assert described["generation"] >= 0
     assert group not in {row["group"] for row in cli("groups", "list", "--state", "Stable", "--json").json}
 
 

@@ -97,6 +97,8 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
         "kind": group["kind"],
         "state": group["state"],
         "assignor": group["assignor"],
+        "generation": group["generation"],
+        "coordinator": group["coordinator"],
         "members": [
             {
                 "id": member["member"],
@@ -120,7 +122,8 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
 
 def _print_group(group: dict[str, Any]) -> None:
     assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
-    print(f"{bold(group['group'])}  {group['kind']}, {group['state']}{assignor}")
+    where = f"generation {group['generation']}, coordinator {group['coordinator']}"
+    print(f"{bold(group['group'])}  {group['kind']}, {group['state']}{assignor}, {where}")
     columns = ("topic", "partition", "committed", "end", "lag", "member")
     if group["partitions"]:
         print_table(columns, [tuple(one[column] for column in columns) for one in group["partitions"]])

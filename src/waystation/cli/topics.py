@@ -9,6 +9,7 @@ from waystation.cli.arguments import add_server, add_settings, parse_pairs, posi
 from waystation.cli.native import all_of, open_client, topic_hint, topic_of
 from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count
 from waystation.cli.topic_messages import configure_looking
+from waystation.cli.units import spell_moment
 from waystation.errors import AlreadyExists, Invalid
 
 
@@ -110,19 +111,27 @@ def _as_json(topic: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str,
         "topic": topic["topic"],
         "id": topic["id"],
         "internal": topic["internal"],
+        "created_ms": topic["created_ms"],
+        "dropped": topic["dropped"],
         "partitions": topic["partitions"],
         "settings": {one["name"]: {"value": one["value"], "source": one["source"]} for one in settings},
     }
 
 
 def _print_topic(topic: dict[str, Any], settings: list[dict[str, Any]]) -> None:
-    print(bold(topic["topic"]) + f"  id {topic['id']}" + ("  internal" if topic["internal"] else ""))
+    created = "" if topic["created_ms"] is None else f"  created {spell_moment(topic['created_ms'])}"
+    print(bold(topic["topic"]) + f"  id {topic['id']}{created}" + ("  internal" if topic["internal"] else ""))
+    if topic["dropped"]:
+        print(f"live subscribers missed {topic['dropped']} offsets since the broker was started")
     print_table(
-        ("partition", "start", "end", "offsets", "size"),
+        ("partition", "leader", "start", "stable", "high watermark", "end", "offsets", "size"),
         [
             (
                 one["partition"],
+                one["leader"],
                 one["start_offset"],
+                one["stable_offset"],
+                one["high_watermark"],
                 one["end_offset"],
                 one["end_offset"] - one["start_offset"],
                 spell_bytes(one["bytes"]),

@@ -106,7 +106,9 @@ function stats(info) {
     stat("Lag", lags.length ? count(lags.reduce((a, b) => a + b, 0)) : "–", "messages behind, in all"),
     stat("Partitions", count(info.partitions.length)),
     stat("Topics", count(new Set(info.partitions.map(({ topic }) => topic)).size)),
-    info.assignor ? stat("Assignor", info.assignor) : null);
+    info.assignor ? stat("Assignor", info.assignor) : null,
+    stat("Generation", count(info.generation)),
+    stat("Coordinator", `node ${info.coordinator}`));
 }
 
 function memberTable(members) {
