@@ -160,7 +160,7 @@ class Queues:
             if ledger is not None:
                 total["ready"] += ledger.ready
                 total["parked"] += ledger.parked
-                total["held"] += ledger.held
+                total["held"] += ledger.in_flight
         return total
 
     # -- coming and going ----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class PlainSubscription:
         self.id = text_of(given, "id")
         self.pattern = text_of(given, "topic_pattern")
         if "*" in self.pattern and "#" in self.pattern:
-            raise Invalid("topic_pattern: use `*` (any characters) or `#` (any number of words), not both in one pattern")
+            raise Invalid("topic_pattern: use `*` (any characters) or `#` (any number of words), not both")
         self.consumer_id = text_of(given, "consumer_id")
         mode = given.get("delivery_mode", "at_least_once")
         if mode not in MODES:
@@ -73,11 +73,15 @@ class PlainSubscriptions:
     def __init__(self) -> None:
         self._by_id: dict[str, PlainSubscription] = {}
         self._by_consumer: dict[str, dict[str, PlainSubscription]] = {}
-        self.delivered = 0  # messages that `consume` gave
 
     @property
     def consumers(self) -> int:
         return len(self._by_consumer)
+
+    @property
+    def idle(self) -> int:
+        """Those that no connection uses now: they are there, and nothing is delivered to them."""
+        return sum(not subscription.users for subscription in self._by_id.values())
 
     def add(self, subscription: PlainSubscription) -> None:
         if subscription.id not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:
