@@ -395,6 +395,14 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name=None,
         ),
         Setting(
+            "waystation.retention.messages",
+            "int",
+            -1,
+            "Maximum number of messages in a partition, counted by offsets: the newest stay; -1: no limit.",
+            low=-1,
+            broker_name=None,
+        ),
+        Setting(
             "waystation.stream",
             "bool",
             False,
@@ -431,6 +439,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
     retention_bytes: int = -1
+    retention_messages: int = -1
     retention_ms: int = 7 * _DAY_MS
     segment_bytes: int = 1024 * _MIB
     segment_jitter_ms: int = 0

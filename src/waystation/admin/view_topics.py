@@ -51,6 +51,7 @@ class TopicOut(msgspec.Struct):
     rate: Annotated[float, Meta(description="messages published per second, of late; null: not known")] | None
     retention_ms: Annotated[int, Meta(description="-1: forever")]
     retention_bytes: Annotated[int, Meta(description="of a partition; -1: any number")]
+    retention_messages: Annotated[int, Meta(description="of a partition, the newest; -1: any number")]
     cleanup_policy: str
     internal: Annotated[bool, Meta(description="the broker's own")]
     id: Annotated[str, Meta(description="its UUID; a topic that is deleted and re-created has another")]
@@ -233,6 +234,7 @@ def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
         None if rates is None else rates.publish,
         settings.retention_ms,
         settings.retention_bytes,
+        settings.retention_messages,
         settings.cleanup_policy,
         topic.internal,
         str(topic.id),

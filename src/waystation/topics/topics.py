@@ -465,7 +465,12 @@ class Topics:
             raise NotAllowed(f"topic {name!r} stores the queues; its settings are the broker's own")
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
-        return await self._rewrite(topic, replace(topic.row, overrides=overrides))
+        counted = topic.settings.retention_messages >= 0
+        altered = await self._rewrite(topic, replace(topic.row, overrides=overrides))
+        if counted:  # what the old number has removed does not come back, whatever the new one is
+            for partition in topic.partitions:
+                await partition.remove_before(partition.start_offset)
+        return altered
 
     # -- following the catalog --------------------------------------------------------------------------------------
 
@@ -523,7 +528,9 @@ class Topics:
         """Works out the topic's settings anew: its own or the broker's have changed."""
         topic.settings = resolve_topic(topic.overrides, self._settings)
         for partition in topic.partitions:
-            log_of(partition).settings = topic.settings
+            log = log_of(partition)
+            log.settings = topic.settings
+            log.trim(log.durable_offset if partition.waits else log.written_offset)
 
     def _changed(self) -> None:
         for callback in self._on_change:

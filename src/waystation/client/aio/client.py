@@ -194,10 +194,16 @@ class Client:
         return Subscribing(self._core, self._bridge, wanted)
 
     async def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        max_size: int | None = None,
     ) -> TopicInfo:
-        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
-        return await admin.create_topic(self._core, topic, partitions, settings or {})
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
+        messages a partition keeps, the newest."""
+        return await admin.create_topic(self._core, topic, partitions, settings or {}, max_size)
 
     async def delete_topic(self, topic: str) -> None:
         await admin.delete_topic(self._core, topic)

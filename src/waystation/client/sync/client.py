@@ -187,10 +187,16 @@ class Client:
         return Subscription(self._core, self._bridge, wanted)
 
     def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        max_size: int | None = None,
     ) -> TopicInfo:
-        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
-        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}))
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
+        messages a partition keeps, the newest."""
+        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}, max_size))
 
     def delete_topic(self, topic: str) -> None:
         self._bridge.run(admin.delete_topic(self._core, topic))
