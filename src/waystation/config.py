@@ -893,6 +893,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
             dynamic=False,
         ),
         Setting(
+            "waystation.memory.data.max.bytes",
+            "int",
+            512 * _MIB,
+            "Memory for data of a broker without a data folder (`serve --memory`, `:memory:`); it is its disk.",
+            low=_MIB,
+            dynamic=False,
+            protects="a large value lets clients fill the machine's memory",
+        ),
+        Setting(
             "waystation.disk.free.min.bytes",
             "int",
             64 * _MIB,
@@ -1025,6 +1034,10 @@ class BrokerSettings:
         for name, text in self._of_one_name(overrides or {}).items():
             self._values[name] = self.check(name, text)
             self.given[name] = text
+
+    def above(self, defaults: Mapping[str, str]) -> BrokerSettings:
+        """The same over other defaults."""
+        return BrokerSettings({**defaults, **self.given}, self._sources)
 
     def _of_one_name(self, overrides: Mapping[str, str]) -> dict[str, str]:
         """What was given as `broker.id` is `node.id`; both are fine if they say the same."""
