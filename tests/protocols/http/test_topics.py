@@ -129,6 +129,10 @@ def test_the_latest_messages_and_one_by_its_id(http: Http, topic: str) -> None:
     assert http("GET", f"/v1/messages/{name(f'{topic}-0@7')}").json["payload"] == "7"
     assert http.refused("GET", f"/v1/topics/{topic}/messages/id-99") == (404, "NotFound")
     assert http.refused("GET", "/v1/messages/nowhere") == (404, "NotFound")
+    own = unique("own")
+    http("POST", f"/v1/topics/{topic}/messages", {"payload": "by its own id", "id": own})
+    found = http("GET", f"/v1/messages/{own}").json
+    assert (found["payload"], found["place"]) == ("by its own id", f"topic:{topic}")
 
 
 @pytest.mark.parametrize(

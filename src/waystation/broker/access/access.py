@@ -335,7 +335,8 @@ class Access:
         await self._broker.topics.delete(topic)
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
-        """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or in a named topic by its own id."""
+        """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or by its own id: in a topic, or in all of them.
+        None: there is none. NotFound: there was too much to search."""
         self._permissions.check(self.principal, "read", "topic", topic or "*")
         return await self._broker.messages.find(message_id, topic)
 

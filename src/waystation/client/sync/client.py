@@ -371,7 +371,8 @@ class Client:
         return self._bridge.run(admin.list_routing(self._core))
 
     def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
-        """A message by its id, wherever it is."""
+        """A message by its id, wherever it is; None if there is none. Topics have no index of ids: the newest 64 MiB of
+        each partition of `topic`, or 256 MiB of all topics, are searched, and NotFound says if that was not all."""
         return self._bridge.run(admin.find(self._core, message_id, topic=topic))
 
     def stats(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     message_id = call.path["id"]
     found = desk.access.find_queued(message_id) or await desk.access.find_stored(message_id)
     if found is None:
-        raise NotFound(f"there is no message {message_id!r}; one with an id of its own in a topic is found there alone")
+        raise NotFound(f"there is no message {message_id!r}, in no queue and in no topic")
     return found_out(found)
 
 
