@@ -359,9 +359,7 @@ def test_a_search_by_id_that_ended_early_says_how_much_it_has_searched(
                 broker.messages.publish("large", [Message(bytes(100_000), id=f"m-{i}")])
             for topic in ("large", None):
                 assert await broker.messages.find("m-49", topic) is not None
-                with pytest.raises(
-                    NotFound, match=r"newest [12] MiB of .*; [45] MiB .* not searched: search"
-                ):
+                with pytest.raises(NotFound, match=r"newest [12] MiB of .*; [45] MiB .* not searched: search"):
                     await broker.messages.find("m-0", topic)
             assert await broker.messages.find("in-small") is not None
             assert await broker.messages.find("m-0", "small") is None

@@ -54,7 +54,11 @@ class GroupsOut(msgspec.Struct):
     total: Total
 
 
-class GroupQuery(msgspec.Struct):
+class GroupTerms(msgspec.Struct, kw_only=True):
+    internal: Annotated[bool, Meta(description="the broker's own topics, too: what was redriven to the group")] = False
+
+
+class GroupQuery(GroupTerms, kw_only=True):
     group: str
 
 
@@ -90,6 +94,7 @@ class GroupDetail(msgspec.Struct):
     members: list[GroupMember]
     partitions: list[GroupPartition]
     lag: int
+    redriven: Annotated[int, Meta(description="of the lag: in what was redriven to the group")]
     history: Annotated[list[HistoryEntry], Meta(description="since the broker was started; at most 100, oldest first")]
     generation: Annotated[int, Meta(description="of a classic group; the group epoch of the other kinds")]
     coordinator: Annotated[int, Meta(description="node id of the broker that keeps the group")]
@@ -200,6 +205,12 @@ def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
         partitions = _shared_partitions(broker, name)
     else:
         partitions = _partitions(broker, name, members)
+    lag = sum(one.lag or 0 for one in partitions)
+    redriven = sum(one.lag or 0 for one in partitions if is_redrive_topic(one.topic))
+    if not query.internal:
+        partitions = [one for one in partitions if not is_redrive_topic(one.topic)]
+        for member in members:
+            member.assignment = [one for one in member.assignment if not is_redrive_topic(one.topic)]
     return GroupDetail(
         name,
         summary.kind,
@@ -207,7 +218,8 @@ def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
         assignor,
         members,
         partitions,
-        sum(one.lag or 0 for one in partitions),
+        lag,
+        redriven,
         broker.group_history.of(name),
         generation,
         broker.node_id,
