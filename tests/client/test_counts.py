@@ -69,6 +69,16 @@ def test_a_message_that_is_acked_in_an_open_transaction_is_in_flight(mq: Client)
     assert (shown["ready"], shown["held"]) == (2, 0)
 
 
+def test_the_brokers_own_queues_are_not_counted(mq: Client) -> None:
+    topic = unique("later")
+    mq.create_topic(topic, 1)
+    before = mq.stats()
+    mq.publish(topic, "x", delay=600)
+    after = mq.stats()
+    assert after["queues"] == before["queues"]
+    assert after["active_consumers"] == before["active_consumers"]
+
+
 def test_what_a_slow_subscriber_misses_is_counted(mq: Client) -> None:
     topic = unique("fast")
     mq.create_topic(topic, 1)
