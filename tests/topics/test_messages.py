@@ -357,10 +357,10 @@ def test_a_search_by_id_that_ended_early_says_how_much_it_has_searched(
             broker.messages.publish("small", [Message(b"x", id="in-small")])
             for i in range(50):
                 broker.messages.publish("large", [Message(bytes(100_000), id=f"m-{i}")])
-            for topic in ("large", None):
-                assert await broker.messages.find("m-49", topic) is not None
+            for where in ("large", None):
+                assert await broker.messages.find("m-49", where) is not None
                 with pytest.raises(NotFound, match=r"newest [12] MiB of .*; [45] MiB .* not searched: search"):
-                    await broker.messages.find("m-0", topic)
+                    await broker.messages.find("m-0", where)
             assert await broker.messages.find("in-small") is not None
             assert await broker.messages.find("m-0", "small") is None
 
