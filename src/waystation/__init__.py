@@ -145,7 +145,7 @@ def open(
     """Starts a broker in this process, in the background, and returns it, as a client, when it takes connections.
 
     `path` is the folder of its data, made if it is not there; only one broker at a time may have it (`DataInUse`).
-    `":memory:"` is for tests: for now it is a temporary folder that is removed on close. `settings` are the broker's,
+    `":memory:"` is no folder: nothing is on disk, nothing is left on close. `settings` are the broker's,
     by their dotted names. `kafka` is where its Kafka door listens (native clients use the same port), on this machine:
     port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for its HTTP and AMQP doors. The other
     options are those of `connect`. What goes wrong at the start is raised here.

@@ -395,6 +395,14 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             broker_name=None,
         ),
         Setting(
+            "waystation.retention.messages",
+            "int",
+            -1,
+            "Maximum number of messages in a partition, counted by offsets: the newest stay; -1: no limit.",
+            low=-1,
+            broker_name=None,
+        ),
+        Setting(
             "waystation.stream",
             "bool",
             False,
@@ -431,6 +439,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
     retention_bytes: int = -1
+    retention_messages: int = -1
     retention_ms: int = 7 * _DAY_MS
     segment_bytes: int = 1024 * _MIB
     segment_jitter_ms: int = 0
@@ -884,6 +893,15 @@ BROKER_SETTINGS: dict[str, Setting] = {
             dynamic=False,
         ),
         Setting(
+            "waystation.memory.data.max.bytes",
+            "int",
+            512 * _MIB,
+            "Memory for data of a broker without a data folder (`serve --memory`, `:memory:`); it is its disk.",
+            low=_MIB,
+            dynamic=False,
+            protects="a large value lets clients fill the machine's memory",
+        ),
+        Setting(
             "waystation.disk.free.min.bytes",
             "int",
             64 * _MIB,
@@ -1016,6 +1034,10 @@ class BrokerSettings:
         for name, text in self._of_one_name(overrides or {}).items():
             self._values[name] = self.check(name, text)
             self.given[name] = text
+
+    def above(self, defaults: Mapping[str, str]) -> BrokerSettings:
+        """The same over other defaults."""
+        return BrokerSettings({**defaults, **self.given}, self._sources)
 
     def _of_one_name(self, overrides: Mapping[str, str]) -> dict[str, str]:
         """What was given as `broker.id` is `node.id`; both are fine if they say the same."""

@@ -21,6 +21,7 @@ from waystation.client.local_link import OpenSession, local_dial
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, InvalidSetting, Unavailable, WaystationError
+from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 KAFKA_PORT = 9092
 AMQP_PORT = 5672
 HTTP_PORT = 8080
-MEMORY = ":memory:"
 
 Setting = str | int | float
 """A broker setting as a program says it; booleans are whole numbers to Python."""
@@ -83,6 +83,8 @@ class Station:
         from waystation.protocols.native.server import NativeListener
 
         if self._pipelines is not None:
+            if self.data == MEMORY:
+                raise Invalid("pipelines: what they print is kept in the data folder, and this broker has none")
             from waystation.pipeline_runner import FolderRunner
 
             self._runner = FolderRunner(self._pipelines, self.data, self._near)
@@ -184,32 +186,20 @@ class BrokerThread:
         amqp: str = "off",
     ) -> None:
         values = {name: _setting_text(name, value) for name, value in (settings or {}).items()}
-        world: World | None = None
-        self._memory = _MemoryFolder() if os.fspath(path) == MEMORY else None
-        if self._memory is not None:
-            values.setdefault("waystation.flush", "os")  # nothing is to survive, so nothing needs to wait for the disk
-            from waystation.world import PassingDisk, real_world
-
-            world = real_world(PassingDisk())
-        self.data = os.fspath(path) if self._memory is None else self._memory.path
+        self.data = os.fspath(path)
         self.addresses: dict[str, str] = {}
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._open_session: OpenSession | None = None
-        try:
-            station = Station(
-                self.data,
-                BrokerSettings(values),
-                kafka=_door_address("kafka", kafka),
-                amqp=_door_address("amqp", amqp),
-                http=_door_address("http", http),
-                world=world,
-            )
-            self._start(station)
-        except BaseException:
-            self._clean()
-            raise
+        station = Station(
+            self.data,
+            BrokerSettings(values),
+            kafka=_door_address("kafka", kafka),
+            amqp=_door_address("amqp", amqp),
+            http=_door_address("http", http),
+        )
+        self._start(station)
 
     @property
     def running(self) -> bool:
@@ -239,7 +229,6 @@ class BrokerThread:
             return
         self._loop.call_soon_threadsafe(self._stop.set)
         thread.join()
-        self._clean()
 
     def _start(self, station: Station) -> None:
         started: Future[None] = Future()
@@ -284,10 +273,6 @@ class BrokerThread:
         await self._stop.wait()
         await station.stop()
 
-    def _clean(self) -> None:
-        if self._memory is not None:
-            self._memory.remove()
-
 
 def _descriptors() -> list[int]:
     """All of this process; none where the system does not list them."""
@@ -317,20 +302,6 @@ def _is_file(descriptor: int, path: str) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
-
-
-class _MemoryFolder:
-    """Stands in for memory: a temporary folder that goes with the broker."""
-
-    def __init__(self) -> None:
-        import tempfile
-
-        self.path = tempfile.mkdtemp(prefix="waystation-")
-
-    def remove(self) -> None:
-        import shutil
-
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _setting_text(name: str, value: object) -> str:

@@ -56,6 +56,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Any]]] = {
         "join": lambda it: it.join("g", ["t"], "c", print),
         "commit_offsets": lambda it: it.commit_offsets("g", [("t", 0, 1)]),
         "counts": lambda it: it.counts(),
+        "total": lambda it: it.total(),
     },
     ReadingAccess: {
         "find": lambda topics: topics.find("t"),

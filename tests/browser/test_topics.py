@@ -215,7 +215,7 @@ def test_bytes_that_are_no_text_are_shown_as_hex(visitor: Visitor, server: Serve
 @desktop_only
 def test_a_message_is_found_by_its_id_wherever_it_is(visitor: Visitor) -> None:
     topic, queue = unique("topic"), unique("queue")
-    visitor.api.publish(topic, {"payload": "in a topic", "id": "topics-own"})
+    visitor.api.publish(topic, {"payload": "in a topic", "id": f"{topic}-own"})
     visitor.api.put(f"/v1/queues/{queue}", {})
     visitor.api.post(f"/v1/queues/{queue}/messages", {"payload": "in a queue", "id": f"{queue}-own"})
     page = visitor.go("/settings")
@@ -224,10 +224,16 @@ def test_a_message_is_found_by_its_id_wherever_it_is(visitor: Visitor) -> None:
     expect(page.get_by_role("tabpanel")).to_have_text("in a queue")
     expect(page.get_by_role("link", name=queue, exact=True)).to_be_visible()
 
-    page.get_by_label("Find a message by its id").fill("topics-own")
+    page.get_by_label("Find a message by its id").fill(f"{topic}-own")
     page.get_by_label("Find a message by its id").press("Enter")
-    expect(page.get_by_text("there is no message 'topics-own'")).to_be_visible()
+    expect(page.get_by_role("tabpanel")).to_have_text("in a topic")
+    expect(page.get_by_role("link", name=topic, exact=True)).to_be_visible()
+
+    page.get_by_label("Find a message by its id").fill("nobodys-own")
+    page.get_by_label("Find a message by its id").press("Enter")
+    expect(page.get_by_text("there is no message 'nobodys-own'")).to_be_visible()
     assert_accessible(page)
+    page.get_by_label("Id", exact=True).fill(f"{topic}-own")
     page.get_by_label("Topic", exact=True).fill(topic)
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_role("tabpanel")).to_have_text("in a topic")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -84,12 +85,18 @@ def test_a_taken_port_is_refused_and_the_folder_given_back(tmp_path: Path) -> No
         waystation.open(tmp_path / "b").close()
 
 
-def test_memory_leaves_no_folder_behind() -> None:
+def test_memory_has_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with waystation.open(":memory:") as broker:
-        folder = Path(broker.data)
         publish(broker.kafka, "t", b"x")
-        assert folder.is_dir()
-    assert not folder.exists()
+        assert broker.data == ":memory:"
+        assert broker.view("overview")["broker"]["persistent"] is False
+        assert list(tmp_path.iterdir()) == []
+    with waystation.open(":memory:") as broker:
+        assert broker.topics() == []
+    with waystation.open(tmp_path / "data") as broker:
+        assert broker.view("overview")["broker"]["persistent"] is True
 
 
 FORGETFUL = """

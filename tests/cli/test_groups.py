@@ -32,8 +32,13 @@ def test_a_group_is_listed_and_described_with_its_lag(cli: Cli, topic: str, grou
     assert shown["GROUP"] == ["GROUP", "KIND", "STATE", "MEMBERS", "LAG", "TOPICS"]
     assert shown[group] == [group, "consumer", "Empty", "0", "2", topic]
     assert offsets(cli, group) == [(0, 3, 0), (1, 1, 2)]
-    assert cli("groups", "describe", group, "--json").json["lag"] == 2
-    assert group in cli("groups", "describe", group).text
+    described = cli("groups", "describe", group, "--json").json
+    assert (described["lag"], described["coordinator"]) == (2, 1)
+    assert described["generation"] >= 0
+    text = cli("groups", "describe", group).text
+    assert group in text
+    assert "generation" in text
+    assert "coordinator 1" in text
     assert group not in {row["group"] for row in cli("groups", "list", "--state", "Stable", "--json").objects}
 
 

@@ -25,6 +25,19 @@ def test_a_topic_is_created_listed_described_and_deleted(cli: Cli, topic: str) -
     assert topic not in {row["topic"] for row in cli("topics", "list", "--json").objects}
 
 
+def test_describe_shows_watermarks_leader_and_when_it_was_made(cli: Cli, topic: str) -> None:
+    cli("topics", "create", topic)
+    cli("publish", topic, "a", "b")
+    (described,) = cli("topics", "describe", topic, "--json").objects
+    (partition,) = described["partitions"]
+    assert (partition["stable_offset"], partition["high_watermark"], partition["end_offset"]) == (2, 2, 2)
+    assert (partition["leader"], partition["leader_epoch"]) == (1, 0)
+    assert described["created_ms"] > 1_700_000_000_000
+    shown = cli("topics", "describe", topic).text
+    for word in ("created 20", "LEADER", "STABLE", "HIGH WATERMARK"):
+        assert word in shown
+
+
 def test_settings_are_set_shown_and_taken_back(cli: Cli, topic: str) -> None:
     cli("topics", "create", topic, "--set", "retention.ms=1000", "--set", "cleanup.policy=compact")
     cli("topics", "alter", topic, "--set", "retention.bytes=5000", "--unset", "retention.ms")

@@ -75,6 +75,12 @@ def test_a_message_is_found_by_its_id(mq: Any, name: str) -> None:
     assert (found.place, found.state, found.text()) == (f"queue:{name}", "parked", "x")
     mq.publish(f"{name}.topic", "y", id=f"{name}-2")
     assert mq.find(f"{name}-2", topic=f"{name}.topic").text() == "y"
+    mq.publish(f"{name}.topic", "later", id=f"{name}-3", delay=100, headers={"h": "v"})
+    later = mq.find(f"{name}-3")
+    assert (later.place, later.state, later.topic) == (f"topic:{name}.topic", "parked", f"{name}.topic")
+    assert (later.text(), later.headers) == ("later", {"h": "v"})
+    anywhere = mq.find(f"{name}-2")
+    assert (anywhere.place, anywhere.text()) == (f"topic:{name}.topic", "y")
     assert mq.find("no such id") is None
 
 

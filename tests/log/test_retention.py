@@ -14,6 +14,7 @@ import pytest
 
 from tests.log.kit import DAY_MS, NOW_MS, BootingDisk, Home, run
 from tests.simulation.disk import Fault, SimDisk
+from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
 from waystation.log import batch as batches
 from waystation.log import retention
@@ -325,3 +326,65 @@ def test_a_removal_whose_client_has_hung_up_does_not_save_its_start_over_a_furth
     run(story())
     home.log.world.offload.close()
     assert home.path("log-start").read_text() == "8"
+
+
+# -- by count ----------------------------------------------------------------------------------------------------------
+
+
+def offsets(home: Home) -> list[int]:
+    return [record.offset for record in home.records(home.log.start_offset)]
+
+
+def test_the_newest_so_many_are_left_and_exactly_those(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_messages=3)
+    home.fill(5)
+    home.sync()
+    assert offsets(home) == [2, 3, 4]
+    home.fill(1)
+    assert home.log.start_offset == 2, "only what is durable counts: a power cut may take the rest"
+    home.sync()
+    assert offsets(home) == [3, 4, 5]
+    home.restart()
+    assert offsets(home) == [3, 4, 5]
+    home.kill_and_open()
+    assert offsets(home) == [3, 4, 5]
+
+
+def test_the_start_may_be_inside_of_a_batch(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_messages=3)
+    home.put(b"a", b"b", b"c", b"d", b"e")
+    home.sync()
+    assert home.log.start_offset == 2
+    assert enforce(home) == 0
+    home.restart()
+    assert (home.log.start_offset, home.log.end_offset) == (2, 5)
+
+
+def test_what_a_number_has_removed_does_not_come_back_with_a_larger_one(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_messages=3)
+    home.fill(10)
+    home.sync()
+    enforce(home)
+    home.settings = TopicSettings(retention_messages=100)
+    home.restart()
+    assert offsets(home) == [7, 8, 9]
+
+
+def test_files_go_with_the_messages_also_the_one_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SEALED_EARLY_BYTES", 500)
+    home = Home(tmp_path, retention_messages=3)
+    for _ in range(10):
+        home.fill(5)
+        home.sync()
+        enforce(home)
+    assert home.log.end_offset == 50
+    assert len(logs(home)) <= 2
+    assert logs(home)[0] >= 40
+
+
+def test_a_compacted_log_is_not_bounded_by_count(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_messages=3, cleanup_policy="compact")
+    for number in range(5):
+        home.put(b"v", key=b"k%d" % number)
+    home.sync()
+    assert home.log.start_offset == 0

@@ -175,6 +175,17 @@ def test_what_a_native_client_puts_gets_and_settles_is_counted_exactly(server: S
     assert growth.of("waystation_request_seconds_count", door="native", call="publish_messages") >= 1
 
 
+def test_what_slow_live_subscribers_miss_is_counted(server: Server, http: Http, growth: Growth) -> None:
+    topic = unique("fast")
+    with waystation.connect(f"waystation://{server.bootstrap}") as mq:
+        mq.create_topic(topic, 1)
+        with mq.subscribe(topic, slow="drop", prefetch=2) as subscription:
+            mq.publish_many(topic, [b"x"] * 50)
+            wait_for(lambda: subscription.poll(timeout=0.5, max=1), "the first")
+            wait_for(lambda: growth.of("waystation_messages_dropped_total") > 0, "some are dropped")
+            assert growth.of("waystation_messages_dropped_total") == http("GET", f"/v1/topics/{topic}").json["dropped"]
+
+
 def test_what_is_sent_taken_and_settled_by_http_is_counted_exactly(http: Http, growth: Growth) -> None:
     queue, topic = unique("tasks"), unique("events")
     http("PUT", f"/v1/queues/{queue}", {"max_deliveries": 1, "dead_letter": f"{queue}.dead"})

@@ -381,6 +381,8 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
             "PATCH /v1/topics/{topic}",
             "POST /queue/ack",
             "POST /queue/dequeue",
+            "POST /queue/purge",
+            "POST /queue/reject",
             "POST /v1/ack",
             "POST /v1/dead-letters/{queue}/redrive",
             "POST /v1/exchanges/{exchange}/bindings",

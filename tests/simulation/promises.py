@@ -152,6 +152,26 @@ class Promises:
             )
 
 
+class BoundedPromises(Promises):
+    """Of a log that keeps the newest `most` offsets: those that were acknowledged are among them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.most = 0
+        self._least = 0  # what it was since the last check
+
+    def bound(self, most: int) -> None:
+        self._least, self.most = min(self._least or most, most), most
+
+    def check(self, log: Log) -> Found:
+        # What was durable is still there, so no life may have removed more than this.
+        self.start_asked = max(self.start_asked, log.end_offset - self._least)
+        left = log.end_offset - log.start_offset
+        expect(left <= self.most, f"{self.name}: {left} offsets are left, more than {self.most}")
+        self._least = self.most
+        return super().check(log)
+
+
 def committed_batches(log: Log) -> Found:
     """What a read_committed consumer keeps: it reads to the stable offset and drops what is listed as aborted."""
     everything = [found for found in log.batches_from(log.start_offset) if found[1].last_offset < log.stable_offset]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.disk import Fault, PowerCut, SimDisk
 from tests.simulation.nodes import PAGE, SECTOR
-from waystation.world import Disk, OsDisk
+from waystation.world import Disk, MemoryDisk, OsDisk
 
 SEEDS = 300
 
@@ -99,13 +99,17 @@ def _seen(disk: Disk, root: str) -> dict[str, object]:
 def test_it_answers_as_the_real_disk_does(
     steps: list[tuple[object, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """So does the one in memory, which brokers use."""
     real: Disk = OsDisk()
-    simulated = SimDisk()
+    others: list[Disk] = [SimDisk(), MemoryDisk(1_000_000)]
     root = str(tmp_path_factory.mktemp("disk"))
-    simulated.make_folder(root)
+    for disk in others:
+        disk.make_folder(root)
     for step in steps:
-        assert _perform(simulated, root, step) == _perform(real, root, step), step
-        assert _seen(simulated, root) == _seen(real, root), step
+        answer = _perform(real, root, step)
+        for disk in others:
+            assert _perform(disk, root, step) == answer, step
+            assert _seen(disk, root) == _seen(real, root), step
 
 
 def test_a_folder_is_renamed_with_all_in_it() -> None:

@@ -40,10 +40,12 @@ class Server:
         settings: Mapping[str, str | int | bool] | None = None,
         arguments: Sequence[str] = (),
         open_files: int | None = None,
+        memory: bool = False,
     ) -> None:
         self.folder = folder
         self.arguments = list(arguments)
         self.open_files = open_files  # RLIMIT_NOFILE, soft and hard
+        self.memory = memory  # instead of the data folder
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.settings = dict(settings or {})
@@ -125,7 +127,8 @@ class Server:
             self.addresses[door] = f"127.0.0.1:{held.getsockname()[1]}"
 
     def _command(self, ready: Path) -> list[str]:
-        command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
+        command = [sys.executable, "-m", self.module, "serve"]
+        command += ["--memory"] if self.memory else ["--data", str(self.data)]
         for door in ("kafka", "amqp", "http"):
             command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
         command += ["--ready-file", str(ready), *self.arguments]

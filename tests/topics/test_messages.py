@@ -23,6 +23,7 @@ from waystation.errors import (
 from waystation.log import batch as batches
 from waystation.log.partitioning import murmur2, partition_of
 from waystation.message import Delivered, Message
+from waystation.topics import finding
 from waystation.topics.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
 from waystation.topics.partition import Receipt, log_of
 
@@ -332,9 +333,36 @@ def test_a_message_is_found_by_its_id_in_a_topic(tmp_path: Path) -> None:
             assert newest is not None
             assert newest.delivered.message.payload == b"two"
             assert await broker.messages.find("m-8", "z") is None  # it is in a payload, not an id
-            assert await broker.messages.find("m-17") is None
+            anywhere = await broker.messages.find("m-17")
+            assert anywhere is not None
+            assert anywhere.place == "topic:t"
+            assert await broker.messages.find("m-8") is not None
+            assert await broker.messages.find("m-3000") is None
             with pytest.raises(NotFound):
                 await broker.messages.find("m-17", "u")
+
+    run(main())
+
+
+def test_a_search_by_id_that_ended_early_says_how_much_it_has_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "FIND_BYTES", 1_000_000)
+    monkeypatch.setattr(finding, "ANYWHERE_BYTES", 1_500_000)
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            for topic in ("large", "small"):
+                await broker.topics.create(topic, 1)
+            broker.messages.publish("small", [Message(b"x", id="in-small")])
+            for i in range(50):
+                broker.messages.publish("large", [Message(bytes(100_000), id=f"m-{i}")])
+            for where in ("large", None):
+                assert await broker.messages.find("m-49", where) is not None
+                with pytest.raises(NotFound, match=r"newest [12] MiB of .*; [45] MiB .* not searched: search"):
+                    await broker.messages.find("m-0", where)
+            assert await broker.messages.find("in-small") is not None
+            assert await broker.messages.find("m-0", "small") is None
 
     run(main())
 

@@ -42,4 +42,6 @@ async def figures(broker: ManagedBroker) -> Figures:
 def _fill(broker: ManagedBroker, name: str) -> QueueFill:
     found = broker.queues.known(name)
     ledger = None if found is None else found[1].ledger
-    return QueueFill(name, 0, 0, 0) if ledger is None else QueueFill(name, ledger.ready, ledger.parked, ledger.held)
+    if ledger is None:
+        return QueueFill(name, 0, 0, 0)
+    return QueueFill(name, ledger.ready, ledger.parked, ledger.in_flight)

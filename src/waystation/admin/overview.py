@@ -45,8 +45,8 @@ def _info(broker: ManagedBroker, topic: Topic) -> TopicInfo:
 def stats(broker: ManagedBroker) -> dict[str, Any]:
     """Counters and what there is: the names that the plain actions have, and more.
 
-    `messages_published` is what topics have and what was put into queues since the start of the broker;
-    `messages_delivered` is what queues delivered since then.
+    `messages_published` and `messages_delivered` are counted since the start of the broker, over all protocols, topics
+    and queues; redeliveries count. `total_subscriptions` are those that are open, each once.
     """
     topics: dict[str, Any] = {}
     for info in topic_list(broker):
@@ -58,10 +58,10 @@ def stats(broker: ManagedBroker) -> dict[str, Any]:
         }
     queues = broker.queues.stats()
     return {
-        "messages_published": sum(info["total_messages"] for info in topics.values()) + queues["put"],
-        "messages_delivered": queues["delivered"],
+        "messages_published": sum(meter.published for meter in broker.meters.doors),
+        "messages_delivered": sum(meter.delivered for meter in broker.meters.doors),
         "total_topics": len(topics),
-        "total_subscriptions": sum(info["subscriptions"] for info in topics.values()),
+        "total_subscriptions": broker.subscriptions.total(),
         "topics": topics,
         "active_consumers": queues["consumers"],
         "queues": queues,

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 SOURCES_SHOWN = 100
 SUMMED_UP = 5_000
-"""Dead letters that a summary looks at: the latest."""
+SUMMED_BYTES = 32 * 1024 * 1024
+"""Dead letters that a summary looks at: the latest, so many, and of so many bytes of payload. Work is bounded, not
+time: it says the same again until something changes."""
+SLICE = 64
+SLICE_BYTES = 256 * 1024
+"""Of them that are read before others have their turn."""
 MOST_COMMON = 20
 ERROR_CHARS = 200
 LOOKED_AT = 20_000
@@ -148,27 +153,23 @@ class SummaryQuery(msgspec.Struct):
 
 
 async def dead_letter_summary(broker: ManagedBroker, query: SummaryQuery) -> DeadLetterSummary:
-    """Looks at the latest, as many as can be looked at in a tenth of a second."""
+    """Of the latest: `SUMMED_UP` of them, or `SUMMED_BYTES` of payload."""
     shard, queue = broker.queues.of_users(query.queue)
     reasons: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     pace = Pace(broker.world.clock)
     looked = 0
-    for entry in _latest(queue, SUMMED_UP):
-        message = _message(shard, queue, entry)
-        if message is None:
-            continue
-        looked += 1
-        story = story_of(message)
-        death = story[0] if story else {}
-        reasons[_text(death.get("reason"))] += 1
-        sources[_text(death.get("queue"))] += 1
-        if death.get("error") is not None:
-            errors[_text(death["error"])] += 1
+    for entries in _slices(queue):
+        for _, _, message in shard.look_at(queue, entries):
+            looked += 1
+            story = story_of(message)
+            death = story[0] if story else {}
+            reasons[_text(death.get("reason"))] += 1
+            sources[_text(death.get("queue"))] += 1
+            if death.get("error") is not None:
+                errors[_text(death["error"])] += 1
         await pace.breathe()
-        if pace.elapsed_s > MAX_WORK_S:
-            break
     ends = _ends(queue)
     times = [_taken_ms(shard, queue, entry) for entry in ends] if ends is not None else [None, None]
     common = [dict(counted.most_common(MOST_COMMON)) for counted in (reasons, sources, errors)]
@@ -181,6 +182,27 @@ def _text(value: object) -> str:
         return UNKNOWN
     lines = value[: 10 * ERROR_CHARS].splitlines()
     return lines[0][:ERROR_CHARS] if lines and lines[0] else UNKNOWN
+
+
+def _slices(queue: Queue) -> Iterator[list[int]]:
+    """The entries that a summary is of, in parts that can be read in one go. What is asked for is known from the index,
+    so what it costs is, too."""
+    total = size = 0
+    part: list[int] = []
+    for entry in _latest(queue, SUMMED_UP):
+        places = queue.places
+        if places is None or not queue.open_ledger().state_of(entry):
+            continue  # it was redriven a moment ago
+        length = places.bytes_of(entry, 1)
+        if total and total + length > SUMMED_BYTES:
+            break
+        if part and (len(part) >= SLICE or size + length > SLICE_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        total, size = total + length, size + length
+    if part:
+        yield part
 
 
 def _latest(queue: Queue, count: int) -> Iterator[int]:

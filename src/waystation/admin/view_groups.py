@@ -54,7 +54,11 @@ class GroupsOut(msgspec.Struct):
     total: Total
 
 
-class GroupQuery(msgspec.Struct):
+class GroupTerms(msgspec.Struct, kw_only=True):
+    internal: Annotated[bool, Meta(description="the broker's own topics, too: what was redriven to the group")] = False
+
+
+class GroupQuery(GroupTerms, kw_only=True):
     group: str
 
 
@@ -90,7 +94,10 @@ class GroupDetail(msgspec.Struct):
     members: list[GroupMember]
     partitions: list[GroupPartition]
     lag: int
+    redriven: Annotated[int, Meta(description="of the lag: in what was redriven to the group")]
     history: Annotated[list[HistoryEntry], Meta(description="since the broker was started; at most 100, oldest first")]
+    generation: Annotated[int, Meta(description="of a classic group; the group epoch of the other kinds")]
+    coordinator: Annotated[int, Meta(description="node id of the broker that keeps the group")]
 
 
 class _Summary(NamedTuple):
@@ -193,11 +200,17 @@ def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
     if summary is None:
         known = [*broker.groups.names(), *broker.shared.names()]
         raise NotFound(f"there is no group {name[:200]!r}{near_matches(name, known)}")
-    assignor, members = _members(broker, name, summary.kind)
+    assignor, generation, members = _members(broker, name, summary.kind)
     if name in broker.shared:
         partitions = _shared_partitions(broker, name)
     else:
         partitions = _partitions(broker, name, members)
+    lag = sum(one.lag or 0 for one in partitions)
+    redriven = sum(one.lag or 0 for one in partitions if is_redrive_topic(one.topic))
+    if not query.internal:
+        partitions = [one for one in partitions if not is_redrive_topic(one.topic)]
+        for member in members:
+            member.assignment = [one for one in member.assignment if not is_redrive_topic(one.topic)]
     return GroupDetail(
         name,
         summary.kind,
@@ -205,29 +218,47 @@ def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
         assignor,
         members,
         partitions,
-        sum(one.lag or 0 for one in partitions),
+        lag,
+        redriven,
         broker.group_history.of(name),
+        generation,
+        broker.node_id,
     )
 
 
-def _members(broker: ManagedBroker, name: str, kind: str) -> tuple[str, list[GroupMember]]:
+def _members(broker: ManagedBroker, name: str, kind: str) -> tuple[str, int, list[GroupMember]]:
+    """With its assignor and generation."""
     if name in broker.shared:
         (shared,) = broker.shared_admin.describe([name])
-        return shared.assignor, [
-            GroupMember(one.member_id, None, one.client_id, one.client_host, _named(broker, one.assignment))
-            for one in shared.members
-        ]
+        return (
+            shared.assignor,
+            shared.epoch,
+            [
+                GroupMember(one.member_id, None, one.client_id, one.client_host, _named(broker, one.assignment))
+                for one in shared.members
+            ],
+        )
     if kind == "consumer":
         (consumer,) = broker.groups.describe_consumer_groups([name])
-        return consumer.assignor, [
-            GroupMember(one.member_id, one.instance_id, one.client_id, one.client_host, _named(broker, one.assignment))
-            for one in consumer.members
-        ]
+        return (
+            consumer.assignor,
+            consumer.epoch,
+            [
+                GroupMember(
+                    one.member_id, one.instance_id, one.client_id, one.client_host, _named(broker, one.assignment)
+                )
+                for one in consumer.members
+            ],
+        )
     (classic,) = broker.groups.describe_groups([name])
-    return classic.protocol_name, [
-        GroupMember(one.member_id, one.instance_id, one.client_id, one.client_host, _parsed(one.assignment))
-        for one in classic.members
-    ]
+    return (
+        classic.protocol_name,
+        classic.generation,
+        [
+            GroupMember(one.member_id, one.instance_id, one.client_id, one.client_host, _parsed(one.assignment))
+            for one in classic.members
+        ],
+    )
 
 
 def _named(broker: ManagedBroker, partitions: Iterable[TopicPartition]) -> list[Assigned]:

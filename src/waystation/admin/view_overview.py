@@ -17,6 +17,7 @@ from waystation.health.health import Health, disk_room, health_of
 from waystation.observe.history import INTERVAL_MS
 from waystation.observe.rates import ProtocolRates
 from waystation.version import __version__
+from waystation.world import MEMORY
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -28,7 +29,8 @@ class BrokerOut(msgspec.Struct):
     cluster_id: str
     pid: int
     host: str
-    data: Annotated[str, Meta(description="the data folder")]
+    data: Annotated[str, Meta(description="the data folder; `:memory:` if there is none")]
+    persistent: Annotated[bool, Meta(description="false: all data is in memory, and nothing survives a restart")]
     started_ms: int
     now_ms: int
     uptime_ms: int
@@ -119,6 +121,7 @@ def overview_view(broker: ManagedBroker, query: OverviewQuery | None = None) -> 
             os.getpid(),
             socket.gethostname(),
             broker.root,
+            broker.root != MEMORY,
             broker.started_ms,
             now_ms,
             now_ms - broker.started_ms,

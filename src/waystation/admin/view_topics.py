@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 class PartitionOut(msgspec.Struct):
     partition: int
     start_offset: int
-    end_offset: int
+    end_offset: Annotated[int, Meta(description="what the next record gets")]
     bytes: int
+    high_watermark: Annotated[int, Meta(description="readers see what is before it")]
+    stable_offset: Annotated[int, Meta(description="last stable offset: no transaction before it is open")]
+    leader: Annotated[int | None, Meta(description="node id; null: another broker leads it")]
+    leader_epoch: int
 
 
 class TopicOut(msgspec.Struct):
@@ -36,14 +40,23 @@ class TopicOut(msgspec.Struct):
     partitions: list[PartitionOut]
     settings: Annotated[dict[str, str], Meta(description="those that are the topic's own")]
     subscribers: int
-    messages: Annotated[int, Meta(description="offsets from the first to the last; compaction leaves gaps in them")]
+    messages: Annotated[
+        int,
+        Meta(
+            description="offsets from the first to the last. Markers of transactions and aborted messages have offsets,"
+            " too, and compaction leaves gaps: of such topics there are fewer messages than this"
+        ),
+    ]
     bytes: Annotated[int, Meta(description="on the disk")]
     rate: Annotated[float, Meta(description="messages published per second, of late; null: not known")] | None
     retention_ms: Annotated[int, Meta(description="-1: forever")]
     retention_bytes: Annotated[int, Meta(description="of a partition; -1: any number")]
+    retention_messages: Annotated[int, Meta(description="of a partition, the newest; -1: any number")]
     cleanup_policy: str
     internal: Annotated[bool, Meta(description="the broker's own")]
     id: Annotated[str, Meta(description="its UUID; a topic that is deleted and re-created has another")]
+    created_ms: Annotated[int | None, Meta(description="null: not known, an earlier version made it")]
+    dropped: Annotated[int, Meta(description="offsets that live subscribers missed since the broker was started")]
 
 
 class TopicList(msgspec.Struct):
@@ -196,7 +209,16 @@ def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
     partitions = []
     messages = size = 0
     for partition in topic.partitions:
-        one = PartitionOut(partition.index, partition.start_offset, partition.end_offset, partition.size_bytes)
+        one = PartitionOut(
+            partition.index,
+            partition.start_offset,
+            partition.end_offset,
+            partition.size_bytes,
+            partition.visible_offset,
+            partition.stable_offset,
+            broker.node_id if partition.leads else None,
+            partition.epoch,
+        )
         messages += one.end_offset - one.start_offset
         size += one.bytes
         partitions.append(one)
@@ -212,7 +234,10 @@ def _shown(broker: ManagedBroker, topic: Topic) -> TopicOut:
         None if rates is None else rates.publish,
         settings.retention_ms,
         settings.retention_bytes,
+        settings.retention_messages,
         settings.cleanup_policy,
         topic.internal,
         str(topic.id),
+        topic.row.created_ms or None,
+        topic.dropped,
     )

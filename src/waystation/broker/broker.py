@@ -253,7 +253,7 @@ class Broker:
         self.follower.follow(self.topic_queues)
         self.topic_queues.load()
         self.topic_queues.subscribe_changes(self.routing.on_names_changed)
-        live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock)
+        live = LiveFeeds(self.topics, self.messages, self.readers, self.world.clock, self.meters)
         self.streams = Streams(
             self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.durability
         )

@@ -1,4 +1,4 @@
-"""Opening a data folder: lock it, open its catalog, start a broker on it."""
+"""Opening a data folder: lock it, open its catalog, start a broker on it. Or none: a broker in memory."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from waystation.broker.broker import LOCK_FILE, Broker
-from waystation.catalog.sqlite import SqliteCatalog
+from waystation.catalog.memory import MemoryCatalog
+from waystation.catalog.sqlite import SqliteCatalog, new_cluster_id
 from waystation.config import BrokerSettings
 from waystation.errors import DataInUse, Invalid, InvalidSetting
 from waystation.observe.tracing import Tracing
-from waystation.world import World, real_world
+from waystation.world import MEMORY, MemoryDisk, World, real_world
+
+SMALLEST_SEGMENT, LARGEST_SEGMENT = 64 * 1024, 16 * 1024 * 1024
+"""Of a broker in memory: what is deleted frees a segment at a time."""
 
 
 async def open_broker(path: str, settings: BrokerSettings, world: World | None = None) -> Broker:
     """A started broker on the folder `path`, which is created if it is not there.
 
+    `:memory:` is no folder: nothing is written to any disk, and nothing is left when the broker stops.
     DataInUse if another broker has it, NewerFormat if a newer version wrote it; then nothing was touched.
     """
+    if path == MEMORY:
+        settings = in_memory(settings)
+        world = real_world(MemoryDisk(settings.integer("waystation.memory.data.max.bytes")))
     world = world or real_world()
-    root = _lock(world, path)
+    root = path if path == MEMORY else _lock(world, path)
     with ExitStack() as undo:
         undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
-        catalog = SqliteCatalog(root, world.random)
+        catalog = MemoryCatalog(new_cluster_id(world.random)) if path == MEMORY else SqliteCatalog(root, world.random)
         undo.callback(catalog.close)
         tracing = open_tracing(world, settings)
         if tracing is not None:
@@ -34,6 +42,20 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
         broker.sampling.start()
         undo.pop_all()
     return broker
+
+
+def in_memory(settings: BrokerSettings) -> BrokerSettings:
+    """What else is the default where nothing survives: nobody waits for syncs, segments are small, so that room is
+    freed early, and the alarm for a full disk fits the room there is."""
+    room = settings.integer("waystation.memory.data.max.bytes")
+    alarm = min(settings.integer("waystation.disk.free.min.bytes"), room // 8)
+    return settings.above(
+        {
+            "waystation.flush": "os",
+            "log.segment.bytes": str(max(SMALLEST_SEGMENT, min(LARGEST_SEGMENT, room // 32))),
+            "waystation.disk.free.min.bytes": str(alarm),
+        }
+    )
 
 
 def open_tracing(world: World, settings: BrokerSettings) -> Tracing | None:

@@ -48,6 +48,8 @@ class TopicRow:
     partitions: int
     internal: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
+    created_ms: int = 0
+    """0: not known, an earlier version made it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ CREATE TABLE cluster (id TEXT NOT NULL);
 """
 
 
+def new_cluster_id(random: Random) -> str:
+    """As Kafka's are."""
+    return base64.urlsafe_b64encode(random.token(16)).decode().rstrip("=")
+
+
 @dataclass(frozen=True, slots=True)
 class _Undo:
     """What was there before a write that may have been made though it failed."""
@@ -90,7 +95,7 @@ class SqliteCatalog(Catalog):
         return None if row is None else int(row[0])
 
     def _create(self, random: Random) -> None:
-        cluster_id = base64.urlsafe_b64encode(random.token(16)).decode().rstrip("=")
+        cluster_id = new_cluster_id(random)
         self._db.executescript(
             f"BEGIN; {_SCHEMA} INSERT INTO format VALUES ({FORMAT_VERSION});"
             f" INSERT INTO cluster VALUES ('{cluster_id}'); COMMIT;"

@@ -124,6 +124,9 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
         "state": group["state"],
         "assignor": group["assignor"],
         "lag": group["lag"],
+        "generation": group["generation"],
+        "coordinator": group["coordinator"],
+        "redriven": group["redriven"],
         "members": [
             {
                 "id": member["member"],
@@ -147,7 +150,10 @@ def _as_json(group: dict[str, Any]) -> dict[str, object]:
 
 def _print_group(group: dict[str, Any]) -> None:
     assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
-    print(f"{bold(group['group'])}  {group['kind']}, {group['state']}{assignor}")
+    where = f"generation {group['generation']}, coordinator {group['coordinator']}"
+    print(f"{bold(group['group'])}  {group['kind']}, {group['state']}{assignor}, {where}")
+    if group["redriven"]:
+        print(f"lag of what was redriven to it: {group['redriven']}")
     columns = ("topic", "partition", "committed", "end", "lag", "member")
     if group["partitions"]:
         print_table(columns, [tuple(one[column] for column in columns) for one in group["partitions"]])

@@ -64,6 +64,7 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("data", "text", DEFAULT_DATA, "The data folder; created if it does not exist."),
+        Option("memory", "bool", "false", "Keep all data in memory: no data folder, and nothing survives a restart."),
         Option("kafka", "address", DEFAULT_SERVER, "Address of the Kafka listener; port 0: a free one; off: none."),
         Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Address of the AMQP listener, or off."),
         Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Address of the HTTP listener and the dashboard, or off."),

@@ -22,14 +22,17 @@ from waystation.cli.arguments import DEFAULT_SERVER, add_settings
 from waystation.cli.configuration import CONFIG_VARIABLE, gather
 from waystation.cli.logs import FORMATS, LEVELS, start_logging
 from waystation.cli.options import OPTIONS
+from waystation.cli.output import spell_bytes
 from waystation.cli.service import tell_service_manager
 from waystation.client.address import Address
 from waystation.client.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
+from waystation.errors import Invalid
 from waystation.observe.events import event_logger
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
+from waystation.world.memory_disk import MEMORY
 
 logger = event_logger("waystation.config")
 
@@ -37,6 +40,9 @@ logger = event_logger("waystation.config")
 def configure(parser: argparse.ArgumentParser) -> None:
     defaults = {name: option.default for name, option in OPTIONS.items()}
     parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {defaults['data']})")
+    parser.add_argument(
+        "--memory", action="store_true", help="keep all data in memory: nothing is on disk, nothing survives a restart"
+    )
     for door in ("kafka", "amqp", "http"):
         help_text = f"default: {defaults[door]}; port 0 takes a free one"
         parser.add_argument(f"--{door}", metavar="HOST:PORT|off", help=help_text)
@@ -78,14 +84,20 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
     """Flags over the environment over the file over defaults; raises Invalid for anything that cannot be served."""
     flags: dict[str, str | None] = {name: getattr(arguments, name.replace("-", "_")) for name in OPTIONS}
     flags["insecure"] = "true" if arguments.insecure else None
+    flags["memory"] = "true" if arguments.memory else None
+    if arguments.memory and arguments.data is not None:
+        raise Invalid("--memory and --data: a broker in memory has no data folder; give one of them")
     told = gather(
         os.environ if environment is None else environment,
         file=arguments.config,
         flags=flags,
         settings=arguments.settings,
     )
+    memory = told.text("memory") == "true"
+    if memory and told.text("pipelines"):
+        raise Invalid("--memory and --pipelines: what pipelines print is kept in a data folder; give one of them")
     return Plan(
-        data=told.text("data"),
+        data=MEMORY if memory else told.text("data"),
         kafka=told.address("kafka"),
         amqp=told.address("amqp"),
         http=told.address("http"),
@@ -156,7 +168,7 @@ def _announce(plan: Plan, addresses: dict[str, str]) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
-    lines = [f"waystation {__version__}, data in {plan.data}"]
+    lines = [f"waystation {__version__}, {_where(plan)}"]
     lines += [f"{door:<6} {address}" for door, address in addresses.items()]
     print("\n".join([*lines, "", *_hints(addresses)]), flush=True)
 
@@ -173,6 +185,13 @@ def _hints(addresses: dict[str, str]) -> list[str]:
         hints.append(f"send a message:  {us} publish hello 'first message'{server}")
         hints.append(f"read it:         {us} consume hello{server}")
     return [*hints, "stop:            Ctrl-C"]
+
+
+def _where(plan: Plan) -> str:
+    if plan.data != MEMORY:
+        return f"data in {plan.data}"
+    most = spell_bytes(plan.settings.integer("waystation.memory.data.max.bytes"))
+    return f"data in memory only, at most {most}: nothing is on disk, nothing survives a restart"
 
 
 def _from_here(address: str) -> str:

@@ -11,7 +11,7 @@ from waystation.cli.output import bold, confirmed, print_json, print_table, spel
 from waystation.cli.setting_units import plain, spelled
 from waystation.cli.shortening import agreed, topic_dangers
 from waystation.cli.topic_messages import configure_looking
-from waystation.cli.units import spell_about
+from waystation.cli.units import spell_about, spell_moment
 from waystation.errors import AlreadyExists, Invalid
 
 
@@ -133,19 +133,27 @@ def _as_json(topic: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str,
         "topic": topic["topic"],
         "id": topic["id"],
         "internal": topic["internal"],
+        "created_ms": topic["created_ms"],
+        "dropped": topic["dropped"],
         "partitions": topic["partitions"],
         "settings": {one["name"]: {"value": one["value"], "source": one["source"]} for one in settings},
     }
 
 
 def _print_topic(topic: dict[str, Any], settings: list[dict[str, Any]]) -> None:
-    print(bold(topic["topic"]) + f"  id {topic['id']}" + ("  internal" if topic["internal"] else ""))
+    created = "" if topic["created_ms"] is None else f"  created {spell_moment(topic['created_ms'])}"
+    print(bold(topic["topic"]) + f"  id {topic['id']}{created}" + ("  internal" if topic["internal"] else ""))
+    if topic["dropped"]:
+        print(f"live subscribers missed {topic['dropped']} offsets since the broker was started")
     print_table(
-        ("partition", "start", "end", "offsets", "size"),
+        ("partition", "leader", "start", "stable", "high watermark", "end", "offsets", "size"),
         [
             (
                 one["partition"],
+                one["leader"],
                 one["start_offset"],
+                one["stable_offset"],
+                one["high_watermark"],
                 one["end_offset"],
                 one["end_offset"] - one["start_offset"],
                 spell_bytes(one["bytes"]),

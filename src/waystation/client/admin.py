@@ -17,7 +17,7 @@ from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Guarantee
 from waystation.client.queue_options import QueueOptions, changed_settings, queue_settings
-from waystation.errors import Conflict, NotFound
+from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.protocol import (
     AbortStaged,
@@ -74,6 +74,7 @@ NOTHING: Any = None
 """The kind of an answer that says nothing."""
 
 PAGE = 1_000
+MAX_SIZE = "waystation.retention.messages"
 DEDUP_WINDOW_S = 600
 """Of a queue that is made for exactly-once: much longer than any connection is tried again for."""
 ACT_S = 300.0
@@ -198,7 +199,15 @@ async def redrive(
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-async def create_topic(core: Core, topic: str, partitions: int | None, settings: Mapping[str, Any]) -> TopicInfo:
+async def create_topic(
+    core: Core, topic: str, partitions: int | None, settings: Mapping[str, Any], max_size: int | None = None
+) -> TopicInfo:
+    if max_size is not None:
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
+            raise Invalid(f"max_size: must be a whole number from 1 on, not {max_size!r}")
+        if MAX_SIZE in settings:
+            raise Invalid(f"max_size: is the setting {MAX_SIZE}, which is given, too; give one of them")
+        settings = {**settings, MAX_SIZE: max_size}
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     return await core.ask(CreateTopic(topic=topic, partitions=partitions, settings=texts), TopicInfo)
 

@@ -60,6 +60,7 @@ class AdminDesk:
             state=group.state.value,
             protocol_type=group.protocol_type or "",
             protocol_name=(group.protocol_name or "") if stable else "",
+            generation=group.generation_id,
             members=tuple(
                 MemberView(
                     member.member_id,

@@ -220,6 +220,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[MemberView, ...] = ()
+    generation: int = 0
 
 
 class DeleteResult(msgspec.Struct, frozen=True):

@@ -155,7 +155,7 @@ class Census:
                     grown[topic.name] = counts
         self._topics, self.troubled = known, troubled
         self.own_topics, self.partitions, self.topic_messages, self.data_bytes = own, partitions, messages, size
-        self.subscriptions = sum(self._broker.subscriptions.counts().values())
+        self.subscriptions = self._broker.subscriptions.total()
         return grown
 
     def _now_s(self) -> float:

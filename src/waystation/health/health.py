@@ -15,6 +15,7 @@ import msgspec
 
 from waystation.health.sampling import SEVERAL
 from waystation.routing.namespace_names import DEFAULT
+from waystation.world import MEMORY
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -83,7 +84,8 @@ def _disk(broker: ManagedBroker) -> Iterator[Reason]:
     least = broker.settings.integer("waystation.disk.free.min.bytes")
     if not total:
         return
-    left = f"{spell_bytes(free)} of {spell_bytes(total)} are free on the disk of {broker.root}"
+    where = "in the memory for data" if broker.root == MEMORY else f"on the disk of {broker.root}"
+    left = f"{spell_bytes(free)} of {spell_bytes(total)} are free {where}"
     if least and free < least:
         yield Reason(
             "failing",

@@ -98,6 +98,8 @@ class GroupCommit:
     def written(self, log: Log) -> None:
         """The log has something to sync. Called by the log on every append."""
         self._appends += 1
+        if log.settings.retention_messages >= 0 and not self.waits_for(log):
+            log.trim(log.written_offset)  # it is acknowledged as it is
         if log in self._apart:
             return
         if log not in self._aside:

@@ -104,6 +104,7 @@ class Log(SegmentReader):
         self.swap: Swap | None = None
         self.truncation: Truncation | None = None  # under way, or interrupted by the disk: no appends
         self.truncations = 0  # how often; tells what was noted before from what is true now
+        self.saved_start = 0  # what of `start_offset` is written down
         self.cleaned_offset = 0  # compaction has seen everything before this
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -466,6 +467,7 @@ class Log(SegmentReader):
         if not self.tier:
             self.stalled = None
         self.durable_offset = job.point.offset
+        self.trim(self.durable_offset)
         if job.unsaved is None:
             self.recovery_point = job.point
         else:
@@ -555,14 +557,26 @@ class Log(SegmentReader):
 
     # -- start of the log -------------------------------------------------------------------------------------------
 
+    def trim(self, acknowledged: int) -> None:
+        """Retention by count: of what is before `acknowledged`, the newest `retention_messages` offsets are left.
+
+        Where an acknowledgement waits for the disk, that is the durable offset: whatever a power cut takes from the
+        end, as many as were asked for are there. Only in memory, and again so at the next start; `retention.enforce`
+        writes it down and removes files.
+        """
+        most = self.settings.retention_messages
+        if most >= 0 and self.settings.deletes and self.failure is None:
+            self.start_offset = max(self.start_offset, acknowledged - most)
+
     def advance_start(self, offset: int, *, even_without_snapshot: bool = False) -> list[Segment]:
         """Moves the start up to `offset` and gives the segments that nobody needs any more, to be removed.
 
         The caller has a snapshot of their producers on the disk, and saves the start (`save_start`) before it removes
         them: a crash in between never brings them back.
         """
-        self.start_offset = max(self.start_offset, min(offset, self.written_offset))
-        removable = self.start_offset if even_without_snapshot else min(self.start_offset, self.derived.saved_offset)
+        offset = min(offset, self.written_offset)
+        self.start_offset = max(self.start_offset, offset)
+        removable = offset if even_without_snapshot else min(offset, self.derived.saved_offset)
         gone: list[Segment] = []
         while len(self.segments) - len(gone) > 1 and self.segments[len(gone) + 1].base_offset <= removable:
             segment = self.segments[len(gone)]
@@ -573,10 +587,10 @@ class Log(SegmentReader):
             segment.close()  # here, not on the thread that removes it: a handle is closed once
             gone.append(segment)
         self.adopt(self.segments[len(gone) :])
-        self.aborted.drop_before(self.start_offset)
-        self.epochs.drop_before(self.start_offset)
+        self.aborted.drop_before(offset)
+        self.epochs.drop_before(offset)
         return gone
 
-    def save_start(self) -> None:
-        """Durable when it returns; blocks."""
-        self.world.disk.replace_file(f"{self.folder}/{START_FILE}", str(self.start_offset).encode())
+    def save_start(self, offset: int) -> None:
+        """What the next start begins with. Durable when it returns; blocks."""
+        self.world.disk.replace_file(f"{self.folder}/{START_FILE}", str(offset).encode())

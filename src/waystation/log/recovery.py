@@ -86,7 +86,7 @@ def open_log(
     if not names:
         world.disk.make_folder(folder)
     names = _settle_names(log, names)
-    log.start_offset = _saved_start(world, folder)
+    log.start_offset = log.saved_start = _saved_start(world, folder)
     bases = segment_bases(names)
     log.epochs.load()
     log.known_epoch = log.epochs.latest
@@ -106,6 +106,7 @@ def open_log(
     else:
         active = log.active
         log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size, log.truncations)
+    log.trim(log.end_offset)
     for segment in log.segments:
         segment.close()  # opened again on first use
     return log

@@ -1,4 +1,5 @@
-"""Old segments go: by age, by size, and when everything in them is below the log's start.
+"""Old segments go: by age, by size, and when everything in them is below the log's start. Where a topic has a number of
+messages, its logs move their start by themselves, exactly (`Log.trim`); that is written down here.
 
 Whole segments only, oldest first, never one that is still being synced. The new start is durable before a file is
 removed, so a crash in between never brings half of the past back.
@@ -45,15 +46,28 @@ def _age_ms(segment: Segment, now_ms: int) -> int:
     return now_ms - (latest if latest >= 0 else segment.created_ms)
 
 
+SEALED_EARLY_BYTES = 1024 * 1024
+"""A segment in use that is larger, and of which more is below the start than not, makes place for the next one: else a
+topic of a hundred messages would have a file of `segment.bytes`."""
+
+
 async def enforce(log: Log, now_ms: int) -> int:
     """Removes what retention says; returns how many segments went."""
+    if _mostly_trimmed(log):
+        begin_segment(log)
     until = expired_until(log, now_ms)
     below_start = len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
-    if log.failure is not None or log.truncation is not None or not (until > log.start_offset or below_start):
+    due = until > log.start_offset or below_start or log.start_offset > log.saved_start
+    if log.failure is not None or log.truncation is not None or not due:
         return 0
-    if until > log.active.base_offset and not begin_segment(log):
+    if until > max(log.active.base_offset, log.start_offset) and not begin_segment(log):
         until = log.active.base_offset  # what is before it can go all the same
     return await remove_before(log, until)
+
+
+def _mostly_trimmed(log: Log) -> bool:
+    most, active = log.settings.retention_messages, log.active
+    return 0 <= most < log.start_offset - active.base_offset and active.size > SEALED_EARLY_BYTES
 
 
 def begin_segment(log: Log) -> bool:
@@ -84,6 +98,7 @@ async def remove_before(log: Log, offset: int) -> int:
 
 async def _remove_before(log: Log, offset: int) -> int:
     full = False
+    offset = max(offset, log.start_offset)
     try:
         if not await _remember(log, offset):
             offset = min(offset, log.durable_offset)
@@ -91,9 +106,11 @@ async def _remove_before(log: Log, offset: int) -> int:
         full = True  # to have room again matters more than to know the producers after a crash in the next moments
     gone = log.advance_start(offset, even_without_snapshot=full)
     try:
-        await to_its_end(log.world.offload(_save_and_remove, log, gone))
+        # Not `start_offset`: it may have moved on meanwhile, and the producers before it are not remembered yet.
+        await to_its_end(log.world.offload(_save_and_remove, log, gone, offset))
     except OSError as error:
         raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
+    log.saved_start = max(log.saved_start, offset)
     return len(gone)
 
 
@@ -107,14 +124,14 @@ async def _remember(log: Log, offset: int) -> bool:
     return True
 
 
-def _save_and_remove(log: Log, gone: list[Segment]) -> None:
+def _save_and_remove(log: Log, gone: list[Segment], start: int) -> None:
     try:
-        log.save_start()
+        log.save_start(start)
     except OSError:
         if not gone:
             raise
         _remove(log, gone)  # a full disk has no room to note that there will be room
-        log.save_start()
+        log.save_start(start)
     else:
         _remove(log, gone)
 

@@ -116,6 +116,7 @@ class Meters:
         self.http = ProtocolMeter("http")
         self.commit = CommitMeter()
         self.deaths = DeathMeter()
+        self.dropped = 0  # offsets that live subscribers missed: they did not keep up
         self.loop_delay = Histogram(SECONDS)
         self.rates = Rates()
         self.topics = Busiest(MOST_LABELS, width=3)  # published, published bytes, delivered

@@ -17,6 +17,7 @@ import msgspec
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.observe.events import event_logger
+from waystation.protocol import Found
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.partition import Receipt
@@ -128,6 +129,25 @@ def _put_aside(feed: QueueFeed, messages: list[Delivered], delay_ms: int) -> Non
     if messages:
         with contextlib.suppress(WaystationError):
             feed.settle(Verdict.RELEASE, [(message.tag, 1) for message in messages], delay_ms=delay_ms)
+
+
+def as_sent(found: Found) -> Found:
+    """A message that was found in any queue, as its sender knows it: one that waits for its time is its topic's."""
+    if found.place != f"queue:{QUEUE}":
+        return found
+    delivered = found.delivered
+    try:
+        topic, partition, ready = _unwrapped(delivered.message)
+    except NotFound:
+        return found
+    terms = {"delay_ms": delivered.message.delay_ms, "deliver_at_ms": delivered.message.deliver_at_ms}
+    shown = msgspec.structs.replace(
+        delivered,
+        message=msgspec.structs.replace(ready, **terms),
+        source=topic,
+        partition=-1 if partition is None else partition,
+    )
+    return msgspec.structs.replace(found, place=f"topic:{topic}", delivered=shown)
 
 
 def _wrapped(message: Message, topic: str, partition: int | None) -> Message:

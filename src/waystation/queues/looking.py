@@ -32,8 +32,7 @@ def info_of(shard: Shard, queue: Queue) -> QueueInfo:
     info.consumers = len(queue.feeds or ())
     ledger = queue.ledger
     if ledger is not None:
-        info.ready, info.parked, info.bytes = ledger.ready, ledger.parked, queue.bytes
-        info.held = ledger.held + sum(feed.claimed for feed in queue.feeds or ())
+        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.parked, ledger.in_flight, queue.bytes
         for _, first, _ in ledger.alive_runs():
             info.oldest_ms = _taken_ms(shard, queue, first)
             break

@@ -147,10 +147,12 @@ class Queues:
         return [self.describe(name) for name in itertools.islice(shown, max(0, limit))]
 
     def stats(self) -> dict[str, Any]:
-        """Sums over all queues; `put`, `delivered` and `acked` since the start of the broker."""
+        """Sums over all queues of users; `put`, `delivered` and `acked` since the start of the broker."""
         total = dict.fromkeys(("queues", "ready", "parked", "held", "consumers", "put", "delivered", "acked"), 0)
-        total["queues"] = len(self._names)
+        total["queues"] = self.count_shown()
         for _, queue in self._names.values():
+            if queue.name.startswith(INTERNAL_PREFIX):
+                continue
             ledger = queue.ledger
             if queue.put or queue.delivered or queue.feeds:
                 total["consumers"] += len(queue.feeds or ())
@@ -160,7 +162,7 @@ class Queues:
             if ledger is not None:
                 total["ready"] += ledger.ready
                 total["parked"] += ledger.parked
-                total["held"] += ledger.held
+                total["held"] += ledger.in_flight
         return total
 
     # -- coming and going ----------------------------------------------------------------------------------------------

@@ -375,6 +375,11 @@ class SharedGroups:
                     self._counted[name] = self._counted.get(name, 0) + 1
         return self._counted.get(topic, 0)
 
+    @property
+    def open_feeds(self) -> int:
+        """Members that are subscriptions of this broker; Kafka's share consumers are not."""
+        return sum(len(group.feeds) for group in self._groups.values())
+
     # -- settings ----------------------------------------------------------------------------------------------------
 
     def own_settings(self, group_id: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Since a topic is a log, a slow subscriber needs no memory: with the policy `block` it simply stands further behind and
 reads on when it has credit, with `drop` it goes on with what is new then. Either way `dropped` counts the offsets that
-it missed: skipped by `drop`, or removed by retention before a blocked one came to read them.
+it missed: skipped by `drop`, or removed by retention before a blocked one came to read them. They are counted for the
+topic and for the broker, too.
 
 Topics that match and come later, or come again under an old name, are read from their beginning; so are partitions
 that are added. A message whose time to live is over is passed over. A batch is decoded once for all who are at the
@@ -21,6 +22,7 @@ from uuid import UUID
 
 from waystation.errors import WaystationError
 from waystation.message import Delivered
+from waystation.observe.meters import Meters
 from waystation.queues.feed import Deliver
 from waystation.routing.filters import Filter
 from waystation.subscriptions.following import StatelessFollower
@@ -117,7 +119,7 @@ class LiveFeed(StatelessFollower["_LivePlace"]):
             for place in places:
                 end = place.partition.stable_offset
                 if place.position < end:
-                    self.dropped += end - place.position
+                    self._missed(place, end - place.position)
                     place.move(end)
         self._ready.clear()
 
@@ -137,6 +139,8 @@ class LiveFeed(StatelessFollower["_LivePlace"]):
 
     def _missed(self, place: _LivePlace, offsets: int) -> None:
         self.dropped += offsets
+        place.partition.topic.dropped += offsets
+        self._hub.meters.dropped += offsets
 
     def failed(self, error: WaystationError) -> None:
         if not self._closed:
@@ -161,13 +165,15 @@ class _LivePlace(ReadPosition):
 class LiveFeeds:
     """All live subscribers of a broker, told of topics that come, grow and go. One per broker."""
 
-    def __init__(self, topics: Topics, messages: Messages, readers: Readers, clock: Clock) -> None:
+    def __init__(self, topics: Topics, messages: Messages, readers: Readers, clock: Clock, meters: Meters) -> None:
         self.now_ms = clock.now_ms
+        self.meters = meters
         self._topics = topics
         self._messages = messages
         self._readers = readers
         self._by_name: dict[str, dict[LiveFeed, None]] = {}
         self._by_pattern: dict[LiveFeed, None] = {}
+        self._open: set[LiveFeed] = set()
         self._known: dict[UUID, tuple[Topic, int]] = {}
         self._due = False
         self.version = 0  # counts who came and went
@@ -201,6 +207,7 @@ class LiveFeeds:
             self._by_name.setdefault(name, {})[feed] = None
         if selection.patterns:
             self._by_pattern[feed] = None
+        self._open.add(feed)
         self.version += 1
         try:
             feed.begin_with(await self._messages.latest_away(ends, history, accept))
@@ -211,12 +218,18 @@ class LiveFeeds:
 
     def closed(self, feed: LiveFeed) -> None:
         self.version += 1
+        self._open.discard(feed)
         self._by_pattern.pop(feed, None)
         for name in feed.selection.names:
             feeds = self._by_name.get(name, {})
             feeds.pop(feed, None)
             if not feeds:
                 self._by_name.pop(name, None)
+
+    @property
+    def open_feeds(self) -> int:
+        """The subscribers there are."""
+        return len(self._open)
 
     def count(self, topic: str) -> int:
         """How many follow this topic."""

@@ -110,6 +110,11 @@ class Streams:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
+    @property
+    def open_feeds(self) -> int:
+        """The consumers there are."""
+        return sum(map(len, self._by_group.values()))
+
     def count(self, topic: str) -> int:
         """How many groups have consumers here that subscribe to this topic."""
         found = self.topics.find(topic)

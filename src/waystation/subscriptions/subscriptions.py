@@ -54,6 +54,10 @@ class Shared(Protocol):
     def count(self, topic: str) -> int:
         """How many groups subscribe to the topic."""
 
+    @property
+    def open_feeds(self) -> int:
+        """How many members there are that came by `open`."""
+
 
 class Subscriptions:
     """One per broker."""
@@ -159,6 +163,11 @@ class Subscriptions:
         """The topics that somebody subscribes to, and to how many each goes."""
         counted = ((name, self.count(name)) for name in self._topics.names())
         return {name: count for name, count in counted if count}
+
+    def total(self) -> int:
+        """The subscriptions that are open, each once, whatever number of topics it gets."""
+        shared = 0 if self.shared is None else self.shared.open_feeds
+        return self._live.open_feeds + self._streams.open_feeds + shared
 
 
 def _check(command: Subscribe) -> None:

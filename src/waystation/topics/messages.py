@@ -9,7 +9,6 @@ On the loop's thread only; `find` and `ensure` wait, everything else answers at 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -23,9 +22,10 @@ from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics import crossing
 from waystation.topics.expiry import expired
+from waystation.topics.finding import Finding
 from waystation.topics.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
-from waystation.topics.reading import Accept, by_time, newest, newest_away, read_away
+from waystation.topics.reading import Accept, by_time, newest, newest_away
 from waystation.topics.record_writing import record_parts
 from waystation.topics.topics import Topic, Topics, check_name
 from waystation.world import World
@@ -35,13 +35,6 @@ STICKY_BYTES = 16 * 1024
 
 MAX_HISTORY = 10_000
 """The most messages that `history` gives: they are all in memory at once."""
-
-FIND_BYTES = 64 * 1024 * 1024
-"""How far back a message is looked for by its id, in stored bytes of each partition."""
-
-_SLICE_BYTES = 1024 * 1024
-
-_PLACE = re.compile(r"(.+)-(\d{1,9})@(\d{1,18})", re.DOTALL)
 
 DelayToTopic = Callable[[str, Sequence[Message], int | None], Receipt]
 """Keeps messages until they are due and then publishes them to the topic (and partition)."""
@@ -83,6 +76,7 @@ class Messages:
         self._settings = settings
         self._topics = topics
         self._publishing = publishing
+        self._finding = Finding(world, topics)
         self.delay_to_topic = delay_to_topic
         self._sticky: dict[str, tuple[int, int]] = {}  # topic → (partition, bytes until the next one's turn)
         topics.subscribe_deletions(self._forget)
@@ -263,57 +257,10 @@ class Messages:
         return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def find(self, message_id: str, topic: str | None = None) -> Found | None:
-        """A message by its place (`TOPIC-PARTITION@OFFSET`) or, in a named topic, by its own id.
-
-        By id, the newest `FIND_BYTES` of each partition are searched, in slices, away from the loop.
-        """
-        place = _PLACE.fullmatch(message_id)
-        if place is not None and topic in (None, place[1]):
-            found = await self._at(place[1], int(place[2]), int(place[3]))
-            if found is not None:
-                return found
-        if topic is None:
-            return None
-        latest: Delivered | None = None
-        for partition in self._find(topic).partitions:
-            delivered = await self._search(partition, message_id)
-            if delivered is not None and (latest is None or delivered.taken_ms >= latest.taken_ms):
-                latest = delivered
-        return None if latest is None else _found(latest)
-
-    async def _at(self, topic: str, partition: int, offset: int) -> Found | None:
-        known = self._topics.find(topic)
-        if known is None or known.internal or partition >= len(known.partitions):
-            return None
-        target = known.partitions[partition]
-        if not target.start_offset <= offset < target.stable_offset:
-            return None
-        for delivered in (await read_away(self._world.offload, target, offset, 0, 1)).messages:
-            if delivered.offset == offset:
-                return _found(delivered)
-        return None
-
-    async def _search(self, partition: Partition, message_id: str) -> Delivered | None:
-        """The newest message of the partition with this id."""
-        wanted = message_id.encode(errors="replace")
-        offset = partition.tail_offset(FIND_BYTES)
-        best: Delivered | None = None
-        while offset < partition.stable_offset and partition.failure is None:
-            offset = max(offset, partition.start_offset)
-            data = partition.read(offset, _SLICE_BYTES, partition.stable_offset)
-            following, hits = await self._world.offload(_batches_with, data, wanted)
-            for hit, end in hits:
-                while partition.start_offset <= hit < end:
-                    chunk = await read_away(self._world.offload, partition, hit, 0)
-                    for delivered in chunk.messages:
-                        best = delivered if delivered.message.id == message_id else best
-                    if chunk.next == hit:
-                        break
-                    hit = chunk.next
-            if following <= offset:
-                break
-            offset = following
-        return best
+        """A message of a topic by its place or its own id (`topics/finding.py`)."""
+        if topic is not None:
+            self._find(topic)  # NotFound names those that are nearly it
+        return await self._finding.find(message_id, topic)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -397,22 +344,3 @@ def check_history(count: int) -> None:
 def _check_keys(topic: str, messages: Sequence[Message]) -> None:
     if any(message.key is None for message in messages):
         raise Invalid(f"key: topic {topic!r} is compacted; every message needs a key")
-
-
-def _batches_with(data: bytes, wanted: bytes) -> tuple[int, list[tuple[int, int]]]:
-    """Where to go on behind `data`, and the offsets (first, behind the last) of the batches that may hold `wanted`.
-
-    Runs on a thread."""
-    following = -1
-    hits: list[tuple[int, int]] = []
-    for position, header in batches.scan(data):
-        following = header.last_offset + 1
-        if header.control:
-            continue
-        if header.codec or data.find(wanted, position, position + header.size) >= 0:
-            hits.append((header.base_offset, following))
-    return following, hits
-
-
-def _found(delivered: Delivered) -> Found:
-    return Found(f"topic:{delivered.source}", "stored", delivered)

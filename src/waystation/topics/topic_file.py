@@ -22,11 +22,12 @@ class _Content(msgspec.Struct):
     partitions: int
     internal: bool
     overrides: dict[str, str]
+    created_ms: int = 0
 
 
 def save(disk: Disk, folder: str, row: TopicRow) -> None:
     """Durable when it returns; blocks."""
-    content = _Content(row.name, row.id, row.partitions, row.internal, row.overrides)
+    content = _Content(row.name, row.id, row.partitions, row.internal, row.overrides, row.created_ms)
     disk.replace_file(f"{folder}/{FILE}", msgspec.json.encode(content) + b"\n")
 
 
@@ -39,4 +40,4 @@ def load(disk: Disk, folder: str) -> TopicRow | None:
         found = msgspec.json.decode(data, type=_Content)
     except msgspec.DecodeError:
         return None
-    return TopicRow(found.name, found.id, found.partitions, found.internal, found.overrides)
+    return TopicRow(found.name, found.id, found.partitions, found.internal, found.overrides, found.created_ms)

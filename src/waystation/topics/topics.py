@@ -103,7 +103,7 @@ IN_SYNC = 1
 class Topic:
     """A topic and its partitions."""
 
-    __slots__ = ("delivered", "folder", "partitions", "revision", "row", "settings")
+    __slots__ = ("delivered", "dropped", "folder", "partitions", "revision", "row", "settings")
 
     def __init__(self, row: TopicRow, settings: TopicSettings, folder: str) -> None:
         self.row = row
@@ -113,6 +113,7 @@ class Topic:
         self.folder = folder
         self.partitions: list[Partition] = []
         self.delivered = 0  # records that consumers were given, since the broker started
+        self.dropped = 0  # offsets that live subscribers missed since then: they did not keep up
 
     @property
     def name(self) -> str:
@@ -253,13 +254,21 @@ class Topics:
         """An internal topic, compacted unless told otherwise, made at the first start. Blocks."""
         topic = self._by_name.get(name)
         if topic is None:
-            row = TopicRow(
-                name, self._world.random.uuid(), partitions, internal=True, overrides=dict(overrides or COMPACTED)
-            )
+            row = self._new_row(name, partitions, True, dict(overrides or COMPACTED))
             revision = self._catalog.save_topic(row)
             topic = self._make(row)
             self._admit(topic, revision)
         return topic
+
+    def _new_row(self, name: str, partitions: int, internal: bool, overrides: dict[str, str]) -> TopicRow:
+        return TopicRow(
+            name,
+            self._world.random.uuid(),
+            partitions,
+            internal=internal,
+            overrides=overrides,
+            created_ms=self._world.clock.now_ms(),
+        )
 
     def _make(self, row: TopicRow) -> Topic:
         """A new topic, its files made. Blocks; may run on a thread."""
@@ -355,7 +364,7 @@ class Topics:
 
     async def _create(self, name: str, partitions: int, overrides: dict[str, str], internal: bool) -> Topic:
         self.check_new(name, partitions, overrides)
-        row = TopicRow(name, self._world.random.uuid(), partitions, internal=internal, overrides=overrides)
+        row = self._new_row(name, partitions, internal, overrides)
         try:
             revision = await self._follower.write(
                 rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
@@ -466,7 +475,12 @@ class Topics:
             raise NotAllowed(f"topic {name!r} stores the queues; its settings are the broker's own")
         overrides = dict(change(dict(topic.overrides)) if callable(change) else change)
         parse_topic_overrides(overrides)
-        return await self._rewrite(topic, replace(topic.row, overrides=overrides))
+        counted = topic.settings.retention_messages >= 0
+        altered = await self._rewrite(topic, replace(topic.row, overrides=overrides))
+        if counted:  # what the old number has removed does not come back, whatever the new one is
+            for partition in topic.partitions:
+                await partition.remove_before(partition.start_offset)
+        return altered
 
     # -- following the catalog --------------------------------------------------------------------------------------
 
@@ -524,7 +538,9 @@ class Topics:
         """Works out the topic's settings anew: its own or the broker's have changed."""
         topic.settings = resolve_topic(topic.overrides, self._settings)
         for partition in topic.partitions:
-            log_of(partition).settings = topic.settings
+            log = log_of(partition)
+            log.settings = topic.settings
+            log.trim(log.durable_offset if partition.waits else log.written_offset)
 
     def _changed(self) -> None:
         for callback in self._on_change:

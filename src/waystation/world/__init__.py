@@ -7,14 +7,16 @@ was constructed with. The real one is `real_world()`; the tests hand in one whos
 from __future__ import annotations
 
 from waystation.world.clock import Clock, SystemClock
-from waystation.world.disk import Disk, File, Folder, OsDisk, PassingDisk
+from waystation.world.disk import Disk, File, Folder, OsDisk
 from waystation.world.handles import Handles, ProcessHandles, UnlimitedHandles
 from waystation.world.memory import Memory, ProcessMemory, UnknownMemory
+from waystation.world.memory_disk import MEMORY, MemoryDisk
 from waystation.world.offload import InlineOffload, Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
 from waystation.world.world import World, real_world
 
 __all__ = [
+    "MEMORY",
     "Clock",
     "Disk",
     "File",
@@ -22,9 +24,9 @@ __all__ = [
     "Handles",
     "InlineOffload",
     "Memory",
+    "MemoryDisk",
     "Offload",
     "OsDisk",
-    "PassingDisk",
     "ProcessHandles",
     "ProcessMemory",
     "Random",

@@ -279,28 +279,3 @@ class OsDisk:
             # A child that was forked may have the descriptor too: closing ours alone would leave the lock to it.
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
-
-
-class _UnsyncedFile(OsFile):
-    __slots__ = ()
-
-    def sync(self) -> None:
-        pass
-
-
-class _UnsyncedFolder(OsFolder):
-    __slots__ = ()
-
-    def sync(self) -> None:
-        pass
-
-
-class PassingDisk(OsDisk):
-    """The real file system, for logs that are not to outlive their process: nothing of them waits for a sync."""
-
-    def open(self, path: str, *, create: bool = False) -> OsFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _UnsyncedFile(os.open(path, flags, 0o644))
-
-    def open_folder(self, path: str) -> OsFolder:
-        return _UnsyncedFolder(os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

@@ -77,6 +77,8 @@ def test_a_kafka_group_is_shown_with_members_lag_and_history(
             for part in found["partitions"]
         ] == [(topic, 0, 4, 0, 10, 6), (topic, 1, 9, 0, 10, 1)]
         assert {part["member"] for part in found["partitions"]} == {member["member"]}
+        assert found["generation"] >= 1
+        assert found["coordinator"] == http("GET", "/v1/overview").json["broker"]["node_id"]
         listed = http("GET", "/v1/groups", search=group.upper()).json["groups"]
         line = {"group": group, "kind": protocol, "state": "Stable", "members": 1, "lag": 7, "topics": [topic]}
         assert listed == [{**line, "protocol": "consumer"}]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.protocols.http.kit import JSON, Http
 from tests.support.names import unique
+from tests.support.server import Server
 from tests.support.waiting import wait_for
 
 ENDED = ("done", "failed", "cancelled")
@@ -75,6 +77,32 @@ def test_a_summary_counts_reasons_sources_and_errors(http: Http, dead: str) -> N
     http("PUT", f"/v1/queues/{empty}")
     nothing = http("GET", f"/v1/dead-letters/{empty}/summary").json
     assert (nothing["total"], nothing["by_reason"], nothing["oldest_ms"]) == (0, {}, None)
+
+
+def test_a_summary_counts_all_of_them_however_long_they_take_to_read(tmp_path: Path) -> None:
+    """3,000 dead letters of 10 kB, of which none is in memory; each look says the same."""
+    with Server(tmp_path) as server:
+        http = Http(server.addresses["http"])
+        name = unique("dead")
+        http("PUT", f"/v1/queues/{name}")
+        body = "x" * 10_000
+        death = [{"reason": "rejected", "queue": "jobs", "count": 1, "error": "no printer"}]
+        for _ in range(30):
+            http.put(name, *[{"payload": body, "headers": {"x-death": death}}] * 100)
+    with Server(tmp_path) as server:
+        http = Http(server.addresses["http"])
+        for _ in range(3):
+            summary = http("GET", f"/v1/dead-letters/{name}/summary").json
+            assert (summary["total"], summary["looked_at"]) == (3000, 3000)
+            assert (summary["by_reason"], summary["by_error"]) == ({"rejected": 3000}, {"no printer": 3000})
+
+
+def test_a_summary_is_of_so_many_bytes_at_most(http: Http, dead: str) -> None:
+    """Known from the index, so it is the same at each look."""
+    for _ in range(9):
+        http.put(dead, {"payload": "x" * 4_000_000})
+    looked = [http("GET", f"/v1/dead-letters/{dead}/summary").json["looked_at"] for _ in range(3)]
+    assert looked == [8] * 3
 
 
 def test_dead_letters_are_found_by_filter_reason_source_and_error(http: Http, dead: str) -> None:

@@ -61,6 +61,65 @@ def test_an_ack_id_works_once(http: Http) -> None:
     assert (again.status, again.error) == (409, "Conflict")
 
 
+def test_a_rejected_message_is_retried_or_dead_lettered(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("q")
+    http("PUT", f"/v1/queues/{queue}", {"dead_letter": f"{queue}.dead", "retry_base_ms": 1, "retry_max_ms": 1})
+    client.enqueue(queue, "x")
+    first = client.dequeue(queue)
+    rejected = http("POST", "/queue/reject", {"ack_id": first["ack_id"], "error": "no printer"})
+    assert rejected.json == {"rejected": True}
+    assert http.refused("POST", "/queue/reject", {"ack_id": first["ack_id"]}) == (409, "Conflict")
+    again = client.dequeue(queue, timeout=int(DEADLINE_S))
+    assert (again["body"], again["retry_count"]) == ("x", 1)
+    http("POST", "/queue/reject", {"ack_id": again["ack_id"], "requeue": False})
+    assert client.dequeue(f"{queue}.dead", timeout=int(DEADLINE_S))["body"] == "x"
+    assert client.dequeue(queue) is None
+
+
+def test_purge_deletes_what_is_not_in_flight(http: Http) -> None:
+    client, queue = MessageQueueClient(http), unique("q")
+    for body in ("in flight", "ready", "ready"):
+        client.enqueue(queue, body)
+    client.enqueue(queue, "delayed", delay=3600)
+    taken = client.dequeue(queue)
+    assert http("POST", "/queue/purge", {"queue": queue}).json == {"purged": 3}
+    stats = http("GET", f"/queue/{queue}/stats").json
+    assert (stats["pending"], stats["total_messages"]) == (1, 1)
+    assert client.acknowledge(taken["ack_id"]).status == 200
+    assert http.refused("POST", "/queue/purge", {"queue": unique("none")}) == (404, "NotFound")
+    assert http.refused("GET", "/queue/purge?queue=x")[0] in (404, 405)  # what changes something is a POST
+
+
+def test_a_channel_has_a_history(http: Http) -> None:
+    client, channel = MessageQueueClient(http), unique("notifications")
+    assert http("GET", f"/pubsub/history?{channel}").json == {"channel": channel, "messages": []}
+    for number in range(12):
+        client.publish(channel, {"n": number})
+    latest = http("GET", "/pubsub/history", channel=channel).json["messages"]
+    assert [one["message"]["n"] for one in latest] == list(range(2, 12))
+    assert {one["channel"] for one in latest} == {channel}
+    assert all(one["timestamp"] for one in latest)
+    assert len(http("GET", "/pubsub/history", channel=channel, limit=3).json["messages"]) == 3
+    assert http.refused("GET", f"/pubsub/history?channel={channel}&limit=1001") == (400, "Invalid")
+
+
+def test_pubsub_stats_count_channels_and_subscriptions(http: Http) -> None:
+    client, prefix = MessageQueueClient(http), unique("news")
+    for channel in ("a", "b", "c"):
+        client.publish(f"{prefix}.{channel}", 0)
+    before = http("GET", "/pubsub/stats").json
+    url = f"ws://{http.address}/pubsub/subscribe?channel={prefix}"
+    with connect(f"{url}.*"), connect(f"{url}.a"):
+        stats = http("GET", "/pubsub/stats").json
+        ours = {name: count for name, count in stats["channels"].items() if name.startswith(prefix)}
+        assert ours == {f"{prefix}.a": 2, f"{prefix}.b": 1, f"{prefix}.c": 1}
+        assert stats["total_channels"] == before["total_channels"] + 3
+        assert stats["total_subscriptions"] == before["total_subscriptions"] + 2
+        page = http("GET", "/pubsub/stats", limit=1, after=f"{prefix}.a").json
+        assert page["channels"] == {f"{prefix}.b": 1}
+        assert page["next"] == f"{prefix}.b"
+
+
 def test_dequeue_waits_so_many_seconds(http: Http) -> None:
     client, queue = MessageQueueClient(http), unique("q")
     client.enqueue(queue, "later", delay=0.1)

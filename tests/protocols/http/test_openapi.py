@@ -54,6 +54,11 @@ class Tour:
         self.http.put(self.queue, "x")
         return self.http.one(self.queue)
 
+    def reject_one(self, message: dict[str, Any]) -> Answer:
+        self.http("POST", "/queue/enqueue", message)
+        taken = self.http("POST", "/queue/dequeue", queue=self.queue).json
+        return self.http("POST", "/queue/reject", {"ack_id": taken["ack_id"]})
+
     def walk(self) -> Iterator[tuple[str, str, Callable[[], Answer]]]:
         """Method and path as the document has them, and a call that has to succeed."""
         http, queue, topic, exchange = self.http, self.queue, self.topic, self.exchange
@@ -147,9 +152,14 @@ class Tour:
         yield "GET", "/queue/dequeue", lambda: self.remember(http("GET", "/queue/dequeue", queue=queue))
         yield "POST", "/queue/dequeue", lambda: http("POST", "/queue/dequeue", queue=queue)
         yield "POST", "/queue/ack", lambda: http("POST", "/queue/ack", {"ack_id": self.remembered["ack_id"]})
+        again = {"queue": queue, "message": "again"}
+        yield "POST", "/queue/reject", lambda: self.reject_one(again)
+        yield "POST", "/queue/purge", lambda: http("POST", "/queue/purge", {"queue": queue})
         yield "GET", "/queue/{queue}/stats", lambda: http("GET", f"/queue/{queue}/stats")
         yield "POST", "/pubsub/publish", lambda: http("POST", "/pubsub/publish", {"channel": topic, "message": 1})
         yield "GET", "/pubsub/subscribe", lambda: self.socket("/pubsub/subscribe", channel=topic)
+        yield "GET", "/pubsub/history", lambda: http("GET", "/pubsub/history", channel=topic)
+        yield "GET", "/pubsub/stats", lambda: http("GET", "/pubsub/stats")
         yield from operating(http, topic, self.pipelines)
         yield "DELETE", "/v1/topics/{topic}", lambda: http("DELETE", t)
         yield "DELETE", "/v1/queues/{queue}", lambda: http("DELETE", q)

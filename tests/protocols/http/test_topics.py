@@ -47,6 +47,26 @@ def test_messages_are_published_and_read_by_offset(http: Http, topic: str) -> No
     assert http.refused("GET", f"/v1/topics/{topic}/messages", offset=11) == (400, "OffsetOutOfRange")
 
 
+def test_watermarks_leader_and_when_it_was_made_are_shown(server: Server, http: Http, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": unique("tx")})
+    producer.init_transactions()
+    before_ms = http("GET", "/v1/overview").json["broker"]["now_ms"]
+    http("PUT", f"/v1/topics/{topic}")
+    http("POST", f"/v1/topics/{topic}/messages", [{"payload": "a"}, {"payload": "b"}])
+    producer.begin_transaction()
+    producer.produce(topic, b"c")
+    producer.flush()
+    shown = http("GET", f"/v1/topics/{topic}").json
+    (partition,) = shown["partitions"]
+    assert (partition["stable_offset"], partition["high_watermark"], partition["end_offset"]) == (2, 3, 3)
+    producer.abort_transaction()
+    (partition,) = http("GET", f"/v1/topics/{topic}").json["partitions"]
+    assert (partition["stable_offset"], partition["high_watermark"], partition["end_offset"]) == (4, 4, 4)
+    overview = http("GET", "/v1/overview").json["broker"]
+    assert (partition["leader"], partition["leader_epoch"]) == (overview["node_id"], 0)
+    assert before_ms <= shown["created_ms"] <= overview["now_ms"]
+
+
 def test_a_message_whose_time_to_live_is_over_is_not_read(http: Http, topic: str) -> None:
     """Neither by offset nor in the history; Kafka's consumers read all that is in the topic."""
     messages = [{"payload": "old", "ttl_ms": 1}, {"payload": "a"}, {"payload": "old", "ttl_ms": 1}, {"payload": "b"}]
@@ -109,6 +129,10 @@ def test_the_latest_messages_and_one_by_its_id(http: Http, topic: str) -> None:
     assert http("GET", f"/v1/messages/{name(f'{topic}-0@7')}").json["payload"] == "7"
     assert http.refused("GET", f"/v1/topics/{topic}/messages/id-99") == (404, "NotFound")
     assert http.refused("GET", "/v1/messages/nowhere") == (404, "NotFound")
+    own = unique("own")
+    http("POST", f"/v1/topics/{topic}/messages", {"payload": "by its own id", "id": own})
+    found = http("GET", f"/v1/messages/{own}").json
+    assert (found["payload"], found["place"]) == ("by its own id", f"topic:{topic}")
 
 
 @pytest.mark.parametrize(

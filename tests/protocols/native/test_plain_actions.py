@@ -214,6 +214,30 @@ def test_a_star_inside_a_word(producer: MessageProducer, new_consumer: NewConsum
     assert [message["payload"] for message in _consume(consumer, 1)] == ["any"]
 
 
+def test_a_star_is_any_run_of_characters_dots_included(producer: MessageProducer, new_consumer: NewConsumer) -> None:
+    root = unique("zero")
+    tail, middle = new_consumer(unique("c")), new_consumer(unique("c"))
+    assert tail.subscribe(f"{root}.*")
+    assert middle.subscribe(f"{root}.*.end")
+    for topic in (f"{root}.a", f"{root}.a.b.c", f"{root}.a.b.end", f"{root}-a"):
+        producer.publish_text(topic, topic)
+    assert {one["payload"] for one in _consume(tail, 3)} == {f"{root}.a", f"{root}.a.b.c", f"{root}.a.b.end"}
+    assert [one["payload"] for one in _consume(middle, 1)] == [f"{root}.a.b.end"]
+
+
+def test_a_pattern_has_stars_or_hashes(producer: MessageProducer, new_consumer: NewConsumer) -> None:
+    root = unique("zero")
+    consumer = new_consumer(unique("c"))
+    assert consumer.subscribe(f"{root}.#")
+    producer.publish_text(f"{root}.a.b", "words")
+    assert [one["payload"] for one in _consume(consumer, 1)] == ["words"]
+    both = {"id": unique("s"), "topic_pattern": f"{root}.*.#", "consumer_id": unique("c")}
+    refused = producer.send_command({"action": "subscribe", "subscription": both})
+    assert refused is not None
+    assert (refused["status"], refused["error_type"]) == ("error", "Invalid")
+    assert "topic_pattern" in refused["error"]
+
+
 def test_an_expired_message_is_not_delivered(producer: MessageProducer, new_consumer: NewConsumer) -> None:
     topic = unique("zero")
     consumer = new_consumer(unique("c"))

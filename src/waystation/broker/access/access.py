@@ -42,6 +42,7 @@ from waystation.protocol import (
     RedriveAnswer,
     RoutingInfo,
 )
+from waystation.queues.delayed import as_sent
 from waystation.queues.feed import Deliver
 from waystation.queues.looking import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
@@ -216,9 +217,11 @@ class Access:
         return self._broker.queues.peek(queue, count, after, state, max_bytes)
 
     def find_queued(self, message_id: str, queue: str | None = None) -> Found | None:
-        """A message of a queue by its id: its own, or QUEUE#TAG."""
+        """A message of a queue by its id: its own, or QUEUE#TAG. If no queue is named, also one that is delayed to a
+        topic."""
         self._permissions.check(self.principal, "read", "queue", queue or "*")
-        return self._broker.queues.find(message_id, queue)
+        found = self._broker.queues.find(message_id, queue)
+        return found if found is None or queue is not None else as_sent(found)
 
     async def cancel(self, queue: str, message_id: str) -> bool:
         """Deletes a message that is not in flight; False if there is none."""
@@ -335,7 +338,8 @@ class Access:
         await self._broker.topics.delete(topic)
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
-        """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or in a named topic by its own id."""
+        """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or by its own id: in a topic, or in all of them.
+        None: there is none. NotFound: there was too much to search."""
         self._permissions.check(self.principal, "read", "topic", topic or "*")
         return await self._broker.messages.find(message_id, topic)
 

@@ -50,7 +50,7 @@ class QueueFigureAccess(Family):
             return None
         found = place[1]
         ledger = found.ledger
-        ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.held)
+        ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.in_flight)
         return QueueFigures(
             settings=found.settings,
             owner=found.owner,

@@ -53,6 +53,11 @@ class SubscriptionAccess(Family):
         self._ask("describe", "topic", "*")
         return self._broker.subscriptions.counts()
 
+    def total(self) -> int:
+        """How many subscriptions are open."""
+        self._ask("describe", "topic", "*")
+        return self._broker.subscriptions.total()
+
     def _may_read(self, group: str | None, topics: Iterable[str]) -> None:
         if group:
             self._ask("read", "group", group)

@@ -206,10 +206,16 @@ class Client:
         return Subscribing(self._core, self._bridge, wanted)
 
     async def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        max_size: int | None = None,
     ) -> TopicInfo:
-        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
-        return await admin.create_topic(self._core, topic, partitions, settings or {})
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
+        messages a partition keeps, the newest."""
+        return await admin.create_topic(self._core, topic, partitions, settings or {}, max_size)
 
     async def delete_topic(self, topic: str) -> None:
         await admin.delete_topic(self._core, topic)
@@ -392,7 +398,8 @@ class Client:
         return await admin.list_routing(self._core)
 
     async def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
-        """A message by its id, wherever it is."""
+        """A message by its id, wherever it is; None if there is none. Topics have no index of ids: the newest 64 MiB of
+        each partition of `topic`, or 256 MiB of all topics, are searched, and NotFound says if that was not all."""
         return await admin.find(self._core, message_id, topic=topic)
 
     async def stats(self) -> dict[str, Any]:

@@ -199,10 +199,16 @@ class Client:
         return Subscription(self._core, self._bridge, wanted)
 
     def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        max_size: int | None = None,
     ) -> TopicInfo:
-        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`."""
-        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}))
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
+        messages a partition keeps, the newest."""
+        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}, max_size))
 
     def delete_topic(self, topic: str) -> None:
         self._bridge.run(admin.delete_topic(self._core, topic))
@@ -383,7 +389,8 @@ class Client:
         return self._bridge.run(admin.list_routing(self._core))
 
     def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
-        """A message by its id, wherever it is."""
+        """A message by its id, wherever it is; None if there is none. Topics have no index of ids: the newest 64 MiB of
+        each partition of `topic`, or 256 MiB of all topics, are searched, and NotFound says if that was not all."""
         return self._bridge.run(admin.find(self._core, message_id, topic=topic))
 
     def stats(self) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from waystation.broker.access.types import DEFAULT_HOLD_MS, Verdict
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Delivered, Message, check_message
 from waystation.message_json import JSON_TYPE, to_json_object
+from waystation.paging import After, Limit, Next, page_of
 from waystation.protocol import Subscribe
 from waystation.protocols.http.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
 from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.holds import check_any
+from waystation.protocols.http.queues import MAX_COUNT
 from waystation.protocols.http.replies import encode_json
 from waystation.protocols.http.topics import publish_to
 
@@ -80,6 +82,26 @@ class Acked(msgspec.Struct):
     acknowledged: bool
 
 
+class RejectOne(msgspec.Struct):
+    """A message that failed."""
+
+    ack_id: str
+    requeue: Annotated[bool, Meta(description="retry as the queue's settings say; false: dead-letter it now")] = True
+    error: str | None = None
+
+
+class Rejected(msgspec.Struct):
+    rejected: bool
+
+
+class PurgeOne(msgspec.Struct):
+    queue: str
+
+
+class Purged(msgspec.Struct):
+    purged: Annotated[int, Meta(description="messages that were deleted; what is in flight stays")]
+
+
 class QueueStats(msgspec.Struct):
     name: str
     total_messages: int
@@ -100,6 +122,38 @@ class Delivery(msgspec.Struct):
 class SubscribeQuery(msgspec.Struct):
     channel: Annotated[str, Meta(description="a channel, or a pattern with `*` and `#`")]
     history: Annotated[int, Meta(ge=0, description="start with this many of the last messages")] = 0
+
+
+class ChannelQuery(msgspec.Struct):
+    channel: str
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNT, description="how many at most")] = 10
+
+
+class ChannelMessage(msgspec.Struct):
+    channel: str
+    message: Any
+    timestamp: str
+
+
+class ChannelHistory(msgspec.Struct):
+    """The latest messages of a channel, oldest first."""
+
+    channel: str
+    messages: list[ChannelMessage]
+
+
+class StatsQuery(msgspec.Struct):
+    after: After = ""
+    limit: Limit = 1_000
+
+
+class PubsubStats(msgspec.Struct):
+    """Channels that somebody subscribes to."""
+
+    total_channels: int
+    total_subscriptions: Annotated[int, Meta(description="open ones, each once, whatever number of channels it gets")]
+    channels: Annotated[dict[str, int], Meta(description="subscribers of each, in the order of names")]
+    next: Next
 
 
 async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
@@ -155,6 +209,18 @@ async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
     return Acked(True)
 
 
+async def reject(desk: Desk, call: Call[Nothing, RejectOne]) -> Outcome:
+    said = call.body
+    settled = desk.holds.settle([said.ack_id], Verdict.REJECT if said.requeue else Verdict.KILL, error=said.error)
+    await desk.access.durable(*settled.receipts)
+    check_any(settled)
+    return Rejected(True)
+
+
+async def purge(desk: Desk, call: Call[Nothing, PurgeOne]) -> Outcome:
+    return Purged(await desk.access.purge_queue(call.body.queue))
+
+
 async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     info = desk.access.describe_queue(call.path["queue"])
     return QueueStats(info.queue, info.ready + info.parked + info.held, info.held, info.ready, info.parked)
@@ -171,11 +237,7 @@ class _Channel(HttpConsumer):
     """A live subscription, with messages as this API shows them."""
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
-        return {
-            "channel": delivered.source,
-            "message": _value(delivered),
-            "timestamp": _iso(delivered.taken_ms),
-        }
+        return msgspec.structs.asdict(_published(delivered))
 
 
 async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
@@ -186,6 +248,24 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
     feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
     consumer.attach(feed, "subscription:", DEFAULT_HOLD_MS)
     return Stream(consumer, single=True)
+
+
+async def history(desk: Desk, call: Call[ChannelQuery, Nothing]) -> Outcome:
+    asked = call.query
+    there = desk.access.reading.find(asked.channel) is not None  # a channel is there with its first message
+    latest = await desk.access.reading.history(asked.channel, asked.limit) if there else []
+    return ChannelHistory(asked.channel, [_published(delivered) for delivered in latest])
+
+
+async def pubsub_stats(desk: Desk, call: Call[StatsQuery, Nothing]) -> Outcome:
+    counts = desk.access.subscriptions.counts()
+    page = await page_of(sorted(counts), "", call.query.after or None, call.query.limit)
+    shown = {channel: counts[channel] for channel in page.names}
+    return PubsubStats(page.total, desk.access.subscriptions.total(), shown, page.next)
+
+
+def _published(delivered: Delivered) -> ChannelMessage:
+    return ChannelMessage(delivered.source, _value(delivered), _iso(delivered.taken_ms))
 
 
 def _value(delivered: Delivered) -> Any:
@@ -246,6 +326,24 @@ ROUTES: tuple[AnyRoute, ...] = (
         waits=True,
     ),
     Route("POST", "/queue/ack", ack, "Acknowledge a message", tag=TAG, body=Ack, answer=Acked),
+    Route(
+        "POST",
+        "/queue/reject",
+        reject,
+        "Reject a message: retry it as the queue's settings say, or dead-letter it now",
+        tag=TAG,
+        body=RejectOne,
+        answer=Rejected,
+    ),
+    Route(
+        "POST",
+        "/queue/purge",
+        purge,
+        "Delete all messages of a queue that are not in flight",
+        tag=TAG,
+        body=PurgeOne,
+        answer=Purged,
+    ),
     Route("GET", "/queue/{queue}/stats", stats, "A queue in figures", tag=TAG, answer=QueueStats),
     Route("POST", "/pubsub/publish", publish, "Publish to a channel", tag=TAG, body=Publish, answer=Delivery),
     Route(
@@ -257,5 +355,24 @@ ROUTES: tuple[AnyRoute, ...] = (
         query=SubscribeQuery,
         streams=True,
         bare="channel",
+    ),
+    Route(
+        "GET",
+        "/pubsub/history",
+        history,
+        "The latest messages of a channel",
+        tag=TAG,
+        query=ChannelQuery,
+        answer=ChannelHistory,
+        bare="channel",
+    ),
+    Route(
+        "GET",
+        "/pubsub/stats",
+        pubsub_stats,
+        "Channels and their subscribers",
+        tag=TAG,
+        query=StatsQuery,
+        answer=PubsubStats,
     ),
 )

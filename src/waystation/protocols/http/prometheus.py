@@ -163,6 +163,15 @@ def _deaths(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
+def _dropped(broker: Node, figures: Figures) -> Iterator[Metric]:
+    yield _counter(
+        "messages_dropped",
+        'Offsets that live subscribers missed: skipped by slow="drop", or removed by retention before they read them.',
+        [],
+        iter([((), broker.meters.dropped)]),
+    )
+
+
 def _commit(broker: Node, figures: Figures) -> Iterator[Metric]:
     meter = broker.meters.commit
     yield _histogram("fsync_seconds", "How long a flush of the group commit took.", meter.seconds)
@@ -287,6 +296,7 @@ FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
     _doors,
     _deaths,
+    _dropped,
     _commit,
     _topics,
     _queues,

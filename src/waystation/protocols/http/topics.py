@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
 
 TAG = "topics"
+MAX_SIZE = "waystation.retention.messages"
 ANSWER_BYTES = 8 * 1024 * 1024
 
 
@@ -28,6 +29,12 @@ class TopicIn(msgspec.Struct, omit_defaults=True):
 
     partitions: Annotated[int, Meta(ge=1)] | None = None
     settings: dict[str, str] = {}
+    max_size: (
+        Annotated[
+            int, Meta(ge=1, description="messages that a partition keeps, the newest: waystation.retention.messages")
+        ]
+        | None
+    ) = None
 
 
 class PublishQuery(msgspec.Struct):
@@ -78,16 +85,17 @@ class HistoryQuery(msgspec.Struct):
 
 async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
     name, wanted = call.path["topic"], call.body or TopicIn()
+    settings = wanted.settings if wanted.max_size is None else {**wanted.settings, MAX_SIZE: str(wanted.max_size)}
     status = 201
     try:
-        await desk.access.create_topic(name, wanted.partitions or None, wanted.settings)
+        await desk.access.create_topic(name, wanted.partitions or None, settings)
     except AlreadyExists:
         there = desk.access.reading.get(name)
         if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):
             raise Conflict(
                 f"topic {name!r} is there with {len(there.partitions)} partitions; PATCH changes it"
             ) from None
-        if any(there.overrides.get(key) != value for key, value in wanted.settings.items()):
+        if any(there.overrides.get(key) != value for key, value in settings.items()):
             raise Conflict(f"topic {name!r} is there with other settings; PATCH changes them") from None
         status = 200
     return json_reply(await desk.access.views.view("topic", TopicQuery(name)), status)
@@ -154,7 +162,7 @@ async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     message_id = call.path["id"]
     found = desk.access.find_queued(message_id) or await desk.access.find_stored(message_id)
     if found is None:
-        raise NotFound(f"there is no message {message_id!r}; one with an id of its own in a topic is found there alone")
+        raise NotFound(f"there is no message {message_id!r}, in no queue and in no topic")
     return found_out(found)
 
 

@@ -226,7 +226,7 @@ class PlainActions:
 
     def _stats(self, line: dict[str, Any], fill: Fill) -> None:
         stats = self._session.access.views.stats()
-        stats["messages_delivered"] += self._subscriptions.delivered
+        stats["total_subscriptions"] += self._subscriptions.idle
         stats["active_consumers"] += self._subscriptions.consumers
         fill({"status": "success", "stats": stats})
 
@@ -333,7 +333,6 @@ class PlainActions:
                     continue  # it waited here for too long and is not ours any more
                 _remember(consumer.held, message_id, (member, delivered.tag))
             found.append(to_plain(delivered))
-        self._subscriptions.delivered += len(found)
         return found
 
 

@@ -41,6 +41,8 @@ class PlainSubscription:
         check_fields(given, FIELDS, "a subscription")
         self.id = text_of(given, "id")
         self.pattern = text_of(given, "topic_pattern")
+        if "*" in self.pattern and "#" in self.pattern:
+            raise Invalid("topic_pattern: use `*` (any characters) or `#` (any number of words), not both")
         self.consumer_id = text_of(given, "consumer_id")
         mode = given.get("delivery_mode", "at_least_once")
         if mode not in MODES:
@@ -54,8 +56,8 @@ class PlainSubscription:
 
     def command(self, number: int) -> Subscribe:
         topics, syntax = [self.pattern], "wildcard"
-        if any("*" in word and word != "*" for word in self.pattern.split(".")):
-            # The plain actions have stars inside of words, which stand for anything.
+        if "*" in self.pattern:
+            # Here, and only here, a star is any run of characters, dots included.
             topics, syntax = [".*".join(map(_quoted, self.pattern.split("*")))], "regex"
         return Subscribe(
             consumer=number,
@@ -75,11 +77,15 @@ class PlainSubscriptions:
     def __init__(self) -> None:
         self._by_id: dict[str, PlainSubscription] = {}
         self._by_consumer: dict[str, dict[str, PlainSubscription]] = {}
-        self.delivered = 0  # messages that `consume` gave
 
     @property
     def consumers(self) -> int:
         return len(self._by_consumer)
+
+    @property
+    def idle(self) -> int:
+        """Those that no connection uses now: they are there, and nothing is delivered to them."""
+        return sum(not subscription.users for subscription in self._by_id.values())
 
     def add(self, subscription: PlainSubscription) -> None:
         if subscription.id not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:

@@ -93,6 +93,12 @@ class Ledger:
         return self._states.leaving
 
     @property
+    def in_flight(self) -> int:
+        """Neither ready, delayed nor done: held by a consumer, acked in an open transaction, claimed by a reader, or
+        dead and on its way. What people are shown as in flight: every living message is in one count."""
+        return self._states.held + self._states.leaving
+
+    @property
     def newest(self) -> int:
         """The last id admitted; -1 at first."""
         return self._states.newest

@@ -21,7 +21,7 @@ def usage_of(queue: Queue) -> Usage:
     ledger = queue.ledger
     if ledger is None:
         return queue.put, queue.delivered, queue.acked, queue.dead, 0, 0, 0
-    return queue.put, queue.delivered, queue.acked, queue.dead, ledger.ready, ledger.parked, ledger.held
+    return queue.put, queue.delivered, queue.acked, queue.dead, ledger.ready, ledger.parked, ledger.in_flight
 
 
 def levels_of(usage: Usage) -> tuple[int, int, int]:

@@ -100,13 +100,14 @@ function openOne(view, group) {
 }
 
 function stats(info) {
-  const lags = info.partitions.map(({ lag }) => lag).filter((lag) => lag !== null && lag !== undefined);
   return h("div", { class: "stats" },
     stat("Members", count(info.members.length)),
-    stat("Lag", lags.length ? count(lags.reduce((a, b) => a + b, 0)) : "–", "messages behind, in all"),
+    stat("Lag", info.partitions.length || info.lag ? count(info.lag) : "–", info.redriven ? `messages behind, ${count(info.redriven)} of them redriven` : "messages behind, in all"),
     stat("Partitions", count(info.partitions.length)),
     stat("Topics", count(new Set(info.partitions.map(({ topic }) => topic)).size)),
-    info.assignor ? stat("Assignor", info.assignor) : null);
+    info.assignor ? stat("Assignor", info.assignor) : null,
+    stat("Generation", count(info.generation)),
+    stat("Coordinator", `node ${info.coordinator}`));
 }
 
 function memberTable(members) {

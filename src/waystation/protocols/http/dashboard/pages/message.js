@@ -1,5 +1,5 @@
-// One message by its id, wherever it is. With `?topic=` in the address it is looked for there by the id that its sender
-// gave it; without, in all queues, and in topics by its position (TOPIC-PARTITION@OFFSET).
+// One message by its id, wherever it is: its sender's own, or its position. With `?topic=` in the address it is looked for
+// there alone, and further back.
 
 import { get, path } from "../lib/api.js";
 import { storyCard } from "../lib/deaths.js";
@@ -29,7 +29,7 @@ export async function open(view) {
   fill(view.element,
     head(`Message ${id}`, [], message.state ? badge(stateName(message.state), "accent") : null),
     h("p", {}, `In the ${kind} `, h("a", { href: `#/${kind}s/${encodeURIComponent(name)}` }, name),
-      kind === "topic" ? [", ", h("a", { href: around(message, name) }, "show the messages around it")] : null),
+      kind === "topic" && message.offset !== undefined ? [", ", h("a", { href: around(message, name) }, "show the messages around it")] : null),
     messageView(message, storyCard(message)));
 }
 
@@ -48,7 +48,7 @@ function askAgain(view, id, topic) {
   const form = h("form", { "aria-label": "Find a message" },
     h("div", { class: "fields" },
       field({ label: "Id", name: "id", value: id, required: true, hint: "the sender's own, or QUEUE#TAG, or TOPIC-PARTITION@OFFSET" }),
-      field({ label: "Topic", name: "topic", value: topic, hint: "for an id of the sender's own in a topic; empty: search all queues" })),
+      field({ label: "Topic", name: "topic", value: topic, hint: "to search this topic alone, and more of it; empty: all queues and topics" })),
     h("button", { type: "submit", class: "primary" }, "Find"));
   form.onsubmit = (event) => {
     event.preventDefault();

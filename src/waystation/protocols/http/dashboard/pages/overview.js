@@ -145,6 +145,6 @@ function busyQueues(queues) {
 function brokerCard(broker) {
   return card("This broker", pairs([
     ["Version", broker.version], ["Cluster", broker.cluster_id], ["Node", String(broker.node_id)],
-    ["Data folder", h("code", {}, broker.data)], ["Process", String(broker.pid)],
+    ["Data", broker.persistent === false ? "in memory only: nothing survives a restart" : h("code", {}, broker.data)], ["Process", String(broker.pid)],
   ]));
 }

@@ -2,7 +2,7 @@
 
 import { del, get, patch, path, post } from "../lib/api.js";
 import { h, keep } from "../lib/dom.js";
-import { bytes, count, rate } from "../lib/format.js";
+import { bytes, count, rate, time } from "../lib/format.js";
 import { badge, button, card, confirmDialog, field, formDialog, head, stat, table, tabs, toast } from "../lib/widgets.js";
 import { MessageBrowser } from "./topic_messages.js";
 import { publishForm } from "./topic_publish.js";
@@ -34,9 +34,10 @@ export async function openTopic(view, name) {
       head(name, topic.internal ? [] : [button("Add partitions", () => view.act(addPartitions)), button("Delete topic", () => view.act(remove), { kind: "danger" })],
         topic.internal ? badge("internal") : null),
       h("div", { class: "stats" },
-        stat("Messages", count(messagesOf(topic))), stat("Size", bytes(bytesOf(topic))),
+        stat("Messages", count(messagesOf(topic)), "by offsets: markers and aborted ones count"), stat("Size", bytes(bytesOf(topic))),
         stat("Published", rate(topic.rate ?? speed.total())), stat("Retention", retention(topic)),
-        stat("Cleanup", topic.cleanup_policy ?? "–"), stat("Subscribers", count(topic.subscribers))),
+        stat("Cleanup", topic.cleanup_policy ?? "–"), stat("Subscribers", count(topic.subscribers), topic.dropped ? `${count(topic.dropped)} missed` : ""),
+        topic.created_ms === null ? null : stat("Created", time(topic.created_ms))),
       tabs(TABS, tab, choose, "Parts of the topic"),
       h("div", { role: "tabpanel", "aria-label": TABS.find(([known]) => known === tab)[1], "data-key": tab }, panels[tab]()));
   }
@@ -92,9 +93,12 @@ export async function openTopic(view, name) {
 function partitionTable(topic, speed, deleteBefore) {
   return table("Partitions", [
     { title: "Partition", cell: (one) => String(one.partition) },
+    { title: "Leader", number: true, cell: (one) => (one.leader === null ? "–" : `${one.leader} (epoch ${one.leader_epoch})`) },
     { title: "Start", number: true, cell: (one) => count(one.start_offset) },
+    { title: "Last stable", number: true, cell: (one) => count(one.stable_offset) },
+    { title: "High watermark", number: true, cell: (one) => count(one.high_watermark) },
     { title: "End", number: true, cell: (one) => count(one.end_offset) },
-    { title: "Messages", number: true, cell: (one) => count(one.end_offset - one.start_offset) },
+    { title: "Offsets", number: true, cell: (one) => count(one.end_offset - one.start_offset) },
     { title: "Size", number: true, cell: (one) => bytes(one.bytes) },
     { title: "Published", number: true, cell: (one) => rate(speed.of(one.partition)) },
     { title: "Actions", cell: (one) => button("Delete records…", () => deleteBefore(one), { kind: "link", label: `Delete records of partition ${one.partition}` }) },

@@ -80,7 +80,8 @@ export const bytesOf = (topic) => topic.bytes ?? topic.partitions.reduce((all, o
 export function retention(topic) {
   if (topic.retention_ms === undefined) return "–";
   const time = topic.retention_ms < 0 ? "forever" : duration(topic.retention_ms);
-  return topic.retention_bytes >= 0 ? `${time}, ${bytes(topic.retention_bytes)} a partition` : time;
+  const most = topic.retention_messages >= 0 ? `, ${count(topic.retention_messages)} messages a partition` : "";
+  return (topic.retention_bytes >= 0 ? `${time}, ${bytes(topic.retention_bytes)} a partition` : time) + most;
 }
 
 function newTopicFields() {
@@ -94,6 +95,7 @@ function newTopicFields() {
       ],
     }),
     field({ label: "Keep for hours", name: "hours", type: "number", min: "0", step: "any", hint: "empty: the broker's default" }),
+    field({ label: "Keep messages", name: "messages", type: "number", min: "1", hint: "the newest of each partition; empty: any number" }),
   ];
 }
 
@@ -101,5 +103,6 @@ function settingsOf(values) {
   const settings = {};
   if (values.cleanup) settings["cleanup.policy"] = values.cleanup;
   if (values.hours !== "") settings["retention.ms"] = String(Math.round(Number(values.hours) * HOUR_MS));
+  if (values.messages) settings["waystation.retention.messages"] = values.messages;
   return settings;
 }
