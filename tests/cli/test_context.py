@@ -115,6 +115,8 @@ def test_what_is_wrong_is_a_sentence(person: Person) -> None:
     assert "--replace" in person("context", "add", "prod", "--server", "127.0.0.1:2", code=1).err
     person("context", "add", "prod", "--server", "127.0.0.1:2", "--replace")
     assert person("context", "show", "prod", "--json").json == {"context": "prod", "server": "127.0.0.1:2"}
+    person("context", "add", "prod", "--server", "9093,[::1]:9094", "--replace")
+    assert person("context", "show", "prod", "--json").json["server"] == "127.0.0.1:9093,[::1]:9094"
     assert "did you mean 'prod'" in person("context", "use", "prd", code=1).err
     assert "did you mean 'prod'" in person("topics", "list", "--context", "prd", code=1).err
     assert "not an address" in person("context", "add", "x", "--server", "a:b:c", code=1).err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from waystation.cli.arguments import KAFKA_PORT, examples
+from waystation.cli.arguments import examples
 from waystation.cli.contexts import NAME, Context, choose_server, load, path, save
 from waystation.cli.output import print_json, print_table
 from waystation.errors import AlreadyExists, Invalid
@@ -35,12 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from waystation.client.address import parse_address
+    from waystation.client.socket_link import parse_urls
 
-    name, server = arguments.name, arguments.server
+    name = arguments.name
     if not NAME.fullmatch(name):
         raise Invalid(f"{name[:80]!r} cannot be a context's name: use a-z, A-Z, 0-9, dots, dashes; at most 64")
-    parse_address(server, default_port=KAFKA_PORT)
+    server = ",".join(map(str, parse_urls(arguments.server)))
     known = load()
     if name in known.contexts and not arguments.replace:
         raise AlreadyExists(f"context {name!r} exists already ({known.contexts[name].server}); --replace changes it")
