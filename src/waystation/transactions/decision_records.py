@@ -51,8 +51,13 @@ class Decision:
 
 
 def encode_decision_key(name: str) -> bytes:
+    return encode_name_key(DECISION_KEY_VERSION, name)
+
+
+def encode_name_key(version: int, name: str) -> bytes:
+    """The key of a record of ours that is about a name."""
     text = name.encode()
-    return _KEY.pack(DECISION_KEY_VERSION, len(text)) + text
+    return _KEY.pack(version, len(text)) + text
 
 
 def encode_decision(decision: Decision) -> tuple[bytes, bytes]:
@@ -66,16 +71,21 @@ def encode_decision(decision: Decision) -> tuple[bytes, bytes]:
 
 def decode_decision_key(key: bytes) -> str | None:
     """The name, or None if this is a key of another kind."""
-    if len(key) < 2 or int.from_bytes(key[:2], "big") != DECISION_KEY_VERSION:
+    return decode_name_key(DECISION_KEY_VERSION, key, "decision")
+
+
+def decode_name_key(version: int, key: bytes, what: str) -> str | None:
+    """The name, or None if this is a key of another kind."""
+    if len(key) < 2 or int.from_bytes(key[:2], "big") != version:
         return None
     try:
         _, length = _KEY.unpack_from(key)
         text = key[_KEY.size :]
         if len(text) != length:
-            raise Corrupt(f"the key of a decision says {length} bytes and has {len(text)}")
+            raise Corrupt(f"the key of a {what} says {length} bytes and has {len(text)}")
         return text.decode()
     except (struct.error, UnicodeDecodeError) as error:
-        raise Corrupt(f"the key of a decision does not decode: {error}") from error
+        raise Corrupt(f"the key of a {what} does not decode: {error}") from error
 
 
 def decode_decision(name: str, value: bytes) -> Decision:

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 
 from waystation.errors import Corrupt, Invalid, NewerFormat
 from waystation.log.state import StateLog
+from waystation.transactions.decision_records import decode_name_key, encode_name_key
 from waystation.transactions.errors import ProducerFenced
 from waystation.transactions.settings import FENCES_KEPT_MS, MAX_FENCES, MAX_ID_BYTES
 from waystation.world.clock import Clock
 
 FENCE_KEY_VERSION = 0x5002
 
-_KEY = struct.Struct(">hH")
 _VALUE = struct.Struct(">hq")
 
 
@@ -89,8 +89,7 @@ def _run_of(transactional_id: str) -> str | None:
 
 
 def encode_fence_key(prefix: str) -> bytes:
-    text = prefix.encode()
-    return _KEY.pack(FENCE_KEY_VERSION, len(text)) + text
+    return encode_name_key(FENCE_KEY_VERSION, prefix)
 
 
 def encode_fence(prefix: str, fenced_ms: int) -> tuple[bytes, bytes]:
@@ -100,16 +99,7 @@ def encode_fence(prefix: str, fenced_ms: int) -> tuple[bytes, bytes]:
 
 def decode_fence_key(key: bytes) -> str | None:
     """The prefix, or None if this is a key of another kind."""
-    if len(key) < 2 or int.from_bytes(key[:2], "big") != FENCE_KEY_VERSION:
-        return None
-    try:
-        _, length = _KEY.unpack_from(key)
-        text = key[_KEY.size :]
-        if len(text) != length:
-            raise Corrupt(f"the key of a fence says {length} bytes and has {len(text)}")
-        return text.decode()
-    except (struct.error, UnicodeDecodeError) as error:
-        raise Corrupt(f"the key of a fence does not decode: {error}") from error
+    return decode_name_key(FENCE_KEY_VERSION, key, "fence")
 
 
 def decode_fence(prefix: str, value: bytes) -> int:
