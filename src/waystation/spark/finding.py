@@ -55,11 +55,15 @@ def resolve(
 ) -> Offsets:
     """The offset in each partition that `where` means; `name` is the option's, for errors."""
     partitions = list(partitions)
-    for topic, index in where.each:
+    for topic, index in (*where.each, *where.each_ms):
         if (topic, index) not in partitions:
             raise Invalid(f"{name}: topic {topic!r} partition {index} is not among what is read")
+    times = where.each_ms
     if where.timestamp_ms is not None:
-        found = cluster.offsets(dict.fromkeys(partitions, max(0, where.timestamp_ms)), options.committed)
+        times = dict.fromkeys(partitions, max(0, where.timestamp_ms))
+    if times:
+        others = dict.fromkeys((one for one in partitions if one not in times), where.default)
+        found = cluster.offsets({**times, **others}, options.committed)
         younger = [partition for partition, offset in found.items() if offset < 0]  # than every record
         return found | cluster.offsets(dict.fromkeys(younger, LATEST), options.committed)
     asked = {partition: where.each.get(partition, where.default) for partition in partitions}

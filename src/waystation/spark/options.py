@@ -35,6 +35,8 @@ SOURCE_OPTIONS = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -60,8 +62,6 @@ _ELSEWHERE = {
     "maxoffsetspertrigger": "maxRowsPerTrigger",
     "kafka.group.id": "group",
     "groupidprefix": "group",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
     "kafka.isolation.level": "isolation",
     "multiline": "valueFormat",
     "schema": "valueSchema",
@@ -79,6 +79,8 @@ class Where:
     each: Mapping[Partition, int] = field(default_factory=dict)
     """Offsets, EARLIEST or LATEST; partitions that are not in it are at the default."""
     timestamp_ms: int | None = None
+    each_ms: Mapping[Partition, int] = field(default_factory=dict)
+    """A time for each; partitions that are not in it are at the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     check_names(given, SOURCE_OPTIONS)
     options = {name.lower(): value.strip() for name, value in given.items()}
     if streaming:
-        for name in ("endingOffsets", "endingTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in options:
                 raise Invalid(f"{name} is for batch reads (spark.read); a stream has no end, so leave it out")
     return SourceOptions(
@@ -205,8 +207,11 @@ def _read_assign(text: str) -> dict[str, tuple[int, ...]]:
 
 def _read_where(options: Mapping[str, str], which: str, default: int) -> Where:
     offsets, timestamp = options.get(f"{which}offsets"), options.get(f"{which}timestamp")
-    if offsets and timestamp:
-        raise Invalid(f"{which}Offsets and {which}Timestamp were both given: give one of them")
+    times = options.get(f"{which}offsetsbytimestamp")
+    if sum(bool(given) for given in (offsets, timestamp, times)) > 1:
+        raise Invalid(f"give one of {which}Offsets, {which}Timestamp and {which}OffsetsByTimestamp")
+    if times:
+        return Where(default, each_ms=_read_times(times, f"{which}OffsetsByTimestamp"))
     if timestamp:
         return Where(timestamp_ms=read_time(timestamp, f"{which}Timestamp"))
     if not offsets:
@@ -231,6 +236,17 @@ def _read_offsets(text: str, name: str) -> dict[Partition, int]:
             if not index.isdigit() or type(number) is not int or number < EARLIEST:
                 raise Invalid(f"{wanted}; topic {topic!r} has {index!r}: {offset!r}")
             found[topic, int(index)] = number
+    return found
+
+
+def _read_times(text: str, name: str) -> dict[Partition, int]:
+    wanted = f'{name}: write times in ms by topic and partition, for instance {{"orders": {{"0": 1700000000000}}}}'
+    found: dict[Partition, int] = {}
+    for topic, partitions in _read_json(text, wanted).items():
+        for index, time_ms in partitions.items() if isinstance(partitions, dict) else [("", None)]:
+            if not index.isdigit() or type(time_ms) is not int or time_ms < 0:
+                raise Invalid(f"{wanted}; topic {topic!r} has {partitions!r}")
+            found[topic, int(index)] = time_ms
     return found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
 from waystation.spark.schemas import arrow_schema, source_schema
 from waystation.spark.telling import told
@@ -81,7 +82,7 @@ class WaystationDataSource(DataSource):
 
     @property
     def _options(self) -> Mapping[str, str]:
-        return dict(self.options)
+        return in_our_words(self.options)
 
     @property
     def _reads_queue(self) -> bool:

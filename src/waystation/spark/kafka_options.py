@@ -1,0 +1,53 @@
+"""Options by the names that Spark's Kafka connector has for them: `format("kafka")` becomes `format("waystation")`, and
+the rest of a job stays as it is.
+
+What says the same is renamed. What tunes a Kafka client (`kafka.*`, poll timeouts) is taken and does nothing, as Kafka
+clients do with settings that they do not know. What asks for security that this broker does not have is refused. Pure;
+for the data source, which reads all its options through `in_our_words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from waystation.errors import Invalid
+
+SAME = {
+    "kafka.bootstrap.servers": "servers",
+    "subscribe": "topics",
+    "subscribepattern": "pattern",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "kafka.isolation.level": "isolation",
+}
+"""Their names, in lower case, and ours."""
+
+WITHOUT_EFFECT = frozenset(
+    (
+        "includeheaders",  # the column is there for who wants it
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "usedeprecatedoffsetfetching",
+    )
+)
+
+_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
+
+
+def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
+    """The options with our names; raises Invalid."""
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        lower = name.lower()
+        ours = SAME.get(lower)
+        if ours is not None:
+            if any(other.lower() == ours.lower() for other in given):
+                raise Invalid(f"{name} and {ours} say the same: leave one of them out")
+            found[ours] = f"^{value.strip()}" if lower == "subscribepattern" else value
+        elif lower.startswith(_SECURITY):
+            if lower != "kafka.security.protocol" or value.strip().upper() != "PLAINTEXT":
+                raise Invalid(f"{name}: the broker has no authentication or TLS yet; leave it out")
+        elif not lower.startswith("kafka.") and lower not in WITHOUT_EFFECT:
+            found[name] = value
+    return found
