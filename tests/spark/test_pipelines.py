@@ -296,7 +296,10 @@ topic = "no-such-topic"
     found = {lines[problem.line - 1]: problem.text for problem in check_pipeline(file)}
     assert f"did you mean '{topic}'" in found[f'topics = ["{topic}", "{topic}s"]']
     assert "waystation queues create no-such-queue" in found['queue = "no-such-queue"']
-    assert "waystation topics create no-such-topic" in found['topic = "no-such-topic"']
+    assert 'topic = "no-such-topic"' not in found, "it is created, as for every publisher"
+    with Server(kit.folder / "strict", settings={"auto.create.topics.enable": "false"}) as strict:
+        told = [problem.text for problem in check_pipeline(file, servers=strict.bootstrap)]
+    assert any("waystation topics create no-such-topic" in text for text in told), told
     assert "idd" in found['sql = "SELECT value.idd FROM good"']
 
 
@@ -529,6 +532,22 @@ memory = "never"
     assert "not-there" in str(caught.value)
     assert "waystation topics create" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_targets_are_made_or_missed_at_the_start(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source, target = unique("quiet"), unique("made")
+    mq.create_topic(source, 1)
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+topics = "{source}"
+[sink.out]
+from = "orders"
+topic = "{target}"
+"""
+    assert kit.run(text) == "finished"
+    assert target in [topic.topic for topic in mq.topics()], "no row has come, and it is there"
+    with pytest.raises(PipelineInvalid, match=r"one.toml:8: .*waystation queues create not-there"):
+        kit.run(text.replace(f'topic = "{target}"', 'queue = "not-there"'))
 
 
 def test_a_broker_that_is_down_is_told_and_waited_for(kit: Kit) -> None:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
-from waystation.errors import NotFound, Unavailable, WaystationError, near_matches
+from waystation.errors import Invalid, NotFound, Unavailable, WaystationError, near_matches
 from waystation.spark.pipelines.declared import Pipeline, Sink, Source
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
 from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
+from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.sinks import as_messages
 from waystation.spark.pipelines.tables import need_package
 from waystation.spark.sessions import need_pyspark
@@ -75,12 +76,14 @@ def check_outside(read: PipelineFile) -> list[Problem]:
 
 
 def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
-    from waystation.client.sync.connecting import connect
-
     try:
-        with connect(pipeline.servers.split(",")[0], name="waystation-pipeline-check") as mq:
+        with connect_any(pipeline.servers) as mq:
             topics = [topic.topic for topic in mq.topics()]
             queues = [queue.queue for queue in mq.queues()]
+            creates = any(
+                one["name"] == "auto.create.topics.enable" and one["value"] == "true"
+                for one in mq.view("settings")["settings"]
+            )
     except WaystationError as error:
         return [Problem(toml.line(("servers",)), f"topics and queues could not be looked up: {error}")]
     problems = []
@@ -94,8 +97,30 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
     for sink in pipeline.sinks.values():
         there = topics if sink.kind == "topic" else queues
+        if sink.kind == "topic" and creates:
+            continue  # as for every publisher
         if sink.kind in ("topic", "queue") and sink.place not in there:
             problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+    return problems
+
+
+def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
+    """Before a run: topics that sinks write to are created where the broker does that for every publisher. Returns what
+    is missing: Spark would say so with the first row, perhaps much later."""
+    problems = []
+    sinks = [sink for sink in pipeline.sinks.values() if sink.kind in ("topic", "queue")]
+    if not sinks:
+        return []
+    with connect_any(pipeline.servers) as mq:
+        for sink in sinks:
+            try:
+                if sink.kind == "topic":
+                    mq.describe_topic(sink.place, create=True)
+                else:
+                    mq.queue(sink.place, passive=True)
+            except (NotFound, Invalid) as error:
+                hint = f"; create it with `waystation {sink.kind}s create {sink.place}`" if sink.place else ""
+                problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), f"{error}{hint}"))
     return problems
 
 

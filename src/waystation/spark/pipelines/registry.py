@@ -12,7 +12,7 @@ from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
 from waystation.client.records.reading import RecordReader
 from waystation.client.sync.client import Client
 from waystation.client.sync.connecting import connect
-from waystation.errors import AlreadyExists, NotFound, Unavailable, near_matches
+from waystation.errors import AlreadyExists, NotFound, near_matches
 from waystation.observe.pipeline_state import CONTROL, TOPIC, TOPIC_SETTINGS, Control, PipelineState
 
 CLIENT_NAME = "waystation-pipeline"
@@ -21,13 +21,7 @@ POLL_MS = 500
 
 def connect_any(servers: str) -> Client:
     """A client of the first of the servers that answers."""
-    failed: Unavailable | None = None
-    for server in servers.split(","):
-        try:
-            return connect(server.strip(), name=CLIENT_NAME)
-        except Unavailable as error:
-            failed = error
-    raise failed or Unavailable("no server was named")
+    return connect(servers, name=CLIENT_NAME)
 
 
 def ensure_topic(mq: Client) -> None:

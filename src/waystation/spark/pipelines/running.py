@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
+from waystation.spark.pipelines.checking import prepare_targets
 from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
@@ -179,6 +180,8 @@ def _work(running: Running, spark: SparkSession) -> Phase:
     from waystation.spark.sessions import is_remote
 
     pipeline = running.pipeline
+    if missing := prepare_targets(pipeline, running.toml):
+        raise PipelineInvalid(pipeline.file, missing)
     frames = _build(running, spark)
     planned = queries(pipeline)
     names = {query_name(pipeline, query): [sink.name for sink in query.sinks] for query in planned}
