@@ -260,7 +260,7 @@ def test_retention_that_was_quicker_is_an_error_or_a_counted_gap(
     initial, same = strict.initialOffset(), lenient.initialOffset()
     planned = strict.latestOffset(initial, ALL)
     stage.cut(topic, 0, 60)
-    says = "offsets 0 to 59 are gone, .* the oldest one is 60: .* failOnDataLoss=false"
+    says = "offsets 0 to 59 were deleted, .* the oldest one is 60: .* failOnDataLoss=false"
     with pytest.raises(Expired, match=says):
         strict.latestOffset(initial, ALL)
     with pytest.raises(Expired, match=says):
@@ -269,7 +269,7 @@ def test_retention_that_was_quicker_is_an_error_or_a_counted_gap(
         end = lenient.latestOffset(same, ALL)
         assert read(lenient, same, end) == numbers(60, 100)
     assert end["lost"] == {topic: {"0": 60}}
-    assert "60 offsets (0 to 59) were gone" in caplog.text
+    assert "60 offsets (0 to 59) were deleted" in caplog.text
     stage.fill(topic, numbers(100, 110))
     following = lenient.latestOffset(end, ALL)
     assert following["lost"] == end["lost"]
