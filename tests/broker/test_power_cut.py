@@ -52,7 +52,7 @@ def test_names_settings_and_messages_that_were_answered_survive_a_power_cut(tmp_
 def _check(server: Server, answered: tuple[tuple[str, ...], ...]) -> None:
     """Everything that was answered so far."""
     cli = QuickCli(server.bootstrap)
-    topics = {topic["topic"]: topic["partitions"] for topic in cli("topics", "list", "--json").json}
+    topics = {topic["topic"]: topic["partitions"] for topic in cli("topics", "list", "--json").objects}
     said = [words[:3] for words in answered]
     expected = {"orders": 2, "grown": 3 if ("topics", "alter", "grown") in said else 1}
     if ("topics", "delete", "doomed") not in said:

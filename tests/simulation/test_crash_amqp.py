@@ -111,7 +111,7 @@ def test_confirms_that_are_sent_before_the_flush_are_caught(monkeypatch: pytest.
         told(None)  # type: ignore[operator]  # the deliberate bug
 
     monkeypatch.setattr(Durability, "when_durable", too_early)
-    assert _caught(20) > ENOUGH
+    assert _caught(60) > ENOUGH
 
 
 def test_acknowledgements_that_are_not_told_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

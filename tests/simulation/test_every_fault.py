@@ -30,7 +30,7 @@ from waystation.queues.shard import checkpoint
 T = TypeVar("T")
 
 SEEDS = 24
-REACHING_SEEDS = 40
+REACHING_SEEDS = 100
 GROUPS = 6
 TRIES = 5
 ENOUGH = 1
