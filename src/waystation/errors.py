@@ -232,6 +232,15 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+def nearest_field(name: str, known: Iterable[str]) -> str:
+    """`; did you mean ttl_ms?`, to be put behind a text that says that there is no such field; empty if nothing is
+    near. For few known names, all of which are compared."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _ends_in_common(one: str, other: str) -> int:
     """How many characters are the same from the front and from the back."""
     shorter = min(len(one), len(other))

@@ -14,12 +14,11 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, nearest_field
 from waystation.message import Delivered, Message, check_message, check_sent
 
 JSON_TYPE = "application/json"
@@ -68,7 +67,7 @@ def from_json_object(given: object) -> Message:
         raise Invalid(f"message: must be a JSON object, not {_kind(given)}")
     for name in given:
         if name not in FIELDS and name not in _OF_DELIVERY:
-            raise Invalid(f"{str(name)[:60]}: a message has no such field{_near(str(name)[:60])}")
+            raise Invalid(f"{str(name)[:60]}: a message has no such field{nearest_field(str(name)[:60], FIELDS)}")
     fields: dict[str, Any] = {name: _checked(given, name, _text) for name in _TEXTS if name in given}
     fields.update((name, _checked(given, name, _number)) for name in _NUMBERS if name in given)
     for name in _ZERO_SAYS_NOTHING:
@@ -319,11 +318,6 @@ def _base64(name: str, value: Any) -> bytes:
         return b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Invalid(f"{name}: is not base64: {error}") from None
-
-
-def _near(name: str) -> str:
-    near = get_close_matches(name, FIELDS, 1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _kind(value: object) -> str:

@@ -6,12 +6,11 @@ Pure; for the views of the broker, and for protocols that read requests into str
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, nearest_field
 
 T = TypeVar("T")
 
@@ -35,5 +34,4 @@ def convert(value: Any, wanted: type[T], *, whole: str, strict: bool = True) -> 
 def unknown(name: str, kind: str, known: Iterable[str]) -> Invalid:
     """The error for a field, or what `kind` calls it, that there is not: with the nearest that there is."""
     shown = name[:LONGEST_NAME]
-    near = get_close_matches(shown, list(known), 1)
-    return Invalid(f"{shown}: there is no such {kind}{f'; did you mean {near[0]}?' if near else ''}")
+    return Invalid(f"{shown}: there is no such {kind}{nearest_field(shown, known)}")

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, nearest_field
 from waystation.message import Delivered, Message
 from waystation.message_json import from_sender, to_json_object
 from waystation.protocol import AnyCommand, Ceased, Command, DeclareQueue, Deliver, Found, Got, Peeked
@@ -116,7 +115,7 @@ def to_command(given: Mapping[str, Any], action: str) -> AnyCommand:
     known = kind.__struct_fields__
     for name in fields:
         if name != "action" and name not in known:
-            raise Invalid(f"{name[:60]}: {action} has no such field{_near(name, known)}")
+            raise Invalid(f"{name[:60]}: {action} has no such field{nearest_field(name[:60], known)}")
         _check_numbers(fields[name], name)
     try:
         command = msgspec.convert(fields, kind)
@@ -172,12 +171,7 @@ def _check_numbers(value: Any, name: str) -> None:
 def unknown_action(action: Any, also: tuple[str, ...]) -> Invalid:
     if action is None:
         return Invalid("Missing required field: 'action'")
-    return Invalid(f"Unknown action: {str(action)[:60]}{_near(str(action), (*COMMANDS, *also))}")
-
-
-def _near(name: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(name[:60], known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return Invalid(f"Unknown action: {str(action)[:60]}{nearest_field(str(action)[:60], (*COMMANDS, *also))}")
 
 
 def _readable(text: str, action: str) -> str:

@@ -6,10 +6,9 @@ They are forgotten when the broker stops; the place of their consumer in its top
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, Protocol
 
-from waystation.errors import Full, Invalid
+from waystation.errors import Full, Invalid, nearest_field
 from waystation.protocol import Subscribe
 
 MAX_SUBSCRIPTIONS = 100_000
@@ -128,8 +127,7 @@ def check_fields(given: dict[str, Any], known: tuple[str, ...], what: str) -> No
     """Raises Invalid for a field that would be ignored."""
     for name in given:
         if name not in known:
-            near = get_close_matches(name[:60], known, 1)
-            raise Invalid(f"{name[:60]}: {what} has no such field" + (f"; did you mean {near[0]}?" if near else ""))
+            raise Invalid(f"{name[:60]}: {what} has no such field{nearest_field(name[:60], known)}")
 
 
 def text_of(given: dict[str, Any], name: str) -> str:
