@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from waystation.errors import Corrupt, StorageFailed
-from waystation.message import Delivered, Run, size_of
+from waystation.message import Delivered, Message, Run, size_of
 from waystation.observe.events import event_logger
 from waystation.protocol import EntriesAnswer, Found, Peeked, QueueInfo
 from waystation.queues.ledger.states import State
@@ -66,11 +66,10 @@ def peek(shard: Shard, queue: Queue, count: int, after: int, state: str, max_byt
     return found
 
 
-def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
-    """A living message; None if the disk does not give it."""
-    ledger = queue.open_ledger()
+def read_or_tell(shard: Shard, queue: Queue, entry: int) -> tuple[int, Message] | None:
+    """When it was taken, and the message; None if the disk does not give it, and the log says so."""
     try:
-        taken_ms, message = shard.message_at(queue, entry)
+        return shard.message_at(queue, entry)
     except (Corrupt, StorageFailed) as error:
         logger.error(
             "message.unreadable",
@@ -80,6 +79,15 @@ def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
             error=error,
         )
         return None
+
+
+def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
+    """A living message; None if the disk does not give it."""
+    ledger = queue.open_ledger()
+    read = read_or_tell(shard, queue, entry)
+    if read is None:
+        return None
+    taken_ms, message = read
     state = ledger.state_of(entry)
     ready_at_ms: int | None = None
     if state is State.PARKED:
@@ -130,17 +138,9 @@ def entries_with_id(places: Iterable[QueuePlace], message_id: str) -> Iterator[t
         if queue.places is None:
             continue
         for entry in queue.entries_like(trace):
-            try:
-                if shard.message_at(queue, entry)[1].id == message_id:
-                    yield shard, queue, entry
-            except (Corrupt, StorageFailed) as error:
-                logger.error(
-                    "message.unreadable",
-                    "a message of queue {queue} cannot be read: {error}",
-                    queue=queue.name,
-                    entry=entry,
-                    error=error,
-                )
+            read = read_or_tell(shard, queue, entry)
+            if read is not None and read[1].id == message_id:
+                yield shard, queue, entry
 
 
 def split_tag(message_id: str) -> tuple[str, int] | None:

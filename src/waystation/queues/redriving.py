@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import AlreadyExists, Conflict, Corrupt, Invalid, StorageFailed, UnknownTopic, WaystationError
+from waystation.errors import AlreadyExists, Conflict, Invalid, UnknownTopic, WaystationError
 from waystation.message import Message
-from waystation.observe.events import event_logger
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import State
+from waystation.queues.looking import read_or_tell
 from waystation.queues.redriven import origin_of, redrive_topic
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from waystation.topics.topics import Topics
     from waystation.transactions.transacting import Tx
 
-logger = event_logger("waystation.dead_letters")
 
 GROUP_TARGET = "group:"
 """Before a group's name, where a queue's might stand."""
@@ -96,17 +95,10 @@ class Chooser:
         return chosen
 
     def _pick(self, entry: int) -> Message | None:
-        try:
-            _, message = self.shard.message_at(self.queue, entry)
-        except (Corrupt, StorageFailed) as error:
-            logger.error(
-                "message.unreadable",
-                "a message of queue {queue} cannot be read: {error}",
-                queue=self.queue.name,
-                entry=entry,
-                error=error,
-            )
+        read = read_or_tell(self.shard, self.queue, entry)
+        if read is None:
             return None
+        message = read[1]
         known = message.id if message.id is not None else f"{self.queue.name}#{entry}"
         wanted = (not self._ids or known in self._ids) and (self._wanted is None or self._wanted.matches(message))
         return message if wanted else None
