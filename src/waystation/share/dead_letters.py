@@ -85,20 +85,22 @@ class SharedLetters:
 
     def bury(self, one: SharedPartition, deaths: list[Death], error: str | None) -> None:
         """Takes care of records that have just died. Does not wait."""
-        kept = [death for death in deaths if self._keeps(one, death)]
+        kept: list[Death] = []
         for death in deaths:
-            target = one.group.dead_letter_of(one.topic) if self._keeps(one, death) else None
-            self.deaths.add(death.reason, death.count, kept=self._keeps(one, death))
+            keeps = one.core.keeps_expired if death.reason == EXPIRED else one.core.keeps_dead
+            if keeps:
+                kept.append(death)
+            self.deaths.add(death.reason, death.count, kept=keeps)
             logger.info(
                 "shared.dead",
-                "{count} records that group {group} gave up are dead-lettered: {reason}",
+                "group {group} gave up {count} records: {reason}",
                 group=one.group.id,
                 topic=one.topic,
                 partition=one.partition.index,
                 offset=death.first,
                 count=death.count,
                 reason=death.reason,
-                target=target,
+                target=one.group.dead_letter_of(one.topic) if keeps else None,
             )
         if not kept:
             return
@@ -107,10 +109,6 @@ class SharedLetters:
         if one.group not in self._tasks:
             name = f"dead letters of {one.group.id}"
             self._tasks[one.group] = asyncio.get_running_loop().create_task(self._work(one.group, waiting), name=name)
-
-    @staticmethod
-    def _keeps(one: SharedPartition, death: Death) -> bool:
-        return one.core.keeps_expired if death.reason == EXPIRED else one.core.keeps_dead
 
     def drop(self, group: SharedGroup) -> None:
         """Another broker coordinates the group, and sends what has not been sent: dying records are found again."""
