@@ -119,14 +119,18 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
                 else:
                     mq.queue(sink.place, passive=True)
             except (NotFound, Invalid) as error:
-                hint = f"; create it with `waystation {sink.kind}s create {sink.place}`" if sink.place else ""
-                problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), f"{error}{hint}"))
+                text = f"{error}{_how_to_create(sink.kind, sink.place)}"
+                problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), text))
     return problems
 
 
 def _missing(kind: str, name: str, there: list[str]) -> str:
     near = near_matches(name, there)
-    return f"there is no {kind} {name!r}{near or f'; create it with `waystation {kind}s create {name}`'}"
+    return f"there is no {kind} {name!r}{near or _how_to_create(kind, name)}"
+
+
+def _how_to_create(kind: str, name: str) -> str:
+    return f"; create it with `waystation {kind}s create {name}`"
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from waystation.spark.pipelines.tables import table_writer
 from waystation.spark.sink_options import TXN_NAMES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.streaming.query import StreamingQuery
 
 MESSAGE_COLUMNS = ("headers", "timestamp", "priority", "delayMs", "ttlMs", "id", "contentType")
@@ -65,13 +65,14 @@ def _text(column: Column, frame: DataFrame, expression: str) -> Column:
     )
 
 
-def counted(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Spark tells with a batch's progress how many rows went through here."""
+def rows_of(frame: DataFrame, sink: Sink, observed: str | Observation) -> DataFrame:
+    """What a sink gets of its table. Spark tells under `observed` how many rows that were."""
     from pyspark.sql import functions as F
 
-    from waystation.spark.progress import COUNT, written_metric
+    from waystation.spark.progress import COUNT
 
-    return frame.observe(written_metric(sink.name), F.count(F.lit(1)).alias(COUNT))
+    rows = as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame
+    return rows.observe(observed, F.count(F.lit(1)).alias(COUNT))
 
 
 UNIFORM = {
@@ -90,9 +91,11 @@ def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
     common source is read as one, so all of them see the same messages in a batch."""
     from pyspark.sql import functions as F
 
+    from waystation.spark.progress import written_metric
+
     parts = []
     for sink in query.sinks:
-        part = counted(as_messages(frames[sink.table], sink), sink)
+        part = rows_of(frames[sink.table], sink, written_metric(sink.name))
         place = {kind: F.lit(sink.place if kind == sink.kind else None).cast("string") for kind in ("topic", "queue")}
         parts.append(part.select(*(_uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
@@ -116,15 +119,12 @@ def start_query(
     pipeline: Pipeline, query: Query, frames: Mapping[str, DataFrame], checkpoint: str, identity: str
 ) -> StreamingQuery:
     """Starts a streaming query. `identity` is the checkpoint's: it changes when that is reset."""
+    from waystation.spark.progress import written_metric
+
     sink, trigger = query.sinks[0], pipeline.trigger
-    frame = frames[sink.table]
-    if len(query.sinks) > 1:
-        frame = all_messages(query, frames)
-    elif sink.kind in ("topic", "queue"):
-        frame = counted(as_messages(frame, sink), sink)
-    else:
-        frame = counted(frame, sink)
-    writer: Any = frame.writeStream
+    together = len(query.sinks) > 1
+    rows = all_messages(query, frames) if together else rows_of(frames[sink.table], sink, written_metric(sink.name))
+    writer: Any = rows.writeStream
     writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
         writer = writer.option("checkpointLocation", checkpoint)
@@ -134,7 +134,7 @@ def start_query(
         writer = writer.foreachBatch(table_writer(sink, f"{pipeline.name}/{sink.name}/{identity}"))
     elif sink.kind in ("topic", "queue") and sink.mode != "append":
         writer = writer.foreachBatch(message_writer(pipeline, sink, f"{sink.name}/{identity}"))
-    elif len(query.sinks) > 1:
+    elif together:
         writer = writer.format("waystation").option("servers", pipeline.servers)
     else:
         writer = _formatted(writer, pipeline, sink)
@@ -163,7 +163,8 @@ def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[Data
 def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
     """Writes a frame that is no stream, once; returns how many rows, where they were written and not only shown."""
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
+
+    from waystation.spark.progress import COUNT
 
     if sink.kind == "console":
         frame.show(int(sink.options.get("numRows", "20")), truncate=False)
@@ -173,15 +174,15 @@ def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
         return frame.count()
     again = _written_before(pipeline, sink)
     observation = Observation(sink.name)
-    frame = frame.observe(observation, F.count(F.lit(1)).alias("count"))
+    rows = rows_of(frame, sink, observation)
     if sink.kind in ("delta", "iceberg"):
-        table_writer(sink, "")(frame, 0)
+        table_writer(sink, "")(rows, 0)
     else:
-        writer: Any = (as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame).write
+        writer: Any = rows.write
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         _formatted(writer.mode("append").options(**_options(sink)), pipeline, sink).save()
-    return 0 if again else int(observation.get["count"])
+    return 0 if again else int(observation.get[COUNT])
 
 
 def _written_before(pipeline: Pipeline, sink: Sink) -> bool:
