@@ -146,8 +146,8 @@ def open(
 
     `path` is the folder of its data, made if it is not there; only one broker at a time may have it (`DataInUse`).
     `":memory:"` is no folder: nothing is on disk, nothing is left on close. `settings` are the broker's,
-    by their dotted names. `kafka` is where its Kafka door listens (native clients use the same port), on this machine:
-    port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for its HTTP and AMQP doors. The other
+    by their dotted names. `kafka` is the address of its Kafka listener (native clients use the same port), on this
+    machine: port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for HTTP and AMQP. The other
     options are those of `connect`. What goes wrong at the start is raised here.
 
         with waystation.open("./data", settings={"num.partitions": 4}) as mq:

@@ -24,7 +24,7 @@ from waystation.embedded import BrokerThread, Setting
 class EmbeddedBroker(Client):
     """A running broker and a client of it in one. Use it as a context manager, or call `close`.
 
-    `kafka`, `http` and `amqp` are the addresses where its doors listen, empty where they are closed; `data` is its
+    `kafka`, `http` and `amqp` are the addresses of its listeners, empty where they are closed; `data` is its
     folder. A process that ends without `close` is closed on the way out; one that is killed loses nothing that it
     acknowledged.
     """

@@ -12,7 +12,7 @@ LOOPBACK = frozenset({"localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a door listens or a client connects. An IPv6 host is kept without its brackets."""
+    """Where a broker listens or a client connects. An IPv6 host is kept without its brackets."""
 
     host: str
     port: int
