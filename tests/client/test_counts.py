@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.client.receiving import read
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 
 Client = Any
-
-
-def read(subscription: Any, count: int) -> list[Any]:
-    got: list[Any] = []
-
-    def enough() -> bool:
-        got.extend(subscription.poll(timeout=0.5, max=count - len(got)))
-        return len(got) >= count
-
-    wait_for(enough, f"{count} messages come")
-    return got
 
 
 def test_what_live_subscribers_get_is_delivered(mq: Client) -> None:

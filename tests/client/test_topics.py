@@ -8,24 +8,13 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect
+from tests.client.receiving import read
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 from waystation import errors
 from waystation.message import Message as Outgoing
 
 Client = Any
-
-
-def read(subscription: Any, count: int) -> list[Any]:
-    """So many messages, in the order in which they come."""
-    got: list[Any] = []
-
-    def enough() -> bool:
-        got.extend(subscription.poll(timeout=0.5, max=count - len(got)))
-        return len(got) >= count
-
-    wait_for(enough, f"{count} messages come")
-    return got
 
 
 def test_a_message_goes_through_a_topic(mq: Client) -> None:
