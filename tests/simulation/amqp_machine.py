@@ -111,7 +111,7 @@ class AmqpClients:
         self.sent: dict[str, set[int]] = defaultdict(set)  # it may have them
         self.acked: dict[str, set[int]] = defaultdict(set)  # they may be gone
         self.gone: dict[str, set[int]] = defaultdict(set)  # they must not come again
-        self.together: list[tuple[set[tuple[str, int]], set[tuple[str, int]]]] = []
+        self.together: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]] = []
         """Transactions whose end is not known: what they put and what they took, all of it or nothing."""
 
     def number(self) -> int:
@@ -271,15 +271,15 @@ class AmqpMachine:
             source = rng.choice(QUEUES)
             connection.say(commands.Basic.Get(0, source))
             got = await connection.next()
-            taken: set[tuple[str, int]] = set()
+            taken: list[tuple[str, int]] = []
             if isinstance(got, commands.Basic.GetOk):
                 await connection.next()
                 body = await connection.next()
                 number = int(body.value)  # type: ignore[attr-defined]
-                taken.add((source, number))
+                taken.append((source, number))
                 clients.acked[source].discard(number)
                 connection.say(commands.Basic.Ack(got.delivery_tag or 0, False))
-            put = {(queue, clients.number()) for queue in rng.sample(QUEUES, 2)}
+            put = [(queue, clients.number()) for queue in rng.sample(QUEUES, 2)]
             for queue, number in put:
                 clients.sent[queue].add(number)
                 connection.send(publish(1, b"%d" % number, queue))

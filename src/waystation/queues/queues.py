@@ -51,7 +51,7 @@ class Queues:
         self._dead_letters = dead_letters
         self._durability = durability
         self._names = QueueNames()
-        self._owned: dict[str, set[str]] = {}
+        self._owned: dict[str, dict[str, None]] = {}  # the names in the order of their declaration
         self.effective: Callable[[str, QueueSettings], QueueSettings] = lambda name, settings: settings
         """What the policies make of declared settings."""
         self._serial = itertools.count(1)
@@ -80,7 +80,7 @@ class Queues:
             self._names.discard(queue.name)
             self._own -= queue.name.startswith(INTERNAL_PREFIX)
             if queue.owner is not None:
-                self._owned.get(queue.owner, set()).discard(queue.name)
+                self._owned.get(queue.owner, {}).pop(queue.name, None)
         self._dead_letters.forget(shard)
         self._tell_led()
 
@@ -230,7 +230,7 @@ class Queues:
         if settings.exclusive:
             queue.owner = owner
             if owner is not None:
-                self._owned.setdefault(owner, set()).add(name)
+                self._owned.setdefault(owner, {})[name] = None
         for callback in self._on_create:
             callback(name)
 
@@ -260,7 +260,7 @@ class Queues:
         self._names.discard(name)
         self._own -= name.startswith(INTERNAL_PREFIX)
         if queue.owner is not None:
-            self._owned.get(queue.owner, set()).discard(name)
+            self._owned.get(queue.owner, {}).pop(name, None)
         gone = NotFound(f"queue {name!r} was deleted")
         for feed in (*(queue.feeds or ()), *(queue.beside or ())):
             feed.end(gone)

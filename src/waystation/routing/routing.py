@@ -423,7 +423,7 @@ class Routing:
     async def _forget_departed(self) -> None:
         departed, self._departed = self._departed, []
         try:
-            await self._kept(*{receipt for _, receipt in departed})
+            await self._kept(*dict.fromkeys(receipt for _, receipt in departed))
             # What was bound again since, to a new target of the same name, is in the catalog under the same row.
             gone = [binding for binding, _ in departed if not self._table.has_like(binding)]
             await self._remove(self._table.plan_departed(gone))

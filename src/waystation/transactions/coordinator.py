@@ -157,7 +157,7 @@ class TransactionCoordinator:
         resuming = [self._ends.resume(entry) for entry in prepared]
         await asyncio.gather(*reopening, *resuming, self._decisions.start(decisions))
         now_ms = self._clock.now_ms()
-        for entry in self._table.ongoing.intersection(entries):
+        for entry in [one for one in entries if one in self._table.ongoing]:
             # What is left of its time by the wall clock, which may have been set meanwhile: at most all of it.
             self._set_deadline(entry, min(entry.txn.timeout_ms, max(0, entry.txn.deadline_ms - now_ms)))
 

@@ -45,7 +45,7 @@ class Table:
         self._home = home
         self._by_name: dict[str, Entry] = {}
         self._by_producer: dict[int, Entry] = {}
-        self.ongoing: set[Entry] = set()
+        self.ongoing: dict[Entry, None] = {}  # in the order in which they began
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -157,11 +157,11 @@ class Table:
         self._by_name[txn.transactional_id] = entry
         self._by_producer[txn.producer.producer_id] = entry
         if txn.state is State.ONGOING:
-            self.ongoing.add(entry)
+            self.ongoing[entry] = None
         else:
-            self.ongoing.discard(entry)
+            self.ongoing.pop(entry, None)
 
     def _drop(self, entry: Entry) -> None:
         del self._by_name[entry.txn.transactional_id]
         self._by_producer.pop(entry.txn.producer.producer_id, None)
-        self.ongoing.discard(entry)
+        self.ongoing.pop(entry, None)
