@@ -398,4 +398,4 @@ def test_a_dead_letter_that_is_ended_and_put_in_two_batches_is_caught(monkeypatc
         return self.end(queue, runs) or Receipt(self.log.partition, 0)
 
     monkeypatch.setattr(Shard, "move", apart)
-    assert _caught(40) > ENOUGH
+    assert _caught(80) > ENOUGH
