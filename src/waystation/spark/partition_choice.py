@@ -26,23 +26,26 @@ def choose(rows: Rows, partitions: int, turn: int, topic: str) -> list[tuple[int
     chosen = _named(rows, partitions, topic)
     if chosen is None and partitions == 1:
         return [(0, rows)]
-    if chosen is None:
-        chosen = np.full(rows.count, -1, np.int64)
     keys = rows.column("key")
     if keys is None:
         keys = rows.column("id")  # a topic that deduplicates must meet the first copy
-    open_rows = np.flatnonzero(chosen < 0)
-    if keys is not None and open_rows.size:
-        keys = keys.cast(pa.binary())
-        some = keys.take(pa.array(open_rows)) if open_rows.size < rows.count else keys
-        valid = some.is_valid().to_numpy(zero_copy_only=False)
-        chosen[open_rows[valid]] = (murmur2(some.drop_null()) & np.uint32(0x7FFFFFFF)) % partitions
-    chosen[chosen < 0] = turn % partitions
-    found: list[tuple[int, Rows]] = []
-    for partition in np.unique(chosen):
-        mine = np.flatnonzero(chosen == partition)
-        found.append((int(partition), rows if mine.size == rows.count else rows.take(pa.array(mine))))
-    return [(partition, share.without("partition")) for partition, share in found]
+    if keys is None:
+        chosen = np.full(rows.count, -1, np.int64) if chosen is None else chosen
+    elif chosen is None and not keys.null_count:
+        chosen = _by_key(keys, partitions)
+    else:
+        chosen = np.full(rows.count, -1, np.int64) if chosen is None else chosen
+        open_rows = np.flatnonzero((chosen < 0) & keys.is_valid().to_numpy(zero_copy_only=False))
+        if open_rows.size:
+            chosen[open_rows] = _by_key(keys.take(pa.array(open_rows)), partitions)
+    if chosen.min() < 0:
+        chosen[chosen < 0] = turn % partitions
+    rows = rows.without("partition")
+    counts = np.bincount(chosen, minlength=partitions)
+    if counts.max() < rows.count:  # a stable sort of small numbers is a few passes over them
+        rows = rows.take(pa.array(np.argsort(chosen.astype(np.min_scalar_type(partitions)), kind="stable")))
+    starts = np.cumsum(counts) - counts
+    return [(int(one), rows.slice(int(starts[one]), int(counts[one]))) for one in np.flatnonzero(counts)]
 
 
 def _named(rows: Rows, partitions: int, topic: str) -> Numbers | None:
@@ -59,12 +62,19 @@ def _named(rows: Rows, partitions: int, topic: str) -> Numbers | None:
     return cast(Numbers, named)
 
 
+def _by_key(keys: pa.Array, partitions: int) -> Numbers:
+    """Where keys go, none of which is null."""
+    return (murmur2(keys.cast(pa.binary())) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)
+
+
 def murmur2(keys: pa.Array) -> Numbers:
     """The hash of each key, none of which is null. Keys of one length are done together."""
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     lengths = np.diff(bounds)
+    if lengths.size and (lengths == lengths[0]).all():
+        return _hash_alike(raw[bounds[0] : bounds[-1]].reshape(len(keys), -1), int(lengths[0]))
     result = np.empty(len(keys), np.uint32)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)

@@ -19,6 +19,7 @@ from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Offsets, Range, split
 from waystation.spark.ranges import Task, read_range
 from waystation.spark.telling import told
+from waystation.spark.workers import settle
 
 
 class RangePartition(InputPartition):
@@ -31,6 +32,7 @@ class RangePartition(InputPartition):
 
 def read_partition(task: Task, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task does. Where there is nothing to read, Spark makes up a partition of its own."""
+    settle()
     if isinstance(partition, RangePartition):
         cluster = cluster_at(task.options.servers, task.options.retry_s)
         with told():

@@ -1,8 +1,8 @@
 """Columns of rows as Kafka record batches: the hot path of the sink.
 
 Rows are encoded by Arrow itself, column by column: a record is the concatenation of a few pieces (lengths as varints,
-key, value, headers), and Arrow joins binary columns in C. Measured: 150 ns for a row of 100 bytes and a key, against
-1.5 µs for `batches.encode_records`. Headers alone are put together row by row, where a row has some.
+key, value, headers), and Arrow puts binary columns together in C. Measured: 150 ns for a row of 100 bytes and a key,
+against 1.5 µs for `batches.encode_records`. Headers alone are put together row by row, where a row has some.
 
 Offsets in a batch count from 0, sizes stay below a limit (one row that is larger alone is a batch alone). Pure; for
 this package.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +31,7 @@ BATCH_BYTES = 512 * 1024
 _ROW_BYTES = 24
 """The most that a record has besides its key, value and headers."""
 _TABLE_SIZE = 1 << 16
+_NO_ATTRIBUTES = b"\0"
 _NO_HEADERS = b"\0"
 
 
@@ -39,8 +42,12 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_VARINTS = pa.array([_varint(number) for number in range(_TABLE_SIZE)], pa.binary())
-"""The varint of every number that is common: lengths, and offsets in a batch."""
+_VARINTS = pa.array([_varint(number) for number in range(-1, _TABLE_SIZE)], pa.binary())
+"""The varint of every number that is common, from -1 on: lengths, and offsets in a batch."""
+
+Numbers = npt.NDArray[np.integer[Any]]
+Piece: TypeAlias = "bytes | Numbers | pa.Array"
+"""A part of each record: the same bytes in all of them, a number that is written as a varint, or a column's bytes."""
 
 
 def build_batches(rows: Rows, now_ms: int, limit_bytes: int = BATCH_BYTES) -> Iterator[bytearray]:
@@ -55,11 +62,10 @@ def build_batches(rows: Rows, now_ms: int, limit_bytes: int = BATCH_BYTES) -> It
 
 def _pieces(rows: Rows, headers: pa.Array | None, limit_bytes: int) -> Iterator[tuple[int, int]]:
     """(first row, how many) of each batch."""
-    sizes = np.full(rows.count, _ROW_BYTES, np.int64)
+    ends = np.arange(1, rows.count + 1) * _ROW_BYTES
     for column in (rows.column("key"), rows.column("value"), headers):
         if column is not None:
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    ends = np.cumsum(sizes)
+            ends += _bounds(column)[1:] - _bounds(column)[0]
     start, used = 0, 0
     room = limit_bytes - HEADER_SIZE
     while start < rows.count:
@@ -73,42 +79,88 @@ def _batch(rows: Rows, headers: pa.Array | None, now_ms: int) -> bytearray:
     count = rows.count
     times = rows.column("timestamp")
     base_ms = highest_ms = now_ms
-    at: Any = b"\0\0"  # no attributes, no time of its own
+    at: Piece = _varint(0)  # no time of its own
     if times is not None:
         times = pc.fill_null(times, now_ms)
         bounds = pc.min_max(times).as_py()
         base_ms, highest_ms = bounds["min"], bounds["max"]
         if base_ms < 0:
             raise Invalid("column 'timestamp': a row has a time before 1970, which a topic cannot keep")
-        at = pc.binary_join_element_wise(b"\0", _varints(pc.subtract(times, base_ms)), b"")
-    pieces = [at, _VARINTS.slice(0, count)]
+        at = _numbers(times.to_numpy() - base_ms)
+    pieces: list[Piece] = [_NO_ATTRIBUTES, at, np.arange(count)]
     pieces += _field(rows.column("key"))
     pieces += _field(rows.column("value"))
     pieces.append(_NO_HEADERS if headers is None else headers)
-    body = pc.binary_join_element_wise(*pieces, b"")
-    records = pc.binary_join_element_wise(_varints(pc.binary_length(body)), body, b"")
-    _, offsets, data = records.buffers()
-    places = np.frombuffer(offsets, np.int32)
-    content = memoryview(data)[int(places[records.offset]) : int(places[records.offset + count])]
+    lengths: Numbers = np.zeros(count, np.int64)
+    for piece in pieces:
+        lengths += len(piece) if isinstance(piece, bytes) else _lengths(piece)
     header = Header(0, 0, -1, MAGIC, 0, 0, count - 1, base_ms, highest_ms, NO_PRODUCER, -1, -1, count)
-    return assemble(header, content)  # type: ignore[arg-type]
+    return assemble(header, _joined([_numbers(lengths), *pieces], count))  # type: ignore[arg-type]
 
 
-def _field(column: pa.Array | None) -> list[Any]:
+def _field(column: pa.Array | None) -> list[Piece]:
     """The length and the bytes of a key or a value; a null has the length -1."""
     if column is None:
-        return [b"\x01"]
-    lengths = _varints(pc.binary_length(column))
-    if column.null_count:
-        return [pc.fill_null(lengths, b"\x01"), pc.fill_null(column, b"")]
-    return [lengths, column]
+        return [_varint(-1)]
+    if not column.null_count:
+        return [_numbers(_lengths(column)), column]
+    filled = pc.fill_null(column, b"")
+    return [_numbers(np.where(column.is_null(), -1, _lengths(filled))), filled]
 
 
-def _varints(numbers: pa.Array) -> pa.Array:
-    """Of numbers that are not below zero; null stays null."""
-    if len(numbers) == numbers.null_count or pc.max(numbers).as_py() < _TABLE_SIZE:
-        return _VARINTS.take(numbers)
-    return pa.array([None if number is None else _varint(number) for number in numbers.to_pylist()], pa.binary())
+def _numbers(numbers: Numbers) -> Piece:
+    """Numbers from -1 on; where they are equal, one stands for all."""
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest == highest:
+        return _varint(lowest)
+    if highest < _TABLE_SIZE:
+        return numbers
+    return pa.array([_varint(number) for number in numbers.tolist()], pa.binary())
+
+
+def _lengths(piece: Numbers | pa.Array) -> Numbers:
+    """Of binary values, none of which is null, or of the varints of numbers."""
+    if isinstance(piece, pa.Array):
+        return np.diff(_bounds(piece))
+    return 1 + (piece >= 1 << 6).astype(np.int64) + (piece >= 1 << 13)  # the table ends before they have four bytes
+
+
+def _bounds(column: pa.Array) -> Numbers:
+    """Where binary values begin in their buffer, and where the last one ends."""
+    bounds: Numbers = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    return bounds
+
+
+def _joined(pieces: Sequence[Piece], count: int) -> memoryview:
+    """All pieces of the first record, of the second, and so on.
+
+    They are put into one array behind one another, and taken from there in the order in which they are wanted: half
+    the time of `binary_join_element_wise`.
+    """
+    pieces = list(_merged(pieces))
+    numbers = [int(piece.max()) for piece in pieces if isinstance(piece, np.ndarray)]
+    sources = [_VARINTS.slice(0, max(numbers) + 2)] if numbers else []
+    at = len(sources[0]) if sources else 0
+    wanted = np.empty((count, len(pieces)), np.int32)
+    for number, piece in enumerate(pieces):
+        if isinstance(piece, np.ndarray):
+            wanted[:, number] = piece + 1
+            continue
+        wanted[:, number] = at if isinstance(piece, bytes) else np.arange(at, at + count)
+        sources.append(pa.array([piece], pa.binary()) if isinstance(piece, bytes) else piece)
+        at += len(sources[-1])
+    joined = pc.take(pa.concat_arrays(sources), pa.array(wanted.reshape(-1)), boundscheck=False)
+    bounds = _bounds(joined)
+    return memoryview(joined.buffers()[2])[int(bounds[0]) : int(bounds[-1])]
+
+
+def _merged(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same with bytes that follow one another in one."""
+    for same, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
+        if same:
+            yield b"".join(cast("Iterator[bytes]", some))
+        else:
+            yield from some
 
 
 # -- headers -----------------------------------------------------------------------------------------------------------

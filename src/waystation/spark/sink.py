@@ -29,6 +29,7 @@ from waystation.spark.broker_link import client_at, patiently
 from waystation.spark.sink_columns import Layout, check_columns
 from waystation.spark.sink_options import SinkOptions, read_sink_options
 from waystation.spark.staging import Plain, Staging
+from waystation.spark.workers import settle
 from waystation.spark.writing import RowWriter
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Written(WriterCommitMessage):
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Called by Spark before a batch is written; raises Invalid. In complete mode each batch has all rows again."""
+    settle()
     read = read_sink_options(options, streaming=True)
     layout = check_columns(schema, read)
     return ExactlyOnceStream(read, layout) if read.exactly_once else AtLeastOnceStream(read, layout)
@@ -104,6 +106,7 @@ def stage_rows(
     options: SinkOptions, layout: Layout, name: str, sequence: int, stage: str, batches: Iterator[pa.RecordBatch]
 ) -> Written:
     """A task: stages its rows, unless what they belong to is committed already."""
+    settle()
     client = client_at(options.servers, options.retry_s)
     last = patiently(lambda: client.staged_position(name), options.servers, options.retry_s)
     if last is not None and sequence <= last:
@@ -123,6 +126,7 @@ def stage_rows(
 
 
 def write_plainly(options: SinkOptions, layout: Layout, batches: Iterator[pa.RecordBatch]) -> Written:
+    settle()
     client = client_at(options.servers, options.retry_s)
     writer = RowWriter(client, Plain(client, options), layout, options, _task_number())
     writer.write(batches)
@@ -131,6 +135,7 @@ def write_plainly(options: SinkOptions, layout: Layout, batches: Iterator[pa.Rec
 
 def commit_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], sequence: int) -> None:
     """The driver: all of it, or, if this sequence is committed already, nothing."""
+    settle()
     told = [message for message in messages if isinstance(message, Written)]
     if not told:
         return  # no task, no rows

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from waystation.errors import WaystationError
+from waystation.spark.workers import in_worker
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-_WORKERS_HAVE = "PYTHON_WORKER_FACTORY"
 
 
 @contextmanager
@@ -23,6 +23,6 @@ def told() -> Iterator[None]:
     try:
         yield
     except WaystationError:
-        if any(name.startswith(_WORKERS_HAVE) for name in os.environ):
+        if in_worker():
             os.environ[_HIDE] = "1"
         raise
