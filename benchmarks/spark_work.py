@@ -1,5 +1,8 @@
 """What `benchmarks.spark` times: a topic read and written by Spark, a consume loop, Parquet; all with the same rows.
 
+Spark reads and writes by our source and sink or by its own Kafka connector, with the same options for both: only the
+format's name differs.
+
 Every step returns what it measured and leaves nothing behind that a later one could profit from, but a warm session,
 which all have. Rows are counted where the API tells their number: a step that saw others than it should raises `Wrong`.
 """
@@ -30,6 +33,9 @@ DISTINCT_BATCHES = 32
 
 ARROW_ROWS = 50_000
 WAIT_S = 60.0
+OURS, KAFKA = "waystation", "kafka"
+TUNED = {"kafka.batch.size": "1000000", "kafka.linger.ms": "20", "kafka.buffer.memory": "134217728"}
+"""For the connector's producer, which sends batches of 16 KB at once otherwise. Ours takes them and does nothing."""
 COLUMNS = "key BINARY, value BINARY, partition INT, offset LONG, timestamp TIMESTAMP"
 """What the consume loop collects."""
 
@@ -107,25 +113,29 @@ class SparkWork:
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    def read(self, schema: str | None = None) -> float:
-        """Rows a second of a batch read, all columns or those of a schema, to Spark's sink that drops them."""
-        return self._rate(self._topic(schema))
+    def read(self, connector: str) -> float:
+        """Rows a second of a batch read, all columns, to Spark's sink that drops them."""
+        return self._rate(self._topic(connector))
 
-    def count(self) -> int:
-        return int(self._topic().count())
+    def read_columns(self) -> float:
+        """The same with the columns of the consume loop, which the connector cannot choose."""
+        return self._rate(self._topic(OURS, COLUMNS))
+
+    def count(self, connector: str) -> int:
+        return int(self._topic(connector).count())
 
     def write_parquet(self) -> None:
-        self._topic(COLUMNS).write.parquet(str(self._parquet))
+        self._topic(OURS, COLUMNS).write.parquet(str(self._parquet))
 
     def read_parquet(self) -> float:
         return self._rate(self._spark.read.parquet(str(self._parquet)))
 
-    def write_topic(self) -> float:
-        """Rows a second of a batch write: Parquet to a topic, all of it visible at once."""
+    def write_topic(self, connector: str) -> float:
+        """Rows a second of a batch write, Parquet to a topic: by ours all of it is visible at once, or nothing."""
         rows = self._spark.read.parquet(str(self._parquet)).select("key", "value")
         with self._target() as target:
             began = time.monotonic()
-            rows.write.format("waystation").options(servers=self._address, topic=target).mode("append").save()
+            rows.write.format(connector).options(**self._sink(target)).mode("append").save()
             seconds = time.monotonic() - began
             self._check(target)
             return self._rows / seconds
@@ -134,9 +144,15 @@ class SparkWork:
     def _parquet(self) -> Path:
         return self._folder / "parquet"
 
-    def _topic(self, schema: str | None = None) -> DataFrame:
-        reader = self._spark.read.format("waystation").options(servers=self._address, topics=TOPIC)
+    def _topic(self, connector: str, schema: str | None = None) -> DataFrame:
+        reader = self._spark.read.format(connector).options(**self._source(TOPIC))
         return (reader.schema(schema) if schema else reader).load()
+
+    def _source(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self._address, "subscribe": topic, "startingOffsets": "earliest"}
+
+    def _sink(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self._address, "topic": topic, **TUNED}
 
     def _rate(self, frame: DataFrame) -> float:
         began = time.monotonic()
@@ -145,21 +161,21 @@ class SparkWork:
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    def stream(self) -> Streamed:
+    def stream(self, connector: str) -> Streamed:
         """A stream to Spark's sink that drops all."""
-        return self._drain(self._stream(TOPIC), "noop", {})
+        return self._drain(self._stream(connector, TOPIC), "noop", {})
 
-    def stream_to_topic(self) -> Streamed:
-        """A stream from topic to topic, exactly once."""
+    def stream_to_topic(self, connector: str) -> Streamed:
+        """A stream from topic to topic: by ours exactly once, by the connector at least once."""
         with self._target() as target:
-            options = {"servers": self._address, "topic": target}
-            done = self._drain(self._stream(TOPIC).select("key", "value"), "waystation", options)
+            rows = self._stream(connector, TOPIC).select("key", "value")
+            done = self._drain(rows, connector, self._sink(target))
             self._check(target)
             return done
 
-    def _stream(self, topic: str) -> DataFrame:
-        options = {"servers": self._address, "topics": topic, "maxRowsPerTrigger": str(self._rows_per_trigger)}
-        return self._spark.readStream.format("waystation").options(startingOffsets="earliest", **options).load()
+    def _stream(self, connector: str, topic: str) -> DataFrame:
+        limit = {"maxOffsetsPerTrigger": str(self._rows_per_trigger)}
+        return self._spark.readStream.format(connector).options(**self._source(topic), **limit).load()
 
     def _start(self, frame: DataFrame, sink: str, options: dict[str, str], **trigger: Any) -> StreamingQuery:
         self._number += 1
@@ -180,8 +196,8 @@ class SparkWork:
 
     # -- micro-batches ---------------------------------------------------------------------------------------------
 
-    def delays(self, count: int, warm: int = 10) -> Delays:
-        """Sends single rows, each when the one before has come out of an exactly-once query to another topic."""
+    def delays(self, connector: str, count: int, warm: int = 10) -> Delays:
+        """Sends single rows, each when the one before has come out of a query to another topic."""
         from confluent_kafka import Consumer, TopicPartition
 
         with waystation.connect(f"waystation://{self._address}") as mq, self._target(1) as target:
@@ -190,8 +206,8 @@ class SparkWork:
                 {"bootstrap.servers": self._address, "group.id": target, "enable.auto.commit": False, "log_level": 3}
             )
             consumer.assign([TopicPartition(target, 0, 0)])
-            options = {"servers": self._address, "topic": target}
-            query = self._start(self._stream(f"{target}-in").select("key", "value"), "waystation", options)
+            rows = self._stream(connector, f"{target}-in").select("key", "value")
+            query = self._start(rows, connector, {**self._sink(target), "kafka.linger.ms": "0"})
             taken = []
             try:
                 for number in range(warm + count):
