@@ -42,10 +42,30 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_VARINTS = pa.array([_varint(number) for number in range(-1, _TABLE_SIZE)], pa.binary())
-"""The varint of every number that is common, from -1 on: lengths, and offsets in a batch."""
-
 Numbers = npt.NDArray[np.integer[Any]]
+
+
+def _varint_table() -> pa.Array:
+    """The varints of the numbers from -1 on."""
+    numbers = np.arange(-1, _TABLE_SIZE)
+    zigzag = (numbers << 1) ^ (numbers >> 63)
+    sizes = _varint_sizes(numbers)
+    places = np.arange(3)
+    letters = zigzag[:, None] >> 7 * places & 0x7F | np.where(places + 1 < sizes[:, None], 0x80, 0)
+    bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    data = letters.astype(np.uint8)[places < sizes[:, None]]
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _varint_sizes(numbers: Numbers) -> Numbers:
+    """Of numbers that the table has: from -1 on, and below where they have four bytes."""
+    sizes: Numbers = 1 + (numbers >= 1 << 6).astype(np.int64) + (numbers >= 1 << 13)
+    return sizes
+
+
+_VARINTS = _varint_table()
+"""Of every number that is common: lengths, and offsets in a batch."""
+
 Piece: TypeAlias = "bytes | Numbers | pa.Array"
 """A part of each record: the same bytes in all of them, a number that is written as a varint, or a column's bytes."""
 
@@ -122,7 +142,7 @@ def _lengths(piece: Numbers | pa.Array) -> Numbers:
     """Of binary values, none of which is null, or of the varints of numbers."""
     if isinstance(piece, pa.Array):
         return np.diff(_bounds(piece))
-    return 1 + (piece >= 1 << 6).astype(np.int64) + (piece >= 1 << 13)  # the table ends before they have four bytes
+    return _varint_sizes(piece)
 
 
 def _bounds(column: pa.Array) -> Numbers:
