@@ -55,6 +55,7 @@ SECTIONS = (
             "guide/spark-queues",
             "guide/pipelines",
             "guide/ready-made-pipelines",
+            "guide/spark-clusters",
             "guide/testing-with-pytest",
         ),
         "guide",

@@ -36,8 +36,9 @@ QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 class Cluster:
     """A master and its workers, with one core and 1 GB each."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self.environment = cluster_environment() if environment is None else environment
         self.workers: list[subprocess.Popen[bytes]] = []
         self._wanted = workers
         self._port, self._page = free_port(), free_port()
@@ -89,11 +90,11 @@ class Cluster:
 
     def kill_worker(self, number: int) -> None:
         """kill -9 for the worker and all that it has started."""
-        _kill_tree(self.workers[number])
+        kill_tree(self.workers[number])
 
     def close(self) -> None:
         for process in (*self.workers, *([self._master] if self._master else [])):
-            _kill_tree(process)
+            kill_tree(process)
 
     def _spawn(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         import pyspark
@@ -101,7 +102,7 @@ class Cluster:
         home, folder = Path(pyspark.__file__).parent, self.folder / name
         folder.mkdir(parents=True)
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.{kind}", "--host", LOOPBACK, *arguments]
-        environment = {**cluster_environment(), "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(folder)}
+        environment = {**self.environment, "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(folder)}
         environment |= {"SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_DAEMON_MEMORY": "256m"}
         with (folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -133,15 +134,20 @@ def spark_settings() -> Mapping[str, str]:
     }
 
 
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child of this process and its descendants by force."""
+    kill_all_of(process.pid)
+    process.wait(timeout=STOP_S)
+
+
+def kill_all_of(pid: int) -> None:
     """Ends it and its descendants by force. They are found first: those of a dead process are nobody's children."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         for one in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         psutil.wait_procs(tree, timeout=STOP_S)
-    process.wait(timeout=STOP_S)
 
 
 @contextlib.contextmanager
@@ -155,4 +161,4 @@ def pipeline_run(file: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes
     try:
         yield process
     finally:
-        _kill_tree(process)
+        kill_tree(process)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.cli import CACHE
+from benchmarks.peers import Unavailable
+from benchmarks.spark_jars import KafkaConnector, kafka_connector
 from tests.spark.cluster_kit import QUICK_TO_START
 from tests.spark.source_kit import Stage
 from tests.support.server import Server
@@ -26,13 +29,34 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def found_connector() -> KafkaConnector | Unavailable:
+    """Spark's own Kafka connector, or why it cannot be had here."""
+    try:
+        return kafka_connector(CACHE)
+    except Unavailable as problem:
+        return problem
+
+
+@pytest.fixture(scope="session")
+def connector(found_connector: KafkaConnector | Unavailable) -> KafkaConnector:
+    """For tests of `format("kafka")`: the session `spark` then has Spark's own Kafka connector."""
+    if isinstance(found_connector, Unavailable):
+        pytest.skip(f"Spark's Kafka connector cannot be had here: {found_connector}")
+    return found_connector
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as `waystation.spark` makes it, on two threads."""
     pytest.importorskip("pyspark", reason=WITHOUT)
     from waystation.spark.sessions import SessionSettings, open_session
 
+    settings = dict(SETTINGS)
+    if any("connector" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        found = request.getfixturevalue("found_connector")
+        settings |= {} if isinstance(found, Unavailable) else found.settings
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = open_session(SessionSettings(master="local[2]", name="tests", settings=SETTINGS, log=log))
+    session = open_session(SessionSettings(master="local[2]", name="tests", settings=settings, log=log))
     try:
         yield session
     finally:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.spark.cluster_kit import LOOPBACK, PATH, QUICK_TO_START, cluster_environment, pipeline_run
+from tests.spark.cluster_kit import LOOPBACK, PATH, QUICK_TO_START, cluster_environment, kill_tree, pipeline_run
 from tests.spark.sink_kit import committed, connect, texts
 from tests.support.names import unique
 from tests.support.ports import free_port
@@ -97,13 +95,7 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         wait_for(listens, "the Spark Connect server listens", within_s=START_S, every_s=0.2)
         yield f"sc://{LOOPBACK}:{port}"
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            for one in tree:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-            psutil.wait_procs(tree, timeout=20)
-        process.wait()
+        kill_tree(process)
 
 
 def write(folder: Path, server: Server, trigger: str) -> Path:

@@ -79,7 +79,8 @@ def test_a_batch_read_by_times_of_partitions(spark: SparkSession, server: Server
     ("given", "found"),
     [
         ({"subscribe": "a", "kafka.bootstrap.servers": "b:1"}, {"topics": "a", "servers": "b:1"}),
-        ({"SubscribePattern": "a.*"}, {"pattern": "^a.*"}),
+        ({"SubscribePattern": "a.*"}, {"pattern": "^.*(?:a.*).*"}),
+        ({"subscribePattern": "(?i)^a$"}, {"pattern": "^(?i).*(?:^a$).*"}),
         ({"maxOffsetsPerTrigger": "7", "topic": "x"}, {"maxRowsPerTrigger": "7", "topic": "x"}),
         ({"kafka.isolation.level": "read_committed"}, {"isolation": "read_committed"}),
         ({"kafka.fetch.max.bytes": "1", "groupIdPrefix": "g", "kafka.security.protocol": "plaintext"}, {}),

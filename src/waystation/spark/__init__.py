@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,14 +25,28 @@ def register(spark: SparkSession) -> None:
     """
     from waystation.spark.source import WaystationDataSource
 
-    _work_with_this_python(spark)
+    if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
+        _work_with_this_python(spark)
+        _plan_with_this_package(spark)
     spark.dataSource.register(WaystationDataSource)
 
 
 def _work_with_this_python(spark: SparkSession) -> None:
     """Spark's default is whatever `python3` is on the path. On a cluster, that is for its people to say."""
-    if "PYSPARK_PYTHON" in os.environ or getattr(spark, "_jvm", None) is None:  # None: a Connect server's
-        return
     context = spark.sparkContext
-    if context.master.startswith("local"):
+    if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
         context.pythonExec = sys.executable
+
+
+def _plan_with_this_package(spark: SparkSession) -> None:
+    """Lets the driver's Python processes import this package where it came by `--py-files`.
+
+    Spark gives those files to tasks, but not to the process that plans a stream's batches. Where tasks run, the path
+    means nothing and is passed over.
+    """
+    root = Path(__file__).parent.parent.parent
+    if root.is_file():
+        environment = spark.sparkContext.environment
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        if str(root) not in paths:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (*paths, str(root))))

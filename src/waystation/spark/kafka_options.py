@@ -44,10 +44,16 @@ def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
         if ours is not None:
             if any(other.lower() == ours.lower() for other in given):
                 raise Invalid(f"{name} and {ours} say the same: leave one of them out")
-            found[ours] = f"^{value.strip()}" if lower == "subscribepattern" else value
+            found[ours] = _found_anywhere(value.strip()) if lower == "subscribepattern" else value
         elif lower.startswith(_SECURITY):
             if lower != "kafka.security.protocol" or value.strip().upper() != "PLAINTEXT":
                 raise Invalid(f"{name}: the broker has no authentication or TLS yet; leave it out")
         elif not lower.startswith("kafka.") and lower not in WITHOUT_EFFECT:
             found[name] = value
     return found
+
+
+def _found_anywhere(expression: str) -> str:
+    """Our pattern for a regular expression of theirs: it has to be found in a topic's name, ours match all of it."""
+    flag = "(?i)" if expression.startswith("(?i)") else ""
+    return f"^{flag}.*(?:{expression.removeprefix(flag)}).*"
