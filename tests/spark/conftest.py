@@ -31,8 +31,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason=WITHOUT)
     from waystation.spark.sessions import SessionSettings, open_session
 
-    log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = open_session(SessionSettings(master="local[2]", name="tests", settings=SETTINGS, log=log))
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    session = open_session(
+        SessionSettings(master="local[2]", name="tests", settings=settings, log=folder / "spark.log")
+    )
     try:
         yield session
     finally:

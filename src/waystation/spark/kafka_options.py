@@ -35,6 +35,12 @@ WITHOUT_EFFECT = frozenset(
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
+def is_known(name: str) -> bool:
+    """Whether it is one of the connector's options, rather than nobody's."""
+    lower = name.lower()
+    return lower in SAME or lower in WITHOUT_EFFECT or lower.startswith("kafka.")
+
+
 def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
     """The options with our names; raises Invalid."""
     found: dict[str, str] = {}
