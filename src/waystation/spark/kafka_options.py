@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, near_matches
 
-SAME = {
+SPELLED = {
     "kafka.bootstrap.servers": "servers",
     "subscribe": "topics",
-    "subscribepattern": "pattern",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "subscribePattern": "pattern",
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "minOffsetsPerTrigger": "minRowsPerTrigger",
     "kafka.isolation.level": "isolation",
 }
-"""Their names, in lower case, and ours."""
+"""Their names and ours."""
+SAME = {theirs.lower(): ours for theirs, ours in SPELLED.items()}
+_CLIENTS = tuple(name for name in SPELLED if name.startswith("kafka."))
 
 WITHOUT_EFFECT = frozenset(
     (
@@ -53,7 +56,20 @@ def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
             found[ours] = f"^{value.strip()}" if lower == "subscribepattern" else value
         elif lower.startswith(_SECURITY):
             if lower != "kafka.security.protocol" or value.strip().upper() != "PLAINTEXT":
-                raise Invalid(f"{name}: the broker has no authentication or TLS yet; leave it out")
-        elif not lower.startswith("kafka.") and lower not in WITHOUT_EFFECT:
+                raise Invalid(
+                    f"{name}: this broker has no authentication and no TLS yet, only kafka.security.protocol=PLAINTEXT;"
+                    " leave the option out"
+                )
+        elif lower.startswith("kafka."):
+            _check_spelling(name)
+        elif lower not in WITHOUT_EFFECT:
             found[name] = value
     return found
+
+
+def _check_spelling(name: str) -> None:
+    """A Kafka client's setting has no effect here, but one that is nearly `kafka.bootstrap.servers` was to have one."""
+    alike = [known for known in _CLIENTS if abs(len(known) - len(name)) <= 2 and known[:8] == name.lower()[:8]]
+    near = near_matches(name, alike)
+    if near:
+        raise Invalid(f"the waystation source and sink have no option {name!r}{near}")
