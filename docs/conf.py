@@ -51,6 +51,7 @@ SECTIONS = (
             "guide/amqp-and-topics",
             "guide/spark-source",
             "guide/spark-sink",
+            "guide/spark-sql",
             "guide/spark-from-kafka",
             "guide/spark-queues",
             "guide/pipelines",

@@ -51,12 +51,14 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     pytest.importorskip("pyspark", reason=WITHOUT)
     from waystation.spark.sessions import SessionSettings, open_session
 
-    settings = dict(SETTINGS)
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     if any("connector" in getattr(item, "fixturenames", ()) for item in request.session.items):
         found = request.getfixturevalue("found_connector")
         settings |= {} if isinstance(found, Unavailable) else found.settings
-    log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = open_session(SessionSettings(master="local[2]", name="tests", settings=settings, log=log))
+    session = open_session(
+        SessionSettings(master="local[2]", name="tests", settings=settings, log=folder / "spark.log")
+    )
     try:
         yield session
     finally:

@@ -82,6 +82,7 @@ def test_a_batch_read_by_times_of_partitions(spark: SparkSession, server: Server
         ({"SubscribePattern": "a.*"}, {"pattern": "^.*(?:a.*).*"}),
         ({"subscribePattern": "(?i)^a$"}, {"pattern": "^(?i).*(?:^a$).*"}),
         ({"maxOffsetsPerTrigger": "7", "topic": "x"}, {"maxRowsPerTrigger": "7", "topic": "x"}),
+        ({"minOffsetsPerTrigger": "7", "maxTriggerDelay": "5m"}, {"minRowsPerTrigger": "7", "maxTriggerDelay": "5m"}),
         ({"kafka.isolation.level": "read_committed"}, {"isolation": "read_committed"}),
         ({"kafka.fetch.max.bytes": "1", "groupIdPrefix": "g", "kafka.security.protocol": "plaintext"}, {}),
     ],
@@ -96,6 +97,8 @@ def test_options_by_the_connectors_names(given: dict[str, str], found: dict[str,
         ({"subscribe": "a", "topics": "b"}, "say the same"),
         ({"kafka.security.protocol": "SASL_SSL"}, "no authentication"),
         ({"kafka.sasl.jaas.config": "x"}, "no authentication"),
+        ({"kafka.ssl.truststore.location": "x"}, "no TLS yet, only kafka.security.protocol=PLAINTEXT"),
+        ({"kafka.bootstrap.server": "x:1"}, "did you mean 'kafka.bootstrap.servers'"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(given: dict[str, Any], says: str) -> None:

@@ -73,6 +73,8 @@ def schema_of(text: str) -> StructType:
         ({"topic": "t"}, "servers"),
         ({**OPTIONS, "queue": "q"}, "both given"),
         ({**OPTIONS, "topics": "t"}, "'topic'"),
+        ({**OPTIONS, "startingOffsets": "earliest"}, "which is one of the source: leave it out"),
+        ({**OPTIONS, "guarante": "x"}, "did you mean 'guarantee'"),
         ({**OPTIONS, "guarantee": "exactly-onec"}, "exactly-once"),
         ({**OPTIONS, "txnVersion": "1"}, "txnId"),
         ({**OPTIONS, "txnId": "a", "txnVersion": "x"}, "txnVersion"),

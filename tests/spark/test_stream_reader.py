@@ -172,6 +172,30 @@ def test_big_ranges_are_split_for_more_tasks(stage: Stage) -> None:
     assert read(one, initial, end) == numbers(1000)
 
 
+def test_a_batch_waits_for_its_minimum_of_rows_or_until_the_delay_is_over(stage: Stage) -> None:
+    topic = stage.topic(2)
+    stage.fill(topic, numbers(2))
+    given = {"topics": topic, "startingOffsets": "earliest", "minRowsPerTrigger": 5}
+    one = reader(stage, **given, maxTriggerDelay="1h")
+    begin = one.initialOffset()
+    first = one.latestOffset(begin, ALL)  # what is there at the start is not held back
+    assert at(first, topic) == {0: 2, 1: 0}
+    stage.fill(topic, numbers(4), partition=1)
+    assert one.latestOffset(first, ALL) == first
+    stage.fill(topic, numbers(3))
+    assert at(moved(one, first), topic) == {0: 5, 1: 4}
+
+    hasty = reader(stage, **given, maxTriggerDelay="1ms")
+    start = hasty.latestOffset(hasty.initialOffset(), ALL)
+    stage.fill(topic, ["one"])
+    assert at(moved(hasty, start), topic) == {0: 6, 1: 4}
+
+    ending = reader(stage, **given)  # a query that is to end takes what is there
+    ending.prepareForTriggerAvailableNow()
+    assert at(ending.latestOffset(first, ALL), topic) == {0: 6, 1: 4}
+    assert at(ending.latestOffset(start, ReadMaxRows(2)), topic) == {0: 6, 1: 4}
+
+
 def test_available_now_stops_at_what_was_there(stage: Stage) -> None:
     topic = stage.topic()
     stage.fill(topic, numbers(10))

@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waystation.spark.foreach import each_batch
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["each_batch", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -22,13 +24,27 @@ def register(spark: SparkSession) -> None:
     Spark finds it by itself through the module `pyspark_waystation`, where the package is installed and no other data
     source's discovery fails. This always works, also where the virtual environment is not activated: unless somebody
     has chosen a Python for the workers, those of a local session run this one, which has the package.
+
+    After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`).
     """
+    from waystation.spark.appending import append_by_default
     from waystation.spark.source import WaystationDataSource
 
     if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
         _work_with_this_python(spark)
         _plan_with_this_package(spark)
     spark.dataSource.register(WaystationDataSource)
+    append_by_default(_writers_of(spark), WaystationDataSource.name())
+
+
+def _writers_of(spark: SparkSession) -> type:
+    if getattr(spark, "_jvm", None) is None:
+        from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter
+
+        return ConnectWriter
+    from pyspark.sql.readwriter import DataFrameWriter
+
+    return DataFrameWriter
 
 
 def _work_with_this_python(spark: SparkSession) -> None:

@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """Called by Spark before anything is written; raises Invalid."""
+def check_appends(overwrite: bool) -> None:
+    """Raises Invalid for what Spark calls overwriting."""
     if overwrite:
-        raise Invalid("mode overwrite: what is in a topic or a queue is not replaced; use mode('append')")
+        raise Invalid(
+            "mode overwrite: what is in a topic or a queue is not replaced; use mode('append'), in SQL INSERT INTO"
+        )
+
+
+def writer(options: Mapping[str, str], schema: StructType) -> DataSourceArrowWriter:
+    """Called by Spark before anything is written; raises Invalid."""
     read = read_sink_options(options, streaming=False)
     layout = check_columns(schema, read)
     return WholeBatch(read, layout) if read.exactly_once else PlainBatch(read, layout)

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, near_matches
 
-SAME = {
+SPELLED = {
     "kafka.bootstrap.servers": "servers",
     "subscribe": "topics",
-    "subscribepattern": "pattern",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "subscribePattern": "pattern",
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "minOffsetsPerTrigger": "minRowsPerTrigger",
     "kafka.isolation.level": "isolation",
 }
-"""Their names, in lower case, and ours."""
+"""Their names and ours."""
+SAME = {theirs.lower(): ours for theirs, ours in SPELLED.items()}
+_CLIENTS = tuple(name for name in SPELLED if name.startswith("kafka."))
 
 WITHOUT_EFFECT = frozenset(
     (
@@ -35,6 +38,12 @@ WITHOUT_EFFECT = frozenset(
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
+def is_known(name: str) -> bool:
+    """Whether it is one of the connector's options, rather than nobody's."""
+    lower = name.lower()
+    return lower in SAME or lower in WITHOUT_EFFECT or lower.startswith("kafka.")
+
+
 def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
     """The options with our names; raises Invalid."""
     found: dict[str, str] = {}
@@ -47,8 +56,13 @@ def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
             found[ours] = _found_anywhere(value.strip()) if lower == "subscribepattern" else value
         elif lower.startswith(_SECURITY):
             if lower != "kafka.security.protocol" or value.strip().upper() != "PLAINTEXT":
-                raise Invalid(f"{name}: the broker has no authentication or TLS yet; leave it out")
-        elif not lower.startswith("kafka.") and lower not in WITHOUT_EFFECT:
+                raise Invalid(
+                    f"{name}: this broker has no authentication and no TLS yet, only kafka.security.protocol=PLAINTEXT;"
+                    " leave the option out"
+                )
+        elif lower.startswith("kafka."):
+            _check_spelling(name)
+        elif lower not in WITHOUT_EFFECT:
             found[name] = value
     return found
 
@@ -57,3 +71,11 @@ def _found_anywhere(expression: str) -> str:
     """Our pattern for a regular expression of theirs: it has to be found in a topic's name, ours match all of it."""
     flag = "(?i)" if expression.startswith("(?i)") else ""
     return f"^{flag}.*(?:{expression.removeprefix(flag)}).*"
+
+
+def _check_spelling(name: str) -> None:
+    """A Kafka client's setting has no effect here, but one that is nearly `kafka.bootstrap.servers` was to have one."""
+    alike = [known for known in _CLIENTS if abs(len(known) - len(name)) <= 2 and known[:8] == name.lower()[:8]]
+    near = near_matches(name, alike)
+    if near:
+        raise Invalid(f"the waystation source and sink have no option {name!r}{near}")

@@ -1,4 +1,4 @@
-"""How far a number of bytes reaches: for `maxBytesPerTrigger`.
+"""How large a micro-batch is: the bytes of `maxBytesPerTrigger` at most, the rows of `minRowsPerTrigger` at least.
 
 Sizes are those of the stored batches, compressed as they are. The beginning of what is next is looked at; if the limit
 lies within that, the answer is exact to a batch, else it is reckoned from how many bytes the offsets there take. At
@@ -7,12 +7,32 @@ least one batch of each partition is let through, or a limit below a batch's siz
 
 from __future__ import annotations
 
+import time
+
 from waystation.log.batch import scan
 from waystation.spark.fetch_wire import Answer, Fetch
 from waystation.spark.fetching import Cluster
 from waystation.spark.planning import Offsets
 
 LOOK_BYTES = 1024 * 1024
+
+
+class Minimum:
+    """Whether there is enough for a batch, or the last one is long enough ago. What is there at the start is."""
+
+    def __init__(self, rows: int, delay_s: float) -> None:
+        self._rows = rows
+        self._delay_s = delay_s
+        self._last_s: float | None = None
+
+    def is_reached(self, begin: Offsets, ends: Offsets) -> bool:
+        """Asked for the next batch; if so, it begins now."""
+        now_s = time.monotonic()
+        rows = sum(max(0, ends[one] - at) for one, at in begin.items())
+        if self._last_s is not None and rows < self._rows and now_s - self._last_s < self._delay_s:
+            return False
+        self._last_s = now_s
+        return True
 
 
 def within_bytes(cluster: Cluster, committed: bool, begin: Offsets, ends: Offsets, most: int) -> Offsets:

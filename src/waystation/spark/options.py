@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from waystation.durations import parse_ms
 from waystation.errors import Invalid, near_matches
 from waystation.routing.patterns import Pattern, compile_pattern
+from waystation.spark.kafka_options import SAME, SPELLED
 
 EARLIEST = -2
 LATEST = -1
 
 DEFAULT_PORT = 9092
 DEFAULT_RETRY_S = 300.0
+DEFAULT_TRIGGER_DELAY_S = 900.0
+"""As with Spark's Kafka connector."""
 
 Partition = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
@@ -39,6 +43,8 @@ SOURCE_OPTIONS = (
     "endingOffsetsByTimestamp",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "group",
     "failOnDataLoss",
@@ -50,19 +56,17 @@ SOURCE_OPTIONS = (
     "queue",
 )
 
+_OF_SOURCE = frozenset(name.lower() for name in SOURCE_OPTIONS if name != "topics")
+
 _SPARKS_OWN = ("checkpointlocation", "path", "queryname")
 """What Spark adds itself."""
 
 _ELSEWHERE = {
-    "subscribe": "topics",
+    **SAME,
     "topic": "topics",
-    "subscribepattern": "pattern",
-    "kafka.bootstrap.servers": "servers",
     "bootstrap.servers": "servers",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
     "kafka.group.id": "group",
     "groupidprefix": "group",
-    "kafka.isolation.level": "isolation",
     "multiline": "valueFormat",
     "schema": "valueSchema",
 }
@@ -95,6 +99,8 @@ class SourceOptions:
     ending: Where = field(default_factory=Where)
     max_rows: int | None = None
     max_bytes: int | None = None
+    min_rows: int | None = None
+    trigger_delay_s: float = DEFAULT_TRIGGER_DELAY_S
     min_partitions: int | None = None
     group: str | None = None
     fail_on_data_loss: bool = True
@@ -120,7 +126,13 @@ def check_names(options: Mapping[str, str], known: Iterable[str], what: str = "s
         elsewhere = _ELSEWHERE.get(lower)
         if elsewhere is not None and elsewhere in known:
             raise Invalid(f"the waystation {what} has no option {name!r}; what it says is called {elsewhere!r} here")
-        near = near_matches(name, known) or f"; the options are {', '.join(known)}"
+        if what == "sink" and lower in _OF_SOURCE:
+            raise Invalid(
+                f"the waystation sink has no option {name!r}, which is one of the source: leave it out; a view that is"
+                " inserted into has servers and topic or queue"
+            )
+        theirs = (theirs for theirs, ours in SPELLED.items() if ours in known)
+        near = near_matches(name, [*known, *theirs]) or f"; the options are {', '.join(known)}"
         raise Invalid(f"the waystation {what} has no option {name!r}{near}")
 
 
@@ -139,6 +151,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         ending=_read_where(options, "ending", LATEST),
         max_rows=read_positive(options, "maxRowsPerTrigger"),
         max_bytes=read_positive(options, "maxBytesPerTrigger"),
+        **_read_minimum(options),
         min_partitions=read_positive(options, "minPartitions"),
         group=options.get("group") or None,
         fail_on_data_loss=read_flag(options, "failOnDataLoss", True),
@@ -187,6 +200,23 @@ def _read_what(options: Mapping[str, str]) -> dict[str, Any]:
         pattern_of(options["pattern"])
         return {"pattern": options["pattern"]}
     return {"assign": _read_assign(options["assign"])}
+
+
+def _read_minimum(options: Mapping[str, str]) -> dict[str, Any]:
+    least, most = read_positive(options, "minRowsPerTrigger"), read_positive(options, "maxRowsPerTrigger")
+    delay = options.get("maxtriggerdelay")
+    if least is None:
+        if delay:
+            raise Invalid("maxTriggerDelay says how long to wait for minRowsPerTrigger: give that too, or leave it out")
+        return {}
+    if most is not None and least > most:
+        raise Invalid(f"minRowsPerTrigger: {least} is more than maxRowsPerTrigger, {most}, lets into one micro-batch")
+    if not delay:
+        return {"min_rows": least}
+    try:
+        return {"min_rows": least, "trigger_delay_s": parse_ms(delay, bare_seconds=True) / 1000}
+    except Invalid as error:
+        raise Invalid(f"maxTriggerDelay: {error}") from None
 
 
 def pattern_of(text: str) -> Pattern:

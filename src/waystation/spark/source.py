@@ -16,6 +16,16 @@ from pyspark.sql.types import StructType
 from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
 from waystation.spark.schemas import arrow_schema, source_schema
+from waystation.spark.tables import (
+    check_named,
+    for_sink,
+    for_source,
+    keep_options,
+    one_topic,
+    options_of_new_table,
+    options_to_read,
+    options_to_write,
+)
 from waystation.spark.telling import told
 
 if TYPE_CHECKING:
@@ -38,55 +48,75 @@ class WaystationDataSource(DataSource):
 
     @told()
     def schema(self) -> StructType | str:
-        if self._reads_queue:
-            from waystation.spark.queue_reading import schema
-
-            return schema(self._options)
-        # Whether it will be a stream is not known yet; batch options are the wider set.
-        return source_schema(read_options(self._options, streaming=False))
+        created = options_of_new_table(self.options)
+        if created is None:
+            check_named(self.options)
+            return _schema(one_topic(in_our_words(self.options)))
+        return keep_options(_schema(for_source(in_our_words(created))), created)
 
     @told()
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self._reads_queue:
+        given = self._of_source(schema)
+        if given.get("queue"):
             from waystation.spark import queue_reading
 
-            return queue_reading.batch_reader(self._options, schema)
+            return queue_reading.batch_reader(given, schema)
         from waystation.spark.reading import PruningTopicReader, TopicReader
 
-        options = read_options(self._options, streaming=False)
+        options = read_options(given, streaming=False)
         kind = PruningTopicReader if _filters_are_pushed() else TopicReader
         return kind(options, arrow_schema(schema, options))
 
     @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if self._reads_queue:
+        given = self._of_source(schema)
+        if given.get("queue"):
             from waystation.spark.queue_reading import stream_reader
 
-            return stream_reader(self._options, schema)
+            return stream_reader(given, schema)
         from waystation.spark.streaming import TopicStreamReader
 
-        options = read_options(self._options, streaming=True)
+        options = read_options(given, streaming=True)
         return TopicStreamReader(options, arrow_schema(schema, options))
 
     @told()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter | DataSourceArrowWriter:
-        from waystation.spark.batch_sink import writer
+        from waystation.spark.batch_sink import check_appends, writer
 
-        return writer(self._options, schema, overwrite)
+        check_appends(overwrite)
+        return writer(self._of_sink(schema), schema)
 
     @told()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter | DataSourceStreamArrowWriter:
         from waystation.spark.sink import stream_writer
 
-        return stream_writer(self._options, schema, overwrite)
+        # A stream's columns are as they come: their comments are those of the table that was read, if any.
+        check_named(self.options)
+        return stream_writer(in_our_words(self.options), schema, overwrite)
 
-    @property
-    def _options(self) -> Mapping[str, str]:
+    def _of_source(self, schema: StructType) -> Mapping[str, str]:
+        """The options of a read, in our words: those that were given, or those of the table that is read."""
+        table = options_to_read(schema, self.options)
+        if table is not None:
+            return for_source(in_our_words(table))
+        check_named(self.options)
+        return one_topic(in_our_words(self.options))
+
+    def _of_sink(self, schema: StructType) -> Mapping[str, str]:
+        table = options_to_write(schema, self.options)
+        if table is not None:
+            return for_sink(in_our_words(table))
+        check_named(self.options)
         return in_our_words(self.options)
 
-    @property
-    def _reads_queue(self) -> bool:
-        return bool(self.options.get("queue"))
+
+def _schema(given: Mapping[str, str]) -> StructType | str:
+    if given.get("queue"):
+        from waystation.spark import queue_reading
+
+        return queue_reading.schema(given)
+    # Whether it will be a stream is not known yet; batch options are the wider set.
+    return source_schema(read_options(given, streaming=False))
 
 
 def _filters_are_pushed() -> bool:

@@ -29,7 +29,7 @@ from waystation.observe.events import event_logger
 from waystation.spark.fetch_wire import Fetch, Topic
 from waystation.spark.fetching import Cluster, cluster_at
 from waystation.spark.finding import check_topics, earliest, find_topics, latest, partitions_of, resolve
-from waystation.spark.limits import within_bytes
+from waystation.spark.limits import Minimum, within_bytes
 from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Offsets, Position, Range, ranges_between, share, split
 from waystation.spark.ranges import Task, gone
@@ -40,6 +40,8 @@ log = event_logger("waystation.spark")
 
 WAIT_MS = 1000
 """How long to wait for something new before Spark is told that there is nothing."""
+HOLD_S = 0.1
+"""How often it is looked whether there are enough rows for a batch."""
 LOOK_EVERY_S = 1.0
 """How often topics and partitions are looked for that came or went."""
 
@@ -57,6 +59,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = -LOOK_EVERY_S
         self._published: Offsets = {}
         self._complained = ""
+        self._minimum = None if options.min_rows is None else Minimum(options.min_rows, options.trigger_delay_s)
 
     # -- what Spark calls -------------------------------------------------------------------------------------------
 
@@ -90,6 +93,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end, ends = self._see(cluster, begin)
         nothing_new = self._target is None and all(ends[one] <= at for one, at in end.offsets.items())
         if nothing_new and self._wait(cluster, end.offsets):
+            end, ends = self._see(cluster, begin)
+        until_s = time.monotonic() + WAIT_MS / 1000
+        while self._is_too_little(end.offsets, ends):
+            if time.monotonic() >= until_s:
+                return start
+            time.sleep(HOLD_S)
             end, ends = self._see(cluster, begin)
         self._count_lost(cluster, end, ends)
         end.offsets = self._limited(cluster, end.offsets, ends, limit)
@@ -188,6 +197,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         answers = cluster.fetch(Fetch(positions, self._options.committed, max_bytes=1, max_wait_ms=WAIT_MS))
         return any(answer.size or answer.error for answer in answers.values())
+
+    def _is_too_little(self, begin: Offsets, ends: Offsets) -> bool:
+        """Whether to wait for more rows. A query that is to stop at what is there now takes it as it is."""
+        return self._target is None and self._minimum is not None and not self._minimum.is_reached(begin, ends)
 
     def _count_lost(self, cluster: Cluster, position: Position, ends: Offsets) -> None:
         """Looks whether retention was quicker than the query, and goes on behind the gap if the user wants that."""
