@@ -24,6 +24,7 @@ from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
+from waystation.spark.pipelines.graph import describe_sink, nodes
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import Query, queries
 from waystation.spark.pipelines.reading import PipelineFile
@@ -126,8 +127,13 @@ def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
         master=pipeline.master,
         trigger=str(pipeline.trigger),
         bounded=pipeline.trigger.bounded,
-        sinks=[SinkState(sink.name, sink.kind) for sink in pipeline.sinks.values()],
+        sinks=_first_sinks(pipeline),
+        graph=nodes(pipeline),
     )
+
+
+def _first_sinks(pipeline: Pipeline) -> list[SinkState]:
+    return [SinkState(sink.name, sink.kind, place=describe_sink(sink)) for sink in pipeline.sinks.values()]
 
 
 def _set_phase(state: PipelineState, phase: Phase) -> None:
@@ -172,7 +178,13 @@ def _run(running: Running) -> Phase:
     running.ears.note(f"starting Spark on {pipeline.master}; {log}")
     wanted = SessionSettings(pipeline.master, f"waystation {pipeline.name}", settings, running.folder.log)
     with session(wanted) as spark:
+        url = "" if is_remote(pipeline.master) else str(spark.sparkContext.uiWebUrl or "")
+        running.update(lambda state: _set_url(state, url))
         return _work(running, spark)
+
+
+def _set_url(state: PipelineState, url: str) -> None:
+    state.ui_url = url
 
 
 def _work(running: Running, spark: SparkSession) -> Phase:
