@@ -94,6 +94,12 @@ class PipelineOut(msgspec.Struct, kw_only=True):
     by_hand: Annotated[bool, Meta(description="a query that was started in a session, not a pipeline file")] = False
     ui_url: Annotated[str, Meta(description="Spark's own pages, while it runs")] = ""
     graph: list[GraphNode] = []
+    next_start_ms: Annotated[int | None, Meta(description="when it is started again: restarting, waiting")] = None
+    restarts: Annotated[int, Meta(description="after failures, since its process was started")] = 0
+    last_error: Annotated[str | None, Meta(description="why the attempt before this one failed")] = None
+    schedule: Annotated[str, Meta(description="when it runs, as cron writes it")] = ""
+    runs: Annotated[int, Meta(description="of its schedule, since its process was started")] = 0
+    skipped_runs: Annotated[int, Meta(description="times of its schedule that passed while it ran")] = 0
 
 
 class PipelineDetail(PipelineOut, kw_only=True):

@@ -30,6 +30,7 @@ def show(state: PipelineState) -> str:
     lines = [bold(f"{state.pipeline}: {seen}"), f"  {where}, Spark {state.master}, trigger {state.trigger}"]
     if state.by_hand:
         lines.append(f"  a query started by hand{f', by {state.file}' if state.file else ''}")
+    lines += _times(state, seen)
     if state.ui_url and seen not in ENDED:
         lines.append(f"  Spark's own pages: {state.ui_url}")
     if seen == "died":
@@ -40,6 +41,23 @@ def show(state: PipelineState) -> str:
     if state.error is not None:
         lines.append(f"  error: {state.error}")
     return "\n".join(lines)
+
+
+def _times(state: PipelineState, seen: str) -> list[str]:
+    """When it starts again, and what was before."""
+    facts = []
+    if state.schedule:
+        facts.append(f"schedule {state.schedule}, {state.runs} runs")
+    if state.skipped_runs:
+        facts.append(f"{state.skipped_runs} skipped, since a run took longer")
+    if state.restarts:
+        facts.append(f"{state.restarts} restarts after failures")
+    if state.next_start_ms is not None and seen in ("restarting", "waiting"):
+        facts.append(f"next start {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(state.next_start_ms / 1000))}")
+    lines = [f"  {', '.join(facts)}"] if facts else []
+    if state.last_error is not None and state.error is None:
+        lines.append(f"  last error: {state.last_error}")
+    return lines
 
 
 def _sink(state: PipelineState, sink: SinkState) -> list[str]:

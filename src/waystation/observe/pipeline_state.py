@@ -21,7 +21,8 @@ HEARTBEAT_S = 5.0
 SILENT_S = 30.0
 """After so long without a word, a pipeline that says it is running is said to be lost."""
 
-Phase = Literal["starting", "running", "stopping", "stopped", "finished", "failed"]
+Phase = Literal["starting", "running", "stopping", "stopped", "finished", "failed", "restarting", "waiting"]
+"""`restarting`: it failed, and starts again at `next_start_ms`. `waiting`: for the next time of its schedule."""
 ENDED = ("stopped", "finished", "failed")
 
 
@@ -110,6 +111,15 @@ class PipelineState(msgspec.Struct):
     ui_url: str = ""
     """Of Spark, while it runs and has one."""
     graph: list[GraphNode] = msgspec.field(default_factory=list)
+    next_start_ms: int | None = None
+    restarts: int = 0
+    """After failures, since its process was started."""
+    last_error: str | None = None
+    """Why the attempt before this one failed."""
+    schedule: str = ""
+    runs: int = 0
+    skipped_runs: int = 0
+    """Times of the schedule that passed while a run was under way."""
 
     @property
     def rows(self) -> int:

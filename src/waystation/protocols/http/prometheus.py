@@ -302,6 +302,18 @@ def _pipelines(broker: Node, figures: Figures) -> Iterator[Metric]:
         ["pipeline"],
         (((state.pipeline,), state.retries) for state in states),
     )
+    yield _counter(
+        "pipeline_restarts",
+        "Restarts after failures, since the pipeline's process was started.",
+        ["pipeline"],
+        (((state.pipeline,), state.restarts) for state in states),
+    )
+    yield _counter(
+        "pipeline_skipped_runs",
+        "Times of a pipeline's schedule that passed while a run was under way.",
+        ["pipeline"],
+        (((state.pipeline,), state.skipped_runs) for state in states),
+    )
     sinks = [(state.pipeline, sink) for state in states for sink in state.sinks][:MOST_LABELS]
     yield _counter(
         "pipeline_sink_rows",
