@@ -154,7 +154,6 @@ def _begin(state: PipelineState) -> None:
 
 def _wait(state: PipelineState, schedule: Schedule, due: float) -> None:
     state.phase, state.schedule, state.next_start_ms = "waiting", str(schedule), int(due * 1000)
-    state.ui_url = ""
 
 
 def _ran(state: PipelineState, skipped: int) -> None:

@@ -190,7 +190,10 @@ def _run(running: Running) -> Phase:
     with session(wanted) as spark:
         url = "" if is_remote(pipeline.master) else str(spark.sparkContext.uiWebUrl or "")
         running.update(lambda state: _set_url(state, url))
-        return _work(running, spark)
+        try:
+            return _work(running, spark)
+        finally:
+            running.update(lambda state: _set_url(state, ""))
 
 
 def _set_url(state: PipelineState, url: str) -> None:
