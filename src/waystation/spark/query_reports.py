@@ -73,7 +73,14 @@ class _Reported:
             self.end(None)
         elif self.reporter.stop_wished.is_set() and not self._asked:
             self._asked = True
-            self._query.stop()
+            try:
+                self._query.stop()
+            except Exception as error:  # py4j's, where the JVM does not answer
+                log.warning(
+                    "query.not_stopped",
+                    "a query was asked to stop and cannot be stopped: {error}",
+                    error=str(error).partition("\n")[0],
+                )
 
 
 class QueryReports(StreamingQueryListener):
@@ -182,7 +189,19 @@ _listening: dict[str, QueryReports] = {}
 
 
 def report_queries(spark: SparkSession, report: bool) -> None:
-    """Starts to report the queries of a session, or ends that; again does no harm."""
+    """Starts to report the queries of a session, or ends that; again does no harm. It never fails: who registers wants
+    the data source, and may have a Spark that keeps its sessions differently."""
+    try:
+        _listen(spark, report)
+    except Exception as error:
+        log.warning(
+            "queries.not_reported",
+            "queries of this session are not on the broker's list of pipelines: {error}",
+            error=str(error).partition("\n")[0],
+        )
+
+
+def _listen(spark: SparkSession, report: bool) -> None:
     java: Any = getattr(spark, "_jsparkSession", None)
     if java is None:
         return  # over Connect, Spark 4.3 ends the stream of events when a Python data source is used (SPARK-59135)

@@ -3,7 +3,7 @@
 Spark asks a Python source for nothing of the kind (its `metrics` are for sources of Java), but shows what
 `reportLatestOffset` says as it is: in `StreamingQueryProgress.sources[i].latestOffset`. So it stands there, under
 `source` and `metrics`; `progress.py` reads it. In the driver's Python process; nothing here fails or delays a query:
-what cannot be found out is left out, and the broker is asked once a second at most.
+what cannot be found out is left out, and the broker is asked every two seconds at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from waystation.spark.planning import Offsets, Position
 SOURCE = "source"
 METRICS = "metrics"
 
-AGES_EVERY_S = 1.0
+AGES_EVERY_S = 2.0
 SIZES_EVERY_S = 30.0
 MOST_LOOKED_AT = 8
 """Partitions whose oldest unread batch is looked at: those that are farthest behind."""
