@@ -11,19 +11,24 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from playwright.sync_api import ViewportSize, sync_playwright
 
 from tests.browser.chromium import ARGUMENTS, CHROMIUM
+from tests.browser.sample_pipeline import enriching
 from tests.support.server import Server
 from waystation.client.address import parse_address
 from waystation.demo import shop as demo_shop
+from waystation.observe.pipeline_state import PipelineState
+from waystation.spark.pipelines.reporter import Reporter
 
 MAX_BYTES = 150 * 1024
 SIZE = ViewportSize(width=1280, height=800)
 PHONE = ViewportSize(width=390, height=844)
 TRADE_S = 75.0
+PIPELINE = "enrich"
 PAGES = {
     "dashboard": "/",
     "topics": "/topics",
@@ -35,6 +40,7 @@ PAGES = {
     "dead-letters": f"/dead-letters/{demo_shop.DEAD}",
     "routing": "/routing",
     "connections": "/connections",
+    "pipeline": f"/pipelines/{PIPELINE}",
 }
 DARK = ("dashboard", "topic-messages", "routing")
 
@@ -47,10 +53,13 @@ def main(arguments: list[str]) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="waystation-screenshots-") as folder, Server(Path(folder)) as server:
         shop = open_shop(server)
+        pipeline = Reporter(server.bootstrap, enriching(PIPELINE), print)
+        pipeline.start()
         try:
-            time.sleep(asked.seconds)
+            trade(asked.seconds, pipeline)
             sizes = take_all(f"http://{server.addresses['http']}", asked.out)
         finally:
+            pipeline.close()
             shop.stop()
     for name, size in sizes.items():
         print(f"{size / 1024:6.1f} KiB  {name}")
@@ -58,6 +67,24 @@ def main(arguments: list[str]) -> int:
     if too_large:
         print(f"larger than {MAX_BYTES // 1024} KiB: {', '.join(too_large)}", file=sys.stderr)
     return 1 if too_large else 0
+
+
+def trade(seconds: float, pipeline: Reporter) -> None:
+    """Lets time pass, in which the pipeline has batches."""
+    until, random = time.monotonic() + seconds, Random(1)
+
+    def batch(state: PipelineState) -> None:
+        for sink in state.sinks:
+            rows = random.randint(900, 1400)
+            sink.batch += 1
+            sink.rows, sink.rows_read = sink.rows + rows, sink.rows_read + rows
+            sink.batch_ms, sink.rows_per_s = random.randint(320, 480), rows / 1.5
+        state.sinks[1].sources = state.sinks[0].sources
+        state.sinks[1].lag = state.sinks[0].lag
+
+    while time.monotonic() < until:
+        pipeline.update(batch)
+        time.sleep(1.5)
 
 
 def open_shop(server: Server) -> demo_shop.Shop:

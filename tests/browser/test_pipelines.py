@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from playwright.sync_api import expect
 import waystation as ws
 from tests.browser.a11y import assert_accessible, assert_axe
 from tests.browser.kit import Api, Visitor, desktop_only, row_of, spelled
+from tests.browser.sample_pipeline import enriching
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.observe.pipeline_state import CONTROL, TOPIC, Control, PipelineState, SinkState
+from waystation.observe.pipeline_state import CONTROL, TOPIC, Control, PipelineState, SinkState, SourceState
 
 FILE = """\
 name = "{name}"
@@ -129,6 +131,64 @@ def test_a_running_pipeline_is_shown_batch_by_batch_and_stopped(visitor: Visitor
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_disabled()
     expect(page.get_by_role("button", name="Start", exact=True)).to_have_count(0)
     assert_axe(page)
+
+
+def enriching_with_trouble(mq: ws.Client) -> Runner:
+    """One sink has failed, and rows were lost."""
+    runner = Runner(mq, unique("enrich"))
+    runner.state = enriching(runner.state.pipeline)
+    totals, files = runner.state.sinks
+    totals.sources[0].lost, totals.sources[0].retries = 7, 3
+    files.phase, files.error = "failed", "the disk is full"
+    files.sources = [SourceState("topic orders", 400, lag=134, lag_ms=60_000, retries=1)]
+    return runner
+
+
+def test_the_picture_of_a_pipeline_has_its_parts_with_rates_lag_and_failures(visitor: Visitor, mq: ws.Client) -> None:
+    runner = enriching_with_trouble(mq)
+    runner.say()
+    page = visitor.go(f"/pipelines/{runner.state.pipeline}")
+    picture = page.get_by_label("Picture of the pipeline").get_by_role("img")
+    expect(picture).to_have_accessible_name(
+        f"{runner.state.pipeline}: source orders, 812/s, about 1.2 MiB, 134 behind (60 s), 7 lost; "
+        "source customers; step paid; step named; "
+        "sink totals, 812/s, 500 written, 34 behind; "
+        "sink files, failed, 0/s, 400 written, 134 behind"
+    )
+    expect(picture.locator("g.node")).to_have_count(6)
+    expect(picture.locator("g.node.sink.failed")).to_contain_text("files")
+    expect(picture.locator("g.edge")).to_have_count(5)
+    link = page.get_by_role("link", name="Spark UI")
+    expect(link).to_have_attribute("href", "http://worker-3:4040")
+    runner.state.sinks[0].rows_per_s = 55.0
+    runner.state.phase, runner.state.restarts = "restarting", 2
+    runner.state.next_start_ms = now_ms() + 60_000
+    runner.say()
+    expect(picture).to_have_accessible_name(re.compile("sink totals, 55/s"))
+    expect(page.get_by_text("Restart 2 after a failure: ")).to_be_visible()
+    assert visitor.fits()
+    assert_accessible(page)
+    assert_axe(page)
+    runner.state.phase = "stopped"
+    runner.say()
+    expect(link).to_have_count(0)
+
+
+def test_a_query_started_by_hand_and_a_schedule_are_told_apart(visitor: Visitor, mq: ws.Client) -> None:
+    runner = Runner(mq, unique("hand"))
+    runner.state.by_hand, runner.state.ui_url = True, "javascript:alert(1)"
+    runner.batch(0, 10)
+    page = visitor.go(f"/pipelines?search={runner.state.pipeline}")
+    row = row_of(page, "Pipelines", runner.state.pipeline)
+    expect(row.get_by_role("cell", name="query", exact=True)).to_be_visible()
+    row.get_by_role("link", name=runner.state.pipeline).click()
+    expect(page.get_by_label("Facts")).to_contain_text("a query that was started by hand")
+    expect(page.locator("a[href^='javascript']")).to_have_count(0)
+    runner.state.phase, runner.state.schedule, runner.state.next_start_ms = "waiting", "0 3 * * *", now_ms() + 60_000
+    runner.state.runs, runner.state.skipped_runs = 4, 1
+    runner.say()
+    expect(page.get_by_text("Next run (0 3 * * *): ")).to_be_visible()
+    expect(page.get_by_text("1 skipped")).to_be_visible()
 
 
 def test_the_error_of_a_failed_pipeline_is_shown(visitor: Visitor, mq: ws.Client) -> None:

@@ -140,6 +140,20 @@ async def test_a_group_that_is_far_behind_and_has_no_members_is_named(machine: M
 
 
 @on_a_machine
+async def test_a_pipeline_that_is_being_restarted_is_named(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.topics.create(TOPIC, 1)
+    state = PipelineState("etl", "run-1", "restarting", host="elsewhere", error="boom\nmore of it", restarts=3)
+    state.updated_ms = broker.world.clock.now_ms()
+    broker.messages.publish(TOPIC, [Message(msgspec.json.encode(state), key=b"etl")])
+    await broker.pipelines_seen.states()
+    await asyncio.sleep(0.1)
+    reason = the_one(broker)
+    assert reason.what == "Pipeline 'etl' is being restarted after a failure (3 restarts): boom."
+    assert "by itself" in reason.advice
+
+
+@on_a_machine
 async def test_a_pipeline_that_failed_is_named_with_its_error(machine: Machine) -> None:
     broker = machine.broker
     await broker.topics.create(TOPIC, 1)

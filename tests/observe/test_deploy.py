@@ -19,7 +19,7 @@ from tests.protocols.http.kit import Http
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.health.health import LOOKS
-from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState
+from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState, SourceState
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "waystation.json"
@@ -38,7 +38,9 @@ def scrape(server: Server, http: Http) -> Scrape:
         message.kill("for the metrics")
         mq.publish("news", b"n")
         mq.commit_offsets("readers", [("news", 0, 0)])
-        state = PipelineState("etl", "run", "running", sinks=[SinkState("out", batch=1, rows=7, lag=3)])
+        read = SourceState("topic news", rows=7, bytes=700, lag=3, lag_ms=1500, lost=1, retries=2)
+        sink = SinkState("out", batch=1, rows=7, lag=3, sources=[read])
+        state = PipelineState("etl", "run", "running", sinks=[sink])
         mq.publish(TOPIC, msgspec.json.encode(state), key="etl")
     host, _, port = server.addresses["amqp"].rpartition(":")
     connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
@@ -97,6 +99,21 @@ def test_every_metric_of_the_alerts_exists(scrape: Scrape) -> None:
     assert len(named) > 8
     assert named <= scrape.samples(), named - scrape.samples()
     assert text.count("- alert:") == text.count("summary:") == text.count("advice:") == text.count("severity:")
+
+
+def test_what_a_pipeline_says_of_its_sources_is_in_its_metrics(scrape: Scrape) -> None:
+    found = {
+        name: scrape.sum(f"waystation_pipeline_{name}", pipeline="etl")
+        for name in (
+            "lag_seconds",
+            "read_bytes_total",
+            "lost_rows_total",
+            "retries_total",
+            "sink_rows_total",
+            "sink_lag",
+        )
+    }
+    assert list(found.values()) == [1.5, 700, 1, 2, 7, 3]
 
 
 def test_the_page_has_every_metric_with_its_kind_and_labels(scrape: Scrape) -> None:

@@ -13,7 +13,7 @@ from tests.support.server import ROOT
 from waystation.durations import parse_ms
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline
+from waystation.spark.pipelines.declared import Pipeline, RestartPolicy
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.functions import load_reference
@@ -118,6 +118,20 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert pipeline.sinks["files"].place == "/data/orders"
 
 
+def test_a_schedule_and_a_restart_policy_are_read(tmp_path: Path) -> None:
+    text = WHOLE.replace('trigger = "10s"', 'schedule = "0 3 * * *"\ntime_zone = "Europe/Berlin"\ncatch_up = true')
+    found = pipeline_of(tmp_path, text + '[restart]\nmax_restarts = 3\nmax_backoff = "1m"\n')
+    assert (str(found.schedule), str(found.trigger), found.catch_up) == (
+        "0 3 * * * (Europe/Berlin)",
+        "available-now",
+        True,
+    )
+    assert found.restart == RestartPolicy(max_restarts=3, max_backoff_ms=60_000)
+    by_word = pipeline_of(tmp_path, WHOLE.replace("[spark]", 'restart = "on-failure"\n[spark]'))
+    assert by_word.restart == RestartPolicy()
+    assert pipeline_of(tmp_path).restart is None
+
+
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     read = read_pipeline(write(tmp_path, WHOLE), servers="10.0.0.1:9092", master="local[2]")
     assert (read.pipeline.servers, read.pipeline.master) == ("10.0.0.1:9092", "local[2]")
@@ -173,6 +187,15 @@ def test_durations_are_spelled_as_spark_does(text: str, spelled: str) -> None:
         ("[sink.out]", '[sink."o-u-t"]', "o-u-t", "letters, digits and underscores"),
         ('name = "orders"', 'name = "or ders"', "name", "cannot be a pipeline's name"),
         ('servers = "127.0.0.1:1"', 'master = "mars"', "master", "spark://HOST:PORT"),
+        ('trigger = "10s"', 'schedule = "0 25 * * *"', "schedule", "the hour '25' is wrong: it has to be 0 to 23"),
+        ('trigger = "10s"', 'trigger = "10s"\nschedule = "0 3 * * *"', "trigger", "has to end"),
+        ('trigger = "10s"', 'schedule = "@daily"\ntime_zone = "Mars"', "time_zone", "no time zone 'Mars'"),
+        ('trigger = "10s"', "catch_up = true", "catch_up", "for a pipeline with a `schedule`"),
+        ('trigger = "10s"', 'restart = "on-falure"', "restart", "did you mean 'on-failure'?"),
+        ('trigger = "10s"', "restart = { max_restart = 3 }", "restart", "did you mean 'max_restarts'?"),
+        ('trigger = "10s"', "restart = { max_restarts = 0 }", "restart", "a whole number from 1 on"),
+        ('trigger = "10s"', 'restart = { initial_backoff = "soon" }', "restart", "is not a duration"),
+        ('trigger = "10s"', 'restart = { max_backoff = "10ms" }', "restart", "shorter than initial_backoff"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, old: str, new: str, at: str, says: str) -> None:
@@ -410,6 +433,7 @@ def test_the_reference_has_every_key() -> None:
     page = (ROOT / "docs" / "guide" / "pipelines.md").read_text()
     tables = (
         keys.TOP,
+        keys.RESTART,
         keys.SOURCE,
         keys.STEP,
         keys.SINK,

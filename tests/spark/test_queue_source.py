@@ -90,6 +90,27 @@ def jobs(spark: SparkSession, server: Server, tmp_path: Path, mq: Client) -> Job
     return made
 
 
+def test_a_reader_of_a_queue_tells_what_waits_and_how_old_it_is(server: Server, mq: Client) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    from waystation.spark.queue_reading import stream_reader
+    from waystation.spark.queue_rows import QUEUE_SCHEMA
+
+    name = unique("q")
+    queue = mq.queue(name)
+    queue.put_many([str(n) for n in range(10)])
+    one = stream_reader({"servers": server.bootstrap, "queue": name}, QUEUE_SCHEMA)
+    try:
+        one.latestOffset(one.initialOffset(), ReadMaxRows(4))
+        told = one.reportLatestOffset()
+    finally:
+        one.stop()
+    assert told is not None
+    assert told["source"] == f"queue {name}"
+    assert (told["metrics"]["lagRows"], told["metrics"]["retries"]) == (6, 0)
+    assert told["metrics"]["lagMs"] >= 0
+
+
 # -- what is read, and when it is gone ---------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,25 @@ def test_nothing_new_is_waited_for_and_found_at_once(stage: Stage) -> None:
         late.join()
     assert read(one, initial, end) == ["late"]
     assert one.reportLatestOffset() is not None
+
+
+def test_a_reader_tells_its_name_lag_bytes_and_age(stage: Stage) -> None:
+    topic = stage.topic(2)
+    long_ago = time.time_ns() // 1_000_000 - 3_600_000
+    stage.fill(topic, ["x" * 1000] * 10, timestamp=long_ago)
+    stage.fill(topic, numbers(10), partition=1)
+    one = reader(stage, topics=topic, startingOffsets="earliest")
+    first = one.latestOffset(one.initialOffset(), ReadMaxRows(12))
+    told = one.reportLatestOffset()
+    assert told is not None
+    assert (told["source"], told["offsets"]) == (f"topic {topic}", {topic: {"0": 10, "1": 10}})
+    assert (told["metrics"]["lagRows"], told["metrics"]["lost"], told["metrics"]["retries"]) == (8, 0, 0)
+    assert told["metrics"]["lagMs"] >= 3_600_000
+    assert told["metrics"]["bytes"] >= 6 * 1000
+    one.latestOffset(first, ALL)
+    told = one.reportLatestOffset()
+    assert told is not None
+    assert (told["metrics"]["lagRows"], told["metrics"]["lagMs"]) == (0, 0)
 
 
 def test_limits_on_rows_are_kept_and_shared(stage: Stage) -> None:
@@ -293,6 +313,9 @@ def test_retention_that_was_quicker_is_an_error_or_a_counted_gap(
         end = lenient.latestOffset(same, ALL)
         assert read(lenient, same, end) == numbers(60, 100)
     assert end["lost"] == {topic: {"0": 60}}
+    told = lenient.reportLatestOffset()
+    assert told is not None
+    assert told["metrics"]["lost"] == 60
     assert "60 offsets (0 to 59) were deleted" in caplog.text
     stage.fill(topic, numbers(100, 110))
     following = lenient.latestOffset(end, ALL)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from waystation.admin.pipelines_seen import TimelinePoint
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.message import Message
-from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, PipelineState, SinkState
+from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, GraphNode, PipelineState, SinkState
 from waystation.paging import Search
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 OVER = (*ENDED, "died", "lost")
 NEVER_RAN = "never ran"
+SUMS = ("rows", "rows_per_s", "lag", "lag_ms", "bytes", "lost", "retries")
+"""What a state says of all its sinks together."""
 
 
 class RunnablePipeline(msgspec.Struct, frozen=True):
@@ -84,7 +86,20 @@ class PipelineOut(msgspec.Struct, kw_only=True):
     rows: int = 0
     rows_per_s: float = 0.0
     lag: int | None = None
+    lag_ms: Annotated[int | None, Meta(description="how old the oldest row is that has not been read")] = None
+    bytes: Annotated[int, Meta(description="read from topics, reckoned from the average size of a row")] = 0
+    lost: Annotated[int, Meta(description="rows that were deleted before they were read")] = 0
+    retries: Annotated[int, Meta(description="requests that were sent again, since the broker was away")] = 0
     sinks: list[SinkState] = []
+    by_hand: Annotated[bool, Meta(description="a query that was started in a session, not a pipeline file")] = False
+    ui_url: Annotated[str, Meta(description="Spark's own pages, while it runs")] = ""
+    graph: list[GraphNode] = []
+    next_start_ms: Annotated[int | None, Meta(description="when it is started again: restarting, waiting")] = None
+    restarts: Annotated[int, Meta(description="after failures, since its process was started")] = 0
+    last_error: Annotated[str | None, Meta(description="why the attempt before this one failed")] = None
+    schedule: Annotated[str, Meta(description="when it runs, as cron writes it")] = ""
+    runs: Annotated[int, Meta(description="of its schedule, since its process was started")] = 0
+    skipped_runs: Annotated[int, Meta(description="times of its schedule that passed while it ran")] = 0
 
 
 class PipelineDetail(PipelineOut, kw_only=True):
@@ -122,7 +137,7 @@ def _fields(
     fields: dict[str, Any] = {"pipeline": name, "runnable": runnable is not None and not runnable.problem}
     if state is not None:
         fields |= msgspec.structs.asdict(state)
-        fields |= {"rows": state.rows, "rows_per_s": state.rows_per_s, "lag": state.lag}
+        fields |= {name: getattr(state, name) for name in SUMS}
         fields["seen"] = state.seen(broker.world.clock.now_ms())
     else:
         fields["seen"] = NEVER_RAN

@@ -155,7 +155,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from waystation.cli.pipeline_view import as_json, spell_age, spell_rate
+    from waystation.cli.pipeline_view import as_json, kind_of, spell_age, spell_rate
     from waystation.spark.pipelines.registry import connect_any, known_pipelines
 
     with connect_any(_server(arguments)) as mq:
@@ -163,8 +163,11 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([as_json(state) for state in known])
     elif known:
-        rows = [(s.pipeline, s.seen(), s.rows, spell_rate(s.rows_per_s), s.lag, s.host, spell_age(s)) for s in known]
-        print_table(("pipeline", "state", "rows", "rows/s", "lag", "host", "last word"), rows)
+        rows = [
+            (s.pipeline, kind_of(s), s.seen(), s.rows, spell_rate(s.rows_per_s), s.lag, s.host, spell_age(s))
+            for s in known
+        ]
+        print_table(("pipeline", "kind", "state", "rows", "rows/s", "lag", "host", "last word"), rows)
     else:
         print("no pipelines have run on this broker")
     return 0
@@ -225,7 +228,7 @@ def _stop(arguments: argparse.Namespace) -> int:
     if state is None:
         note(f"pipeline {name} is not running")
         return 1
-    if state.here() and alive(state.pid):
+    if state.here() and alive(state.pid) and not state.by_hand:  # that process is somebody's program
         os.kill(state.pid, signal.SIGTERM)
     else:
         _ask(arguments, state)

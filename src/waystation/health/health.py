@@ -191,6 +191,13 @@ def _pipelines(broker: ManagedBroker) -> Iterator[Reason]:
     now_ms = broker.world.clock.now_ms()
     for state in broker.pipelines_seen.states_now():
         seen = state.seen(now_ms)
+        if seen == "restarting":
+            yield Reason(
+                "warning",
+                f"Pipeline {state.pipeline!r} is being restarted after a failure ({state.restarts} restarts): "
+                f"{(state.error or '').partition(chr(10))[0][:200]}.",
+                f"Fix the cause; its log ({state.log or 'on ' + state.host}) has the trace. It tries again by itself.",
+            )
         if seen in ("failed", "died", "lost"):
             why = f": {state.error.splitlines()[0][:200]}" if state.error else ""
             yield Reason(

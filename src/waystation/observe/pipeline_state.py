@@ -21,8 +21,27 @@ HEARTBEAT_S = 5.0
 SILENT_S = 30.0
 """After so long without a word, a pipeline that says it is running is said to be lost."""
 
-Phase = Literal["starting", "running", "stopping", "stopped", "finished", "failed"]
+Phase = Literal["starting", "running", "stopping", "stopped", "finished", "failed", "restarting", "waiting"]
+"""`restarting`: it failed, and starts again at `next_start_ms`. `waiting`: for the next time of its schedule."""
 ENDED = ("stopped", "finished", "failed")
+
+
+class SourceState(msgspec.Struct):
+    """What one source of a query has said. Counts are of this run; None means that it is not known."""
+
+    source: str
+    """What is read: `topic orders`, `queue jobs`; of another kind of source, what Spark calls it."""
+    rows: int = 0
+    rows_per_s: float = 0.0
+    bytes: int | None = None
+    """Read, reckoned from the average stored size of a row."""
+    lag: int | None = None
+    lag_ms: int | None = None
+    """How old the oldest row is that has not been read."""
+    lost: int = 0
+    """Deleted before they were read, where the query goes on without them (failOnDataLoss=false)."""
+    retries: int = 0
+    """Requests of the driver that were sent again, since the broker was away."""
 
 
 class SinkState(msgspec.Struct, omit_defaults=False):
@@ -51,6 +70,22 @@ class SinkState(msgspec.Struct, omit_defaults=False):
     watermark: str | None = None
     query_id: str | None = None
     error: str | None = None
+    place: str = ""
+    """Where it writes: `topic totals`, `parquet /data/totals`."""
+    sources: list[SourceState] = msgspec.field(default_factory=list)
+
+    @property
+    def lag_ms(self) -> int | None:
+        return max((source.lag_ms for source in self.sources if source.lag_ms is not None), default=None)
+
+
+class GraphNode(msgspec.Struct, frozen=True):
+    """A part of a pipeline, for its picture. Names are one of their kind; a sink has `sink:` before its name."""
+
+    name: str
+    kind: Literal["source", "step", "sink"]
+    text: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 class PipelineState(msgspec.Struct):
@@ -71,6 +106,20 @@ class PipelineState(msgspec.Struct):
     bounded: bool = False
     error: str | None = None
     sinks: list[SinkState] = msgspec.field(default_factory=list)
+    by_hand: bool = False
+    """A query that somebody started in a session of their own, not a pipeline file."""
+    ui_url: str = ""
+    """Of Spark, while it runs and has one."""
+    graph: list[GraphNode] = msgspec.field(default_factory=list)
+    next_start_ms: int | None = None
+    restarts: int = 0
+    """After failures, since its process was started."""
+    last_error: str | None = None
+    """Why the attempt before this one failed."""
+    schedule: str = ""
+    runs: int = 0
+    skipped_runs: int = 0
+    """Times of the schedule that passed while a run was under way."""
 
     @property
     def rows(self) -> int:
@@ -84,6 +133,28 @@ class PipelineState(msgspec.Struct):
     def lag(self) -> int | None:
         """How far the slowest sink is behind."""
         return max((sink.lag for sink in self.sinks if sink.lag is not None), default=None)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """How old the oldest row is that a sink has yet to read."""
+        return max((sink.lag_ms for sink in self.sinks if sink.lag_ms is not None), default=None)
+
+    @property
+    def lost(self) -> int:
+        return self._sum("lost")
+
+    @property
+    def retries(self) -> int:
+        return self._sum("retries")
+
+    @property
+    def bytes(self) -> int:
+        return self._sum("bytes")
+
+    def _sum(self, name: str) -> int:
+        """Of all sources of all sinks; sinks of one query say the same."""
+        queries = {sink.query_id or sink.sink: sink.sources for sink in self.sinks}
+        return sum(getattr(source, name) or 0 for sources in queries.values() for source in sources)
 
     def here(self) -> bool:
         """Whether it runs, or ran, on this machine."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["each_batch", "register"]
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, *, report: bool = True) -> None:
     """Makes the format "waystation" known to a session, classic or Connect; again does no harm.
 
     Spark finds it by itself through the module `pyspark_waystation`, where the package is installed and no other data
@@ -26,8 +26,10 @@ def register(spark: SparkSession) -> None:
     has chosen a Python for the workers, those of a local session run this one, which has the package.
 
     After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`).
+    `report`: whether streaming queries that use Waystation are shown with the pipelines on the broker that they use.
     """
     from waystation.spark.appending import append_by_default
+    from waystation.spark.query_reports import report_queries
     from waystation.spark.source import WaystationDataSource
 
     if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
@@ -35,6 +37,7 @@ def register(spark: SparkSession) -> None:
         _plan_with_this_package(spark)
     spark.dataSource.register(WaystationDataSource)
     append_by_default(_writers_of(spark), WaystationDataSource.name())
+    report_queries(spark, report)
 
 
 def _writers_of(spark: SparkSession) -> type:

@@ -111,6 +111,8 @@ class Cluster:
     def __init__(self, servers: Sequence[Address], retry_s: float) -> None:
         self._servers = tuple(servers)
         self._retry_s = retry_s
+        self.retries = 0
+        """Questions that had to be asked again."""
         self._connections: dict[Address, FetchConnection] = {}
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[Partition, int] = {}
@@ -179,6 +181,14 @@ class Cluster:
                 _check(answer.error, partition)
         return found
 
+    def try_fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+        """The same, asked once: for what one can do without."""
+        try:
+            return self._fetch(fetch)
+        except (OSError, Moved):
+            self.forget()
+            raise
+
     def ahead(self, fetch: Fetch) -> Ahead:
         """Asks now; the answer is taken later."""
         return Ahead(self, fetch)
@@ -236,7 +246,11 @@ class Cluster:
         return found
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        return patiently(ask, self._servers, self._retry_s, away=(OSError, Moved), forget=self.forget)
+        return patiently(ask, self._servers, self._retry_s, away=(OSError, Moved), forget=self._retry)
+
+    def _retry(self) -> None:
+        self.retries += 1
+        self.forget()
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ what was read. Used by `pipelines/running.py`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,14 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from waystation.observe.pipeline_state import PipelineState, SinkState
+from waystation.observe.pipeline_state import PipelineState, SinkState, SourceState
+from waystation.spark.source_metrics import METRICS, SOURCE
 
 MALFORMED = "waystation.malformed."
 """Metrics of sources begin so."""
 COUNT = "count"
 """The one field of our metrics."""
+LONGEST_NAME = 200
 
 Update = Callable[[Callable[[PipelineState], None]], None]
 Offsets = dict[tuple[str, ...], int]
@@ -89,7 +92,7 @@ class Progress(StreamingQueryListener):
         operators = progress.get("stateOperators") or []
         state.batch = batch
         observed = progress.get("observedMetrics") or {}
-        state.rows += _count(observed.get(written_metric(state.sink)))
+        state.rows += _written(progress, state.sink)
         state.rows_read += read
         state.malformed += sum(_count(told) for name, told in observed.items() if name.startswith(MALFORMED))
         state.rows_per_s = _number(progress.get("processedRowsPerSecond"))
@@ -102,6 +105,7 @@ class Progress(StreamingQueryListener):
         state.watermark = None if watermark is None or watermark.startswith("1970-01-01") else watermark
         sources = progress.get("sources") or []
         state.lag = lag_of(sources)
+        state.sources = sources_of(sources, {known.source: known for known in state.sources})
         left = self._left(state.sink, sources)
         state.rows_to_do = None if left is None else state.rows_read + left
 
@@ -128,6 +132,12 @@ def written_metric(sink: str) -> str:
     return f"waystation.written.{sink}"
 
 
+def _written(progress: dict[str, Any], sink: str) -> int:
+    """What a pipeline observes; of a query that somebody started by hand, what Spark counts, where its sink lets it."""
+    told = (progress.get("observedMetrics") or {}).get(written_metric(sink))
+    return _count(told) if told is not None else max(0, int((progress.get("sink") or {}).get("numOutputRows") or 0))
+
+
 def _count(told: Any) -> int:
     return int((told or {}).get(COUNT) or 0)
 
@@ -137,9 +147,53 @@ def lag_of(sources: list[dict[str, Any]]) -> int | None:
     lag = None
     for source in sources:
         latest, reached = offsets_of(source.get("latestOffset")), offsets_of(source.get("endOffset"))
-        if latest:
+        if (told := _told(source).get(METRICS, {}).get("lagRows")) is not None:
+            lag = (lag or 0) + int(told)
+        elif latest:
             lag = (lag or 0) + sum(max(0, offset - reached.get(place, 0)) for place, offset in latest.items())
     return lag
+
+
+def sources_of(sources: list[dict[str, Any]], before: Mapping[str, SourceState]) -> list[SourceState]:
+    """What the sources of a query say of themselves, with what they had counted before."""
+    found: dict[str, SourceState] = {}
+    for source in sources:
+        told = _told(source)
+        metrics = told.get(METRICS) or {}
+        name = str(told.get(SOURCE) or _plain_name(source.get("description") or "?"))
+        known = found.get(name) or before.get(name) or SourceState(name)
+        read = metrics.get("bytes")
+        found[name] = SourceState(
+            name,
+            rows=known.rows + int(source.get("numInputRows") or 0),
+            rows_per_s=_number(source.get("processedRowsPerSecond")),
+            bytes=known.bytes if read is None else (known.bytes or 0) + int(read),
+            lag=metrics.get("lagRows"),
+            lag_ms=metrics.get("lagMs"),
+            lost=int(metrics.get("lost") or 0),
+            retries=int(metrics.get("retries") or 0),
+        )
+    return list(found.values())
+
+
+def _told(source: dict[str, Any]) -> dict[str, Any]:
+    """What our own source says in `latestOffset`; nothing of others."""
+    told = _as_json(source.get("latestOffset"))
+    return told if isinstance(told, dict) and SOURCE in told else {}
+
+
+def _plain_name(description: str) -> str:
+    """Spark's name for a source, without its package and its number in memory."""
+    return re.sub(r"@[0-9a-f]+$", "", re.sub(r"^(?:[a-z]\w*\.)+(?=[A-Z])", "", description))[:LONGEST_NAME]
+
+
+def _as_json(told: Any) -> Any:
+    if not isinstance(told, str):
+        return told
+    try:
+        return json.loads(told)
+    except ValueError:
+        return None
 
 
 def offsets_of(told: Any) -> Offsets:
@@ -147,11 +201,7 @@ def offsets_of(told: Any) -> Offsets:
 
     Spark's own sources tell other things (a file's number, seconds), which are no rows: nothing is known then.
     """
-    if isinstance(told, str):
-        try:
-            told = json.loads(told)
-        except ValueError:
-            return {}
+    told = _as_json(told)
     if not isinstance(told, dict) or not isinstance(told.get("offsets"), dict):
         return {}
     return dict(_leaves(told["offsets"], ()))

@@ -42,6 +42,7 @@ LOOK_AFTER_S = 2.0
 ALONE_S = 30.0
 """How long to wait until others have left the queue: the driver before this one may not be noticed to be dead yet."""
 ACKED_AT_ONCE = 100_000
+SEEN_S = 1.0
 
 
 class QueueClaims:
@@ -55,6 +56,9 @@ class QueueClaims:
         self._link: NativeLink | None = None
         self._number = -1
         self._batch: list[Run] = []
+        self._seen: tuple[float, QueueInfo] | None = None
+        self.retries = 0
+        """Questions that had to be asked again."""
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
 
@@ -67,6 +71,16 @@ class QueueClaims:
     def waiting(self) -> int:
         """How many messages could be claimed now."""
         return self._do(lambda link: link.ask(DescribeQueue(queue=self._queue), QueueInfo).ready)
+
+    def seen(self) -> QueueInfo | None:
+        """How the queue was within the last second; None if that cannot be found out at once."""
+        if self._seen is None or time.monotonic() - self._seen[0] >= SEEN_S:
+            try:
+                info = self._once(lambda link: link.ask(DescribeQueue(queue=self._queue), QueueInfo))
+            except (OSError, WaystationError):
+                return None
+            self._seen = time.monotonic(), info
+        return self._seen[1]
 
     def claim(self, count: int, max_bytes: int, wait_ms: int) -> list[Run]:
         """The next messages, which are the batch from now on."""
@@ -111,7 +125,10 @@ class QueueClaims:
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def _do(self, ask: Callable[[NativeLink], T]) -> T:
-        return patiently(lambda: self._once(ask), self._servers, self._retry_s)
+        return patiently(lambda: self._once(ask), self._servers, self._retry_s, forget=self._count_retry)
+
+    def _count_retry(self) -> None:
+        self.retries += 1
 
     def _once(self, ask: Callable[[NativeLink], T]) -> T:
         """On the link that there is, or a new one; OSError if that fails."""

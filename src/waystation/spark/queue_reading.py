@@ -50,6 +50,7 @@ from waystation.spark.queue_rows import QUEUE_SCHEMA, record_batch
 from waystation.spark.ranges import Task, raw_schema, with_json
 from waystation.spark.retrying import patiently
 from waystation.spark.schemas import arrow_schema, source_schema
+from waystation.spark.source_metrics import queue_report
 
 T = TypeVar("T")
 
@@ -200,6 +201,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = QueueOffset(begin.queue, begin.batch + 1, self._queue.number(), tuple(runs))
         self._take_off(self._planned.batch, self._planned.count)
         return self._planned.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What a person wants to know of the source: Spark shows it as it is."""
+        return queue_report(self._options.queue, self._queue.seen(), self._queue.retries)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         offset = QueueOffset.from_json(end, self._options.queue)

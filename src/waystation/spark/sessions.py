@@ -140,7 +140,7 @@ def register_source(spark: SparkSession) -> None:
     """Makes `format("waystation")` known to a session."""
     from waystation.spark import register
 
-    register(spark)
+    register(spark, report=False)  # a pipeline reports itself
 
 
 def session_settings(wanted: SessionSettings) -> dict[str, str]:

@@ -31,9 +31,10 @@ from waystation.spark.fetching import Cluster, cluster_at
 from waystation.spark.finding import check_topics, earliest, find_topics, latest, partitions_of, resolve
 from waystation.spark.limits import Minimum, within_bytes
 from waystation.spark.options import SourceOptions
-from waystation.spark.planning import Offsets, Position, Range, ranges_between, share, split
+from waystation.spark.planning import Offsets, Position, Range, nested, ranges_between, share, split
 from waystation.spark.ranges import Task, gone
 from waystation.spark.reading import RangePartition, read_partition
+from waystation.spark.source_metrics import TopicMetrics
 from waystation.spark.telling import told
 
 log = event_logger("waystation.spark")
@@ -58,6 +59,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics: dict[str, Topic] = {}
         self._looked = -LOOK_EVERY_S
         self._published: Offsets = {}
+        self._metrics = TopicMetrics(options)
         self._complained = ""
         self._minimum = None if options.min_rows is None else Minimum(options.min_rows, options.trigger_delay_s)
 
@@ -102,10 +104,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end, ends = self._see(cluster, begin)
         self._count_lost(cluster, end, ends)
         end.offsets = self._limited(cluster, end.offsets, ends, limit)
+        self._metrics.planned(begin.offsets, end)
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return Position(self._ends).to_json() if self._ends else None
+        """Where the partitions end, and what a person wants to know of the source: Spark shows it as it is."""
+        if not self._ends:
+            return None
+        return {"offsets": nested(self._ends), **self._metrics.report(self._cluster, self._ends)}
 
     @told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

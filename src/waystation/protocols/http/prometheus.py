@@ -279,6 +279,55 @@ def _pipelines(broker: Node, figures: Figures) -> Iterator[Metric]:
         (((state.pipeline,), state.lag) for state in states if state.lag is not None),
     )
     yield _gauge(
+        "pipeline_lag_seconds",
+        "Age of the oldest record that a pipeline's slowest sink has yet to read.",
+        ["pipeline"],
+        (((state.pipeline,), state.lag_ms / 1000) for state in states if state.lag_ms is not None),
+    )
+    yield _counter(
+        "pipeline_read_bytes",
+        "Bytes that a pipeline has read from topics in its present run, about.",
+        ["pipeline"],
+        (((state.pipeline,), state.bytes) for state in states),
+    )
+    yield _counter(
+        "pipeline_lost_rows",
+        "Rows that were deleted before a pipeline had read them, where it goes on without them.",
+        ["pipeline"],
+        (((state.pipeline,), state.lost) for state in states),
+    )
+    yield _counter(
+        "pipeline_retries",
+        "Requests of a pipeline's driver that were sent again, since the broker was away.",
+        ["pipeline"],
+        (((state.pipeline,), state.retries) for state in states),
+    )
+    yield _counter(
+        "pipeline_restarts",
+        "Restarts after failures, since the pipeline's process was started.",
+        ["pipeline"],
+        (((state.pipeline,), state.restarts) for state in states),
+    )
+    yield _counter(
+        "pipeline_skipped_runs",
+        "Times of a pipeline's schedule that passed while a run was under way.",
+        ["pipeline"],
+        (((state.pipeline,), state.skipped_runs) for state in states),
+    )
+    sinks = [(state.pipeline, sink) for state in states for sink in state.sinks][:MOST_LABELS]
+    yield _counter(
+        "pipeline_sink_rows",
+        "Rows that were written to one sink of a pipeline in its present run.",
+        ["pipeline", "sink"],
+        (((pipeline, sink.sink), sink.rows) for pipeline, sink in sinks),
+    )
+    yield _gauge(
+        "pipeline_sink_lag",
+        "Records that one sink of a pipeline has yet to read.",
+        ["pipeline", "sink"],
+        (((pipeline, sink.sink), sink.lag) for pipeline, sink in sinks if sink.lag is not None),
+    )
+    yield _gauge(
         "pipeline_state",
         "1 for the state that a pipeline is in.",
         ["pipeline", "state"],

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from waystation.spark.pipelines.cron import Schedule
+
 SourceKind = Literal["waystation", "queue", "parquet", "rate"]
 SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
 TriggerKind = Literal["once", "available-now", "interval"]
@@ -26,6 +28,21 @@ class Trigger:
 
     def __str__(self) -> str:
         return self.interval if self.kind == "interval" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """What happens after a failure: another attempt, after a pause that doubles from one to the next."""
+
+    max_restarts: int | None = None
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 300_000
+    reset_after_ms: int = 600_000
+    """An attempt that ran so long counts as a success: the next failure is the first again."""
+
+    def backoff_ms(self, failures: int) -> int:
+        """The pause after so many failures in a row."""
+        return min(self.max_backoff_ms, self.initial_backoff_ms * 2 ** min(failures - 1, 40))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +160,9 @@ class Pipeline:
     sources: Mapping[str, Source]
     steps: Mapping[str, Step]
     sinks: Mapping[str, Sink]
+    restart: RestartPolicy | None = None
+    schedule: Schedule | None = None
+    catch_up: bool = False
 
     @property
     def folder(self) -> Path:

@@ -24,6 +24,14 @@ _TABLE = re.compile(r"table or view `(\w+)` cannot be found")
 _COLUMN = re.compile(r"with name (`.+?`) cannot be resolved\.(?: Did you mean one of the following\? \[(.*)\])?")
 _WRAPPERS = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE", "PYTHON_DATA_SOURCE", "FOREACH_")
 """Classes that only say that something else went wrong."""
+_SPARK_MISTAKES = ("AnalysisException", "ParseException")
+_LASTING = re.compile(
+    r"^\s*waystation\.(?:\w+\.)*(?:Invalid|Expired|PipelineInvalid): "
+    r"|^\s*(?:SyntaxError|IndentationError|NameError|ImportError|ModuleNotFoundError): "
+    r"|\[(?:STATE_STORE_\w*SCHEMA\w*|STREAMING_STATEFUL_OPERATOR\w*|INCOMPATIBLE_\w+|UNRESOLVED_\w+|DATATYPE_MISMATCH)",
+    re.MULTILINE,
+)
+"""Refused by us, a mistake in a function, or a query that does not fit its checkpoint or its columns."""
 
 
 def explain(error: BaseException, tables: Iterable[str] = ()) -> str:
@@ -37,6 +45,12 @@ def explain(error: BaseException, tables: Iterable[str] = ()) -> str:
     if (column := _COLUMN.search(said)) is not None:
         return f"there is no column {column[1]} here" + (f"; there are {column[2]}" if column[2] else "")
     return said if len(said) <= LONGEST else f"{said[:LONGEST]}…"
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether it would happen again, however often it is tried: what is wrong is the pipeline, or is gone."""
+    text = _BEHIND.split(str(error))[0]
+    return type(error).__name__ in _SPARK_MISTAKES or _LASTING.search(text) is not None
 
 
 def line_in_sql(error: BaseException, sql: str = "") -> int:

@@ -1,6 +1,7 @@
 """The checkpoint folder of a pipeline: whose it is, who runs it now, its log, and Spark's checkpoints, one a sink.
 
     pipeline.json     the pipeline's name, and an identity that changes with every reset
+    schedule.json     when a pipeline with a schedule last ran
     lock              held (flock) by the process that runs it; has its pid
     pipeline.log      Spark's log, with Java's traces
     sinks/NAME/       what Spark remembers
@@ -18,6 +19,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -28,6 +30,7 @@ OWNER = "pipeline.json"
 LOCK = "lock"
 LOG = "pipeline.log"
 SINKS = "sinks"
+SCHEDULE = "schedule.json"
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
 
 
@@ -112,10 +115,13 @@ class CheckpointFolder:
                     " its own"
                 )
             owner = {"pipeline": self._pipeline.name, "identity": uuid.uuid4().hex}
-            aside = self.path / f".{OWNER}.{os.getpid()}"
-            aside.write_text(json.dumps(owner) + "\n")
-            aside.replace(self.path / OWNER)
+            self._write(OWNER, owner)
         return owner.get("identity", self._pipeline.name)
+
+    def _write(self, name: str, content: Mapping[str, object]) -> None:
+        aside = self.path / f".{name}.{os.getpid()}"
+        aside.write_text(json.dumps(content) + "\n")
+        aside.replace(self.path / name)
 
     def _owner(self) -> dict[str, str] | None:
         try:
@@ -155,6 +161,18 @@ class CheckpointFolder:
         finally:
             os.close(descriptor)
         return None
+
+    def last_run(self) -> float | None:
+        """When its schedule was last followed, in seconds since 1970; None if that is not known."""
+        try:
+            found = json.loads((self.path / SCHEDULE).read_text())["last_run"] if self.local else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return float(found) if isinstance(found, int | float) else None
+
+    def note_run(self, at: float) -> None:
+        if self.local:
+            self._write(SCHEDULE, {"last_run": at})
 
     def remembers(self) -> bool:
         """Whether there is anything to reset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from waystation.observe.pipeline_state import GraphNode
 from waystation.spark.pipelines.declared import Pipeline, Sink, Source, Step
 
 _USED = re.compile(r"\b(?:from|join)\s+((?:`?\w+`?(?:\s+(?:as\s+)?\w+)?\s*,\s*)*`?\w+`?)", re.IGNORECASE)
@@ -70,6 +71,19 @@ def describe_step(step: Step) -> str:
 def describe_sink(sink: Sink) -> str:
     mode = "" if sink.mode == "append" else f", {sink.mode}"
     return f"{sink.kind} {sink.place}".strip() + mode
+
+
+def nodes(pipeline: Pipeline) -> list[GraphNode]:
+    """The picture as plain data, for who shows how a pipeline is doing."""
+    before: dict[str, list[str]] = {}
+    for edge in edges(pipeline):
+        before.setdefault(edge.end, []).append(edge.start)
+    found = [GraphNode(name, "source", describe_source(source)) for name, source in pipeline.sources.items()]
+    for name, step in pipeline.steps.items():
+        found.append(GraphNode(name, "step", describe_step(step), tuple(before.get(name, ()))))
+    for name, sink in pipeline.sinks.items():
+        found.append(GraphNode(f"sink:{name}", "sink", describe_sink(sink), (sink.table,)))
+    return found
 
 
 def as_dot(pipeline: Pipeline) -> str:

@@ -11,12 +11,23 @@ TOP = {
     "servers": "the broker's Kafka listener, HOST:PORT. Default: $WAYSTATION_SERVER, or 127.0.0.1:9092",
     "checkpoint": "the folder where it remembers how far it is. Default: .waystation/NAME beside the file",
     "trigger": 'when a batch is made: "once", "available-now" or an interval ("10s"). Default: when there is data',
+    "restart": 'after a failure: "never" (the default), "on-failure", or a table of what follows',
+    "schedule": "when it runs, as cron writes it: five fields. Default: once, now",
+    "time_zone": "of the schedule: Europe/Berlin. Default: UTC",
+    "catch_up": "whether it runs at once if a time of its schedule passed while it was not running. Default: false",
     "master": "where Spark runs: local[*] (the default), spark://HOST:PORT, sc://HOST:PORT",
     "progress": "whether it tells how it is doing on the topic waystation.pipelines. Default: true",
     "spark": "a table of Spark's settings, by their dotted names",
     "source": "the tables that come from outside",
     "step": "the tables that are made of others, from top to bottom",
     "sink": "where tables are written",
+}
+
+RESTART = {
+    "max_restarts": "how many failures in a row are followed by a restart. Default: any number",
+    "initial_backoff": 'the pause before the first restart. Default: "1s"',
+    "max_backoff": 'the longest pause: each is twice the one before. Default: "5m"',
+    "reset_after": 'an attempt that ran this long ends the row of failures. Default: "10m"',
 }
 
 SOURCE_KINDS = {

@@ -21,7 +21,7 @@ from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import shared_queue_problems
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
-from waystation.spark.pipelines.times import read_trigger
+from waystation.spark.pipelines.times import read_restart, read_schedule, read_trigger
 from waystation.toml_file import TomlFile, TomlInvalid, read_toml
 
 DEFAULT_SERVERS = "127.0.0.1:9092"
@@ -87,18 +87,22 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
     sources = [_source(file, *named) for named in _tables(top, "source")]
     steps = [read_step(*named) for named in _tables(top, "step")]
     sinks = [_sink(file, *named) for named in _tables(top, "sink")]
+    trigger = read_trigger(top)
     return Pipeline(
         name=name,
         file=file,
         servers=servers or said or otherwise or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS,
         checkpoint=_place(file, top.text("checkpoint") or f".waystation/{name}"),
-        trigger=read_trigger(top),
+        trigger=trigger,
         master=master or _master(top) or "local[*]",
         progress=True if progress is None else progress,
         settings=top.options("spark"),
         sources={source.name: source for source in sources if source is not None},
         steps={step.name: step for step in steps if step is not None},
         sinks={sink.name: sink for sink in sinks if sink is not None},
+        restart=read_restart(top),
+        schedule=read_schedule(top, trigger),
+        catch_up=bool(top.flag("catch_up")),
     )
 
 

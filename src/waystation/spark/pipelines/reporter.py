@@ -29,10 +29,18 @@ CLOSE_S = 10.0
 class Reporter:
     """The link between a running pipeline and the broker's topic of pipelines."""
 
-    def __init__(self, servers: str, state: PipelineState, on_note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        servers: str,
+        state: PipelineState,
+        on_note: Callable[[str], None],
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_look` is called every second while the broker is there, on the reporter's thread."""
         self._servers = servers
         self._state = state
         self._note = on_note
+        self._look = on_look
         self._lock = threading.Lock()
         self._dirty = threading.Event()
         self._ended = threading.Event()
@@ -51,12 +59,12 @@ class Reporter:
             change(self._state)
         self._dirty.set()
 
-    def close(self) -> None:
-        """Sends the last state, if the broker takes it now, and ends."""
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Sends the last state, if the broker takes it now, and ends; waits so long for that."""
         self._ended.set()
         self._dirty.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_S)
+        if wait_s and self._thread.is_alive():
+            self._thread.join(wait_s)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -96,6 +104,7 @@ class Reporter:
             for incoming in reader.poll(0):
                 self._hear(incoming.record.key, incoming.record.value)
             self._position = reader.positions[place]
+            self._look()
             self._ended.wait(EVERY_S)
 
     def _due(self) -> bool:

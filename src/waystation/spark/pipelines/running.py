@@ -21,13 +21,15 @@ from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
 from waystation.spark.pipelines.checking import prepare_targets
 from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
-from waystation.spark.pipelines.explaining import explain
+from waystation.spark.pipelines.explaining import explain, is_lasting
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
-from waystation.spark.pipelines.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.graph import describe_sink, nodes
+from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import Query, queries
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
+from waystation.spark.pipelines.repeating import Repeating
 from waystation.spark.pipelines.reporter import Reporter
 from waystation.spark.pipelines.sinks import query_name, start_query, write_sink
 from waystation.spark.pipelines.tables import need_package
@@ -42,10 +44,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 ASK_S = 1.0
 BROKER_AGAIN_S = 2.0
-
-
-class PipelineFailed(WaystationError):
-    """A pipeline that ran and ended with an error; the text is one sentence and names the log."""
 
 
 @dataclass(slots=True)
@@ -82,8 +80,8 @@ class Running:
 def run_pipeline(read: PipelineFile, *, once: bool = False, ears: Ears | None = None, wait_s: float = 60.0) -> Phase:
     """Runs until everything is done, somebody wants it to stop, or it fails (PipelineFailed, PipelineInvalid).
 
-    `once`: process what is there and end, whatever the file's trigger. `wait_s`: how long a broker that is away at the
-    start is waited for.
+    `once`: process what is there and end, whatever the file's trigger and schedule. `wait_s`: how long a broker that is
+    away at the start is waited for.
     """
     pipeline = read.pipeline
     if once and not pipeline.trigger.bounded:
@@ -101,7 +99,7 @@ def run_pipeline(read: PipelineFile, *, once: bool = False, ears: Ears | None = 
             reporter.start()
         phase: Phase = "failed"
         try:
-            phase = _run(running)
+            phase = _run_again_and_again(running, once=once)
         except WaystationError as error:
             _tell_error(running, str(error))
             raise
@@ -126,8 +124,13 @@ def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
         master=pipeline.master,
         trigger=str(pipeline.trigger),
         bounded=pipeline.trigger.bounded,
-        sinks=[SinkState(sink.name, sink.kind) for sink in pipeline.sinks.values()],
+        sinks=_first_sinks(pipeline),
+        graph=nodes(pipeline),
     )
+
+
+def _first_sinks(pipeline: Pipeline) -> list[SinkState]:
+    return [SinkState(sink.name, sink.kind, place=describe_sink(sink)) for sink in pipeline.sinks.values()]
 
 
 def _set_phase(state: PipelineState, phase: Phase) -> None:
@@ -160,6 +163,18 @@ def _await_broker(pipeline: Pipeline, ears: Ears, wait_s: float) -> bool:
         time.sleep(min(BROKER_AGAIN_S, max(0.05, deadline - time.monotonic())))
 
 
+def _run_again_and_again(running: Running, *, once: bool) -> Phase:
+    pipeline = running.pipeline
+    repeating = Repeating(lambda: _run(running), running.update, running.ears.note, running.stopping, pipeline.restart)
+    if pipeline.schedule is None or once:
+        return repeating.run()
+
+    def fresh(state: PipelineState) -> None:
+        state.sinks = _first_sinks(pipeline)
+
+    return repeating.run_at(pipeline.schedule, running.folder, catch_up=pipeline.catch_up, fresh=fresh)
+
+
 # -- one run -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,12 +182,22 @@ def _run(running: Running) -> Phase:
     from waystation.spark.sessions import SessionSettings, is_remote, session
 
     pipeline = running.pipeline
+    running.queries.clear()
     settings = {**pipeline.settings, **needed_settings(pipeline)}
     log = "its log is where it runs" if is_remote(pipeline.master) else f"its log is {running.folder.log}"
     running.ears.note(f"starting Spark on {pipeline.master}; {log}")
     wanted = SessionSettings(pipeline.master, f"waystation {pipeline.name}", settings, running.folder.log)
     with session(wanted) as spark:
-        return _work(running, spark)
+        url = "" if is_remote(pipeline.master) else str(spark.sparkContext.uiWebUrl or "")
+        running.update(lambda state: _set_url(state, url))
+        try:
+            return _work(running, spark)
+        finally:
+            running.update(lambda state: _set_url(state, ""))
+
+
+def _set_url(state: PipelineState, url: str) -> None:
+    state.ui_url = url
 
 
 def _work(running: Running, spark: SparkSession) -> Phase:
@@ -315,7 +340,8 @@ def _failure(running: Running, sink: str, error: BaseException) -> PipelineFaile
 
     running.update(change)
     where = f"pipeline {running.pipeline.name!r}, sink {sink!r}"
-    return PipelineFailed(f"{where}: {sentence.rstrip('.')}; the trace is in {running.folder.log}")
+    text = f"{where}: {sentence.rstrip('.')}; the trace is in {running.folder.log}"
+    return PipelineFailed(text, lasting=is_lasting(error))
 
 
 def _tell_error(running: Running, sentence: str) -> None:
