@@ -41,6 +41,8 @@ def _sink(state: PipelineState, sink: SinkState) -> list[str]:
         facts.append(f"{spell_rate(sink.rows_per_s)} rows/s")
     if sink.malformed:
         facts.append(f"{sink.malformed} values malformed")
+    if sink.dead_letters:
+        facts.append(f"{sink.dead_letters} dead letters")
     if sink.lag is not None:
         facts.append(f"{sink.lag} behind")
     if sink.batch >= 0:

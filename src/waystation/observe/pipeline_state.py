@@ -46,6 +46,8 @@ class SinkState(msgspec.Struct, omit_defaults=False):
     state_bytes: int = 0
     malformed: int = 0
     """Values of its sources that do not fit their schema."""
+    dead_letters: int = 0
+    """Of `rows`: those that were not fit for their table, with the reason in their headers."""
     late_rows: int = 0
     """At least: Spark counts after it has aggregated what it can."""
     watermark: str | None = None

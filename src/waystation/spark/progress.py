@@ -25,7 +25,9 @@ from waystation.observe.pipeline_state import PipelineState, SinkState
 MALFORMED = "waystation.malformed."
 """Metrics of sources begin so."""
 COUNT = "count"
-"""The one field of our metrics."""
+"""The field that all our metrics have."""
+DEAD_LETTERS = "dead_letters"
+"""Of the rows that were written: how many are dead letters."""
 
 Update = Callable[[Callable[[PipelineState], None]], None]
 Offsets = dict[tuple[str, ...], int]
@@ -89,7 +91,9 @@ class Progress(StreamingQueryListener):
         operators = progress.get("stateOperators") or []
         state.batch = batch
         observed = progress.get("observedMetrics") or {}
-        state.rows += _count(observed.get(written_metric(state.sink)))
+        written = observed.get(written_metric(state.sink))
+        state.rows += _count(written)
+        state.dead_letters += _count(written, DEAD_LETTERS)
         state.rows_read += read
         state.malformed += sum(_count(told) for name, told in observed.items() if name.startswith(MALFORMED))
         state.rows_per_s = _number(progress.get("processedRowsPerSecond"))
@@ -128,8 +132,8 @@ def written_metric(sink: str) -> str:
     return f"waystation.written.{sink}"
 
 
-def _count(told: Any) -> int:
-    return int((told or {}).get(COUNT) or 0)
+def _count(told: Any, field: str = COUNT) -> int:
+    return int((told or {}).get(field) or 0)
 
 
 def lag_of(sources: list[dict[str, Any]]) -> int | None:

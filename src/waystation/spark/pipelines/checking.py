@@ -100,7 +100,7 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
         if sink.kind == "topic" and creates:
             continue  # as for every publisher
         if sink.kind in ("topic", "queue") and sink.place not in there:
-            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+            problems.append(Problem(toml.line((*sink.path, sink.kind)), _missing(sink.kind, sink.place, there)))
     return problems
 
 
@@ -120,7 +120,7 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
                     mq.queue(sink.place, passive=True)
             except (NotFound, Invalid) as error:
                 text = f"{error}{_how_to_create(sink.kind, sink.place)}"
-                problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), text))
+                problems.append(Problem(toml.line((*sink.path, sink.kind)), text))
     return problems
 
 
@@ -171,7 +171,7 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
             continue
         attempt(step.name, lambda step=step: frames.add_step(step))  # type: ignore[misc]
     for sink in pipeline.sinks.values():
-        if sink.table not in broken:
+        if sink.origin not in broken:
             attempt(sink.name, lambda sink=sink: _try_sink(sink, frames.tables[sink.table], folder))  # type: ignore[misc]
     return problems
 
@@ -201,7 +201,7 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     """Starts it over empty sources into nothing: Spark says then whether a stream can be written in this mode."""
     from waystation.spark.sink_columns import check_columns  # it needs pyarrow, and this file is read without
 
-    path = ("sink", sink.name)
+    path = sink.path
     if sink.kind in ("topic", "queue"):
         key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")
         given = {"servers": "127.0.0.1", sink.kind: sink.place, **sink.options}

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from waystation.toml_file import Path as TomlPath
+
 SourceKind = Literal["waystation", "queue", "parquet", "rate"]
 SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
 TriggerKind = Literal["once", "available-now", "interval"]
+TargetKind = Literal["topic", "queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,14 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The topic or queue that gets the rows of a table that are not fit for it."""
+
+    kind: TargetKind
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where rows come from. `options` are those of the Spark source; `place` is the path or the rate of other kinds."""
 
@@ -49,6 +60,7 @@ class Source:
     watermark: Watermark | None = None
     filter: str | None = None
     select: tuple[str, ...] = ()
+    dead_letter: DeadLetter | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -126,6 +138,26 @@ class Sink:
     value: str | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    dead_letters_of: TomlPath = ()
+    """Of the dead letters of a table: where that says so, `("source", NAME, "dead_letter")`."""
+
+    @property
+    def path(self) -> TomlPath:
+        """Where the file declares it."""
+        return self.dead_letters_of or ("sink", self.name)
+
+    @property
+    def origin(self) -> str:
+        """The source or step that its rows come from."""
+        return str(self.dead_letters_of[1]) if self.dead_letters_of else self.table
+
+    def __str__(self) -> str:
+        return f"the dead letters of {self.origin}" if self.dead_letters_of else f"[sink.{self.name}]"
+
+
+def dead_letters(table: str) -> str:
+    """What the table of the dead letters of a source or step, and its sink, are called: no name in a file has a dot."""
+    return f"{table}.dead_letter"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.spark.pipelines.declared import Pipeline, Source, Step
+from waystation.spark.pipelines.declared import Pipeline, Source, Step, dead_letters
 from waystation.spark.pipelines.explaining import explain, line_in_sql
 from waystation.spark.pipelines.functions import load_reference
 from waystation.spark.pipelines.problems import Problem
+from waystation.spark.pipelines.rejected import malformed_rows
 from waystation.toml_file import Path, TomlFile
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ class Frames:
             frame.schema  # noqa: B018  (over Spark Connect a frame is only looked at when it is asked something)
         except Exception as error:
             raise PartFailed(path, error) from error
+        if source.dead_letter is not None:
+            from waystation.spark.json_values import CORRUPT
+
+            self.tables[dead_letters(source.name)] = malformed_rows(frame, self._pipeline.name, source.name)
+            frame = frame.filter(f"{CORRUPT} IS NULL")
         self._apply(frame, path, self._source_parts(source), source.name)
 
     def add_step(self, step: Step) -> None:

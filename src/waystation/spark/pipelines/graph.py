@@ -27,7 +27,7 @@ def edges(pipeline: Pipeline) -> list[Edge]:
         used = tables_of(step, names)
         found += [Edge(name, step.name) for name in used]
         names.append(step.name)
-    return found + [Edge(sink.table, f"sink:{sink.name}") for sink in pipeline.sinks.values()]
+    return found + [Edge(sink.origin, f"sink:{sink.name}") for sink in pipeline.sinks.values()]
 
 
 def tables_of(step: Step, known: list[str]) -> list[str]:

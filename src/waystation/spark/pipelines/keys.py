@@ -53,6 +53,7 @@ SOURCE = {
     "watermark": "{column, delay}: how late rows may come",
     "filter": "only rows for which this SQL condition holds",
     "select": "these columns, as SQL expressions",
+    "dead_letter": "a topic, or {topic} or {queue}, that gets the values that do not fit the schema, as they came",
     "options": "a table of further options of the Spark source",
 }
 
@@ -71,6 +72,7 @@ STEP = {
     "select": "these columns, as SQL expressions",
 }
 
+DEAD_LETTER = {"topic": "a topic", "queue": "a queue"}
 WATERMARK = {"column": "a timestamp", "delay": "how late: 10 minutes"}
 JOIN = {
     "with": "the other table",

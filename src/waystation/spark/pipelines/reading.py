@@ -18,7 +18,8 @@ from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import shared_queue_problems
+from waystation.spark.pipelines.queries import dead_letter_problems, shared_queue_problems
+from waystation.spark.pipelines.rule_reading import dead_letter_sinks, read_dead_letter
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_trigger
@@ -63,6 +64,7 @@ def read_with_problems(
     _check_tables(pipeline, declared, toml, problems)
     if not problems:
         problems += shared_queue_problems(pipeline, toml)
+        problems += dead_letter_problems(pipeline, toml)
     return PipelineFile(pipeline, toml, problems)
 
 
@@ -98,7 +100,10 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
         settings=top.options("spark"),
         sources={source.name: source for source in sources if source is not None},
         steps={step.name: step for step in steps if step is not None},
-        sinks={sink.name: sink for sink in sinks if sink is not None},
+        sinks={
+            **{sink.name: sink for sink in sinks if sink is not None},
+            **{sink.name: sink for sink in dead_letter_sinks("source", sources)},
+        },
     )
 
 
@@ -150,6 +155,9 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
     schema = table.text("schema")
     if kind == "waystation":
         _check_options(table, options)
+    dead_letter = read_dead_letter(table)
+    if dead_letter is not None:
+        _check_dead_letter(table, options)
     return Source(
         name=name,
         kind=kind,
@@ -160,7 +168,18 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
         watermark=read_watermark(table),
         filter=table.text("filter"),
         select=table.texts("select"),
+        dead_letter=dead_letter,
     )
+
+
+def _check_dead_letter(table: TableReader, options: Mapping[str, str]) -> None:
+    mode = options.get("mode", "permissive").lower()
+    if table.flag("static"):
+        table.problem("dead_letter", "a static source is read again at every start: it has no dead_letter")
+    if options.get("valueFormat") != "json":
+        table.problem("dead_letter", "dead_letter gets the values that do not fit the schema: add `schema`")
+    elif mode != "permissive":
+        table.problem("mode", f"with mode {mode} no value gets to the dead_letter: leave one of them out")
 
 
 def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKind) -> tuple[dict[str, str], str]:
@@ -276,6 +295,8 @@ def _check_tables(
             _check_name(step.join.table, seen, declared["step"], line, problems)
         seen.append(name)
     for sink in pipeline.sinks.values():
+        if sink.dead_letters_of:
+            continue
         _check_name(sink.table, seen, (), toml.line(("sink", sink.name, "from")), problems)
     for kind in ("source", "sink"):
         if not declared[kind]:

@@ -183,7 +183,7 @@ def _work(running: Running, spark: SparkSession) -> Phase:
     if missing := prepare_targets(pipeline, running.toml):
         raise PipelineInvalid(pipeline.file, missing)
     frames = _build(running, spark)
-    planned = queries(pipeline)
+    planned = _streams(queries(pipeline), frames)
     names = {query_name(pipeline, query): [sink.name for sink in query.sinks] for query in planned}
     listener = Progress(running.update, names)
     # Over Connect, PySpark 4.3 ends the stream of events when a Python data source is used (SPARK-59135): there the
@@ -198,8 +198,7 @@ def _work(running: Running, spark: SparkSession) -> Phase:
             if not _write_static(running, spark, sink, frames[sink.table]):
                 return "stopped"
         for query in planned:
-            if frames[query.sinks[0].table].isStreaming:  # those of one query are streams of one queue
-                _start(running, query, frames)
+            _start(running, query, frames)
         running.ears.note(f"pipeline {pipeline.name} is running; Ctrl-C stops it")
         phase = _watch(running, None if listens else listener)
         running.ears.on_session(spark)
@@ -208,6 +207,12 @@ def _work(running: Running, spark: SparkSession) -> Phase:
         _stop_all(running, listener)
         if listens:
             spark.streams.removeListener(listener)
+
+
+def _streams(planned: list[Query], frames: dict[str, DataFrame]) -> list[Query]:
+    """Without the sinks whose tables are no streams: those are written once."""
+    found = [tuple(sink for sink in query.sinks if frames[sink.table].isStreaming) for query in planned]
+    return [Query(sinks) for sinks in found if sinks]
 
 
 def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
@@ -224,7 +229,7 @@ def _start(running: Running, query: Query, frames: dict[str, DataFrame]) -> None
         started = start_query(pipeline, query, frames, folder.sink(query.name), folder.identity)
     except Exception as error:
         _log_trace(running, error)
-        line = running.toml.line(("sink", query.name))
+        line = running.toml.line(query.sinks[0].path)
         raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
     running.queries.append((query, started))
 

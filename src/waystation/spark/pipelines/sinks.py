@@ -69,10 +69,13 @@ def rows_of(frame: DataFrame, sink: Sink, observed: str | Observation) -> DataFr
     """What a sink gets of its table. Spark tells under `observed` how many rows that were."""
     from pyspark.sql import functions as F
 
-    from waystation.spark.progress import COUNT
+    from waystation.spark.progress import COUNT, DEAD_LETTERS
 
     rows = as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame
-    return rows.observe(observed, F.count(F.lit(1)).alias(COUNT))
+    counts = [F.count(F.lit(1)).alias(COUNT)]
+    if sink.dead_letters_of:
+        counts.append(F.count(F.lit(1)).alias(DEAD_LETTERS))
+    return rows.observe(observed, *counts)
 
 
 UNIFORM = {
