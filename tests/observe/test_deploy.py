@@ -19,7 +19,7 @@ from tests.protocols.http.kit import Http
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.health.health import LOOKS
-from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState
+from waystation.observe.pipeline_state import TOPIC, ExpectationState, PipelineState, SinkState
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "waystation.json"
@@ -39,6 +39,7 @@ def scrape(server: Server, http: Http) -> Scrape:
         mq.publish("news", b"n")
         mq.commit_offsets("readers", [("news", 0, 0)])
         state = PipelineState("etl", "run", "running", sinks=[SinkState("out", batch=1, rows=7, lag=3)])
+        state.expectations = [ExpectationState("paid", "positive", passed=6, failed=1)]
         mq.publish(TOPIC, msgspec.json.encode(state), key="etl")
     host, _, port = server.addresses["amqp"].rpartition(":")
     connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))

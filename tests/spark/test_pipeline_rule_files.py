@@ -9,7 +9,7 @@ import pytest
 from tests.docs.blocks import blocks
 from tests.spark.test_pipeline_files import line_of, pipeline_of, problems
 from tests.support.server import ROOT
-from waystation.spark.pipelines.declared import DeadLetter
+from waystation.spark.pipelines.declared import DeadLetter, Expectation
 from waystation.spark.pipelines.graph import as_text
 from waystation.spark.pipelines.queries import queries
 
@@ -76,6 +76,58 @@ def test_a_mistake_about_dead_letters_is_told_with_its_line(
     tmp_path: Path, old: str, new: str, at: str, says: str
 ) -> None:
     text = ORDERS.replace(old, new, 1)
+    found = problems(tmp_path, text)
+    assert (line_of(text, at), says) in [(line, says) for line, told in found if says in told], found
+
+
+EXPECTING = """\
+[source.orders]
+topics = "orders"
+schema = "amount DOUBLE"
+expect = { positive = "value.amount > 0" }
+[step.paid]
+from = "orders"
+dead_letter = "paid-dead"
+[step.paid.expect]
+small = { rule = "value.amount < 10" }
+known = { rule = "value IS NOT NULL", on_fail = "dead_letter" }
+[sink.out]
+from = "paid"
+topic = "paid"
+"""
+
+
+def test_expectations_have_a_rule_and_say_what_happens_to_a_row(tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path, EXPECTING)
+    assert pipeline.expectations == {
+        "orders": (Expectation("positive", "value.amount > 0", "warn"),),
+        "paid": (
+            Expectation("small", "value.amount < 10", "warn"),
+            Expectation("known", "value IS NOT NULL", "dead_letter"),
+        ),
+    }
+    assert [[sink.name for sink in query.sinks] for query in queries(pipeline)] == [["out", "paid.dead_letter"]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "says"),
+    [
+        ('"value.amount > 0"', "3", "expect =", "has to be a table, and is a number"),
+        ('"value.amount > 0"', '""', "expect =", "positive has to be a text, and is empty"),
+        ("positive =", '"all positive" =', "expect =", "write it like a column's, `all_positive`"),
+        ('rule = "value.amount < 10"', 'on_fail = "drop"', "small", "expectation 'small' needs `rule`"),
+        ('rule = "value.amount < 10"', 'rul = "x"', "small", "did you mean 'rule'"),
+        ('"dead_letter" }', '"dead-letter" }', "known", "on_fail cannot be 'dead-letter'; did you mean 'dead_letter'"),
+        ('dead_letter = "paid-dead"\n', "", "known", "[step.paid] needs `dead_letter`"),
+        (', on_fail = "dead_letter"', "", "paid-dead", "no row gets to this dead_letter"),
+        ('"paid-dead"', '"orders"', 'dead_letter = "orders"', "would be read again"),
+        ("[sink.out]", "\n".join(f'r{n} = "true"' for n in range(98)) + "\n[sink.out]", "[source", "at most 100"),
+    ],
+)
+def test_a_mistake_about_expectations_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, at: str, says: str
+) -> None:
+    text = EXPECTING.replace(old, new, 1)
     found = problems(tmp_path, text)
     assert (line_of(text, at), says) in [(line, says) for line, told in found if says in told], found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,16 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import waystation
-from tests.spark.pipeline_kit import Kit
+from tests.spark.pipeline_kit import Kit, orders
 from tests.spark.topic_reading import read_messages, read_topic
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.cli.pipeline_view import show
 from waystation.observe.pipeline_state import PipelineState
+from waystation.spark.pipelines.checking import check_pipeline
 from waystation.spark.pipelines.registry import connect_any, find_pipeline
+from waystation.spark.pipelines.running import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,8 +73,8 @@ key = "id"
 """
     kit.run(text, progress=True)
     state = last_word(server)
-    told = {sink.sink: (sink.rows, sink.malformed, sink.dead_letters) for sink in state.sinks}
-    assert told == {"out": (90, 10, 0), "orders.dead_letter": (10, 10, 10)}
+    told = {one.sink: (one.rows_read, one.rows, one.malformed, one.dead_letters) for one in state.sinks}
+    assert told == {"out": (100, 90, 10, 0), "orders.dead_letter": (100, 10, 10, 10)}
     assert "10 dead letters" in show(state)
     kit.run(text)  # there is nothing new
     assert sorted(json.loads(value)["id"] for _, value in read_topic(server, target, 1)) == [
@@ -142,3 +145,187 @@ parquet = "out"
     rows = pq.read_table(kit.folder / "out").to_pylist()
     assert sorted(row["id"] for row in rows) == [n for n in range(50) if n % 5]
     assert [letter.value for letter in read_messages(server, dead, 1)] == [b'["no object"]'] * 10
+
+
+# -- expectations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_rows_that_fail_an_expectation_are_counted_dropped_or_dead_letters(
+    kit: Kit, server: Server, mq: waystation.Client
+) -> None:
+    source, target, dead = unique("orders"), unique("paid"), unique("paid-dead")
+    mq.create_topic(source, 2)
+    rows = [
+        {"id": n, "amount": -1.0 if n % 10 == 0 else n, "country": None if n % 25 == 0 else "NO", "test": n % 20 == 1}
+        for n in range(100)
+    ]
+    mq.publish_many(source, [*rows, "no JSON"])
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+topics = "{source}"
+schema = "id BIGINT, amount DOUBLE, country STRING, test BOOLEAN"
+maxRowsPerTrigger = 40
+dead_letter = "{dead}"
+expect = {{ even = "value.id % 2 = 0" }}
+[step.paid]
+from = "orders"
+select = ["value.id AS number", "value.amount", "value.country", "value.test", "headers", "topic"]
+dead_letter = "{dead}"
+[step.paid.expect]
+large = "amount >= 50"
+positive = {{ rule = "amount > 0", on_fail = "dead_letter" }}
+known = {{ rule = "country = 'NO'", on_fail = "dead_letter" }}
+real = {{ rule = "NOT test", on_fail = "drop" }}
+[sink.out]
+from = "paid"
+topic = "{target}"
+value = "to_json(struct(number, amount))"
+[sink.again]
+from = "paid"
+topic = "{target}-2"
+value = "to_json(struct(number, amount))"
+"""
+    kit.run(text, progress=True)
+    state = last_word(server)
+    told = {f"{one.table}.{one.expectation}": (one.passed, one.failed, one.on_fail) for one in state.expectations}
+    assert told == {
+        "orders.even": (50, 50, "warn"),
+        "paid.large": (45, 55, "warn"),
+        "paid.positive": (90, 10, "dead_letter"),
+        "paid.known": (96, 4, "dead_letter"),
+        "paid.real": (95, 5, "drop"),
+    }, "each once, although two queries read the table"
+    assert "expectation paid.positive (dead_letter): 90 passed, 10 failed" in show(state)
+    good = [n for n in range(100) if n % 10 and n % 25 and n % 20 != 1]
+    for topic in (target, f"{target}-2"):
+        assert sorted(json.loads(value)["number"] for _, value in read_topic(server, topic, 1)) == good
+    letters = read_messages(server, dead, 1)
+    by_reason = [dict(letter.headers)["x-dead-letter-reason"] for letter in letters]
+    assert (by_reason.count(b"malformed"), by_reason.count(b"expectation")) == (1, 12)
+    rejected = {
+        json.loads(letter.value or b"")["number"]: dict(letter.headers)
+        for letter in letters
+        if dict(letter.headers)["x-dead-letter-reason"] == b"expectation"
+    }
+    assert sorted(rejected) == sorted({*range(0, 100, 10), 25, 75})
+    assert rejected[50]["x-dead-letter-error"] == b"failed positive: amount > 0, known: country = 'NO'"
+    assert rejected[25]["x-dead-letter-error"] == b"failed known: country = 'NO'", "NULL is not true"
+    assert rejected[25]["x-dead-letter-topic"] == source.encode()
+    labels = '{expectation="positive",pipeline="one",result="failed",table="paid"}'
+    wait_for(lambda: f"waystation_pipeline_expectation_rows_total{labels} 10.0" in metrics(server), "the metrics")
+    labels = '{pipeline="one",sink="paid.dead_letter"}'
+    assert f"waystation_pipeline_sink_dead_letters_total{labels} 12.0" in metrics(server)
+
+
+def metrics(server: Server) -> str:
+    with urllib.request.urlopen(f"http://{server.addresses['http']}/metrics") as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_an_expectation_that_must_not_fail_ends_the_pipeline_and_nothing_of_the_batch_is_written(
+    kit: Kit, server: Server, mq: waystation.Client
+) -> None:
+    source, target, dead = unique("orders"), unique("paid"), unique("dead")
+    jobs = mq.queue(source)
+    mq.create_topic(target, 1)
+    mq.create_topic(dead, 1)
+    jobs.put_many([{"id": n, "amount": n - 17} for n in range(40)])
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+queue = "{source}"
+schema = "id BIGINT, amount DOUBLE"
+[step.paid]
+from = "orders"
+filter = "value.amount <> 0"
+select = ["100 / value.amount AS share", "value.id AS number"]
+dead_letter = "{dead}"
+[step.paid.expect]
+sane = {{ rule = "share > -100", on_fail = "fail" }}
+small = {{ rule = "share < 1", on_fail = "dead_letter" }}
+[sink.out]
+from = "paid"
+topic = "{target}"
+"""
+    with pytest.raises(PipelineFailed) as caught:
+        kit.run(text, progress=True)
+    said = str(caught.value)
+    assert "expectation 'sane' of 'paid' failed: share > -100 is not true for the row" in said
+    assert '"number":16' in said
+    assert "expectation 'sane'" in (last_word(server).error or "")
+    assert read_topic(server, target, 1) == read_topic(server, dead, 1) == []
+    wait_for(lambda: len(jobs.peek(100)) == 40, "all messages to be in the queue again", within_s=60)
+    kit.run(text.replace("-100", "-101"))
+    assert len(read_topic(server, target, 1)) + len(read_topic(server, dead, 1)) == 39
+
+
+def test_check_names_the_line_of_a_wrong_rule(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source = unique("orders")
+    mq.create_topic(source, 1)
+    file = kit.write(f"""servers = "{server.bootstrap}"
+[source.orders]
+topics = "{source}"
+schema = "id BIGINT"
+select = ["value.id"]
+[source.orders.expect]
+column = "idd > 0"
+number = "id + 1"
+total = "sum(id) > 0"
+syntax = {{ rule = "id >", on_fail = "drop" }}
+[step.counts]
+from = "orders"
+aggregate = {{ n = "count(*)" }}
+dead_letter = "{source}-dead"
+expect = {{ some = {{ rule = "n > 1", on_fail = "dead_letter" }} }}
+[sink.out]
+from = "counts"
+topic = "{source}-counts"
+mode = "complete"
+""")
+    lines = file.read_text().splitlines()
+
+    def found() -> dict[str, str]:
+        return {lines[problem.line - 1]: problem.text for problem in check_pipeline(file)}
+
+    told = found()
+    assert "there is no column `idd` here" in told['column = "idd > 0"']
+    assert "no condition: it is bigint, not boolean" in told['number = "id + 1"']
+    assert "sum(id)" in told['total = "sum(id) > 0"']
+    assert "yntax error" in told['syntax = { rule = "id >", on_fail = "drop" }']
+    assert len(told) == 4, told
+    file.write_text("\n".join("" if line in told else line for line in lines))
+    ((line, text),) = found().items()
+    assert line.startswith("dead_letter"), line
+    assert "watermark" in text, "rows of an aggregate without a watermark are never final"
+
+
+def test_expectations_of_a_table_that_is_no_stream_are_counted(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    import pyarrow.parquet as pq
+
+    dead = unique("orders-dead")
+    kit.parquet("orders", orders(30))
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+parquet = "orders"
+static = true
+[step.big]
+from = "orders"
+dead_letter = "{dead}"
+expect = {{ big = {{ rule = "amount >= 10", on_fail = "dead_letter" }}, known = "kind = 'a'" }}
+[sink.out]
+from = "big"
+parquet = "out"
+"""
+    kit.run(text, progress=True)
+    state = last_word(server)
+    assert [(one.expectation, one.passed, one.failed) for one in state.expectations] == [
+        ("big", 20, 10),
+        ("known", 10, 20),
+    ]
+    assert {sink.sink: (sink.rows, sink.dead_letters) for sink in state.sinks} == {
+        "out": (20, 0),
+        "big.dead_letter": (10, 10),
+    }
+    assert pq.read_table(kit.folder / "out").num_rows == 20
+    assert sorted(json.loads(letter.value or b"")["id"] for letter in read_messages(server, dead, 1)) == list(range(10))

@@ -15,7 +15,15 @@ from msgspec import Meta
 from waystation.admin.pipelines_seen import TimelinePoint
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.message import Message
-from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, PipelineState, SinkState
+from waystation.observe.pipeline_state import (
+    CONTROL,
+    ENDED,
+    TOPIC,
+    Control,
+    ExpectationState,
+    PipelineState,
+    SinkState,
+)
 from waystation.paging import Search
 
 if TYPE_CHECKING:
@@ -85,6 +93,7 @@ class PipelineOut(msgspec.Struct, kw_only=True):
     rows_per_s: float = 0.0
     lag: int | None = None
     sinks: list[SinkState] = []
+    expectations: Annotated[list[ExpectationState], Meta(description="rules that rows should meet, counted")] = []
 
 
 class PipelineDetail(PipelineOut, kw_only=True):

@@ -28,15 +28,18 @@ def show(state: PipelineState) -> str:
     if seen == "lost":
         lines.append(f"  no word from it for {spell_age(state)}; look on {state.host}")
     lines += [line for sink in state.sinks for line in _sink(state, sink)]
+    for one in state.expectations:
+        counts = f"{spell_count(one.passed)} passed, {spell_count(one.failed)} failed"
+        lines.append(f"  expectation {one.table}.{one.expectation} ({one.on_fail}): {counts}")
     if state.error is not None:
         lines.append(f"  error: {state.error}")
     return "\n".join(lines)
 
 
 def _sink(state: PipelineState, sink: SinkState) -> list[str]:
-    facts = [f"{sink.rows:,} rows written".replace(",", " ")]
+    facts = [f"{spell_count(sink.rows)} rows written"]
     if sink.rows_read:
-        facts.append(f"{sink.rows_read:,} read".replace(",", " "))
+        facts.append(f"{spell_count(sink.rows_read)} read")
     if sink.phase not in ENDED:
         facts.append(f"{spell_rate(sink.rows_per_s)} rows/s")
     if sink.malformed:
@@ -66,6 +69,11 @@ def bar(done: int, of: int) -> str:
     share = 1.0 if of <= 0 else min(1.0, done / of)
     full = int(share * BAR)
     return f"[{'█' * full}{'░' * (BAR - full)}] {int(share * 100):3d} %  {done} of {of} rows"
+
+
+def spell_count(count: int) -> str:
+    """`4 060`."""
+    return f"{count:,}".replace(",", " ")
 
 
 def spell_rate(rate: float) -> str:

@@ -55,6 +55,17 @@ class SinkState(msgspec.Struct, omit_defaults=False):
     error: str | None = None
 
 
+class ExpectationState(msgspec.Struct):
+    """How many rows of a table met an expectation, of this run. `on_fail` is what happens to the others."""
+
+    table: str
+    expectation: str
+    rule: str = ""
+    on_fail: str = "warn"
+    passed: int = 0
+    failed: int = 0
+
+
 class PipelineState(msgspec.Struct):
     """How a pipeline is doing."""
 
@@ -73,6 +84,7 @@ class PipelineState(msgspec.Struct):
     bounded: bool = False
     error: str | None = None
     sinks: list[SinkState] = msgspec.field(default_factory=list)
+    expectations: list[ExpectationState] = msgspec.field(default_factory=list)
 
     @property
     def rows(self) -> int:

@@ -159,7 +159,7 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
         try:
             work()
         except PartFailed as failed:
-            problems.append(problem_of(failed, pipeline, toml))
+            problems.extend(problem_of(one, pipeline, toml) for one in (failed, *failed.others))
             broken.add(name)
 
     for source in pipeline.sources.values():

@@ -13,6 +13,7 @@ SourceKind = Literal["waystation", "queue", "parquet", "rate"]
 SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
 TriggerKind = Literal["once", "available-now", "interval"]
 TargetKind = Literal["topic", "queue"]
+OnFail = Literal["warn", "drop", "dead_letter", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Expectation:
+    """A condition that rows should meet, and what happens to one that does not: it is counted and kept (`warn`),
+    left out (`drop`), written to the table's dead letter instead, or it ends the pipeline (`fail`)."""
+
+    name: str
+    rule: str
+    on_fail: OnFail = "warn"
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where rows come from. `options` are those of the Spark source; `place` is the path or the rate of other kinds."""
 
@@ -60,6 +71,7 @@ class Source:
     watermark: Watermark | None = None
     filter: str | None = None
     select: tuple[str, ...] = ()
+    expect: tuple[Expectation, ...] = ()
     dead_letter: DeadLetter | None = None
 
     @property
@@ -123,6 +135,8 @@ class Step:
     python: str | None = None
     stateful: Stateful | None = None
     select: tuple[str, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+    dead_letter: DeadLetter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +194,12 @@ class Pipeline:
     def folder(self) -> Path:
         """Where the file is; paths in it begin here."""
         return self.file.parent
+
+    @property
+    def expectations(self) -> dict[str, tuple[Expectation, ...]]:
+        """Of every source and step that has any."""
+        tables: list[Source | Step] = [*self.sources.values(), *self.steps.values()]
+        return {table.name: table.expect for table in tables if table.expect}
 
     @property
     def uses_broker(self) -> bool:

@@ -63,6 +63,7 @@ def describe_step(step: Step) -> str:
         "python": step.python,
         "stateful": step.stateful,
         "select": step.select,
+        "expect": step.expect,
     }
     return ", ".join(f"python {value}" if key == "python" else key for key, value in parts.items() if value)
 

@@ -53,6 +53,7 @@ SOURCE = {
     "watermark": "{column, delay}: how late rows may come",
     "filter": "only rows for which this SQL condition holds",
     "select": "these columns, as SQL expressions",
+    "expect": "a table of rules: {positive = 'amount > 0'}, or {positive = {rule, on_fail}}",
     "dead_letter": "a topic, or {topic} or {queue}, that gets the values that do not fit the schema, as they came",
     "options": "a table of further options of the Spark source",
 }
@@ -70,8 +71,14 @@ STEP = {
     "python": "FILE:FUNCTION, which takes the tables of `from` and returns one",
     "stateful": "{processor, group, output, mode, time}: a StatefulProcessor for each group",
     "select": "these columns, as SQL expressions",
+    "expect": "a table of rules: {positive = 'amount > 0'}, or {positive = {rule, on_fail}}",
+    "dead_letter": "a topic, or {topic} or {queue}, that gets rows that fail an expectation",
 }
 
+EXPECTATION = {
+    "rule": "a SQL condition over the columns of the table",
+    "on_fail": "warn (the default: count it), drop, dead_letter or fail",
+}
 DEAD_LETTER = {"topic": "a topic", "queue": "a queue"}
 WATERMARK = {"column": "a timestamp", "delay": "how late: 10 minutes"}
 JOIN = {

@@ -7,7 +7,7 @@ query that writes all their rows in one commit, which only topics and queues as 
 in the file.
 
 The dead letters of a table are a sink, too. They join the first query that reads the table and writes messages, so that
-a batch and its dead letters are one commit, and the source is not read once more. Pure; imports no Spark.
+a batch and its dead letters are one commit. Pure; imports no Spark.
 """
 
 from __future__ import annotations
@@ -69,6 +69,13 @@ def _place_for(sink: Sink, made: list[Query], read: Mapping[str, frozenset[str]]
         if messages and any(sink.origin in read[one.name] for one in query.sinks):
             return place
     return None
+
+
+def shared_sources(pipeline: Pipeline) -> frozenset[str]:
+    """Those that one query reads for several sinks, and so several times."""
+    read = tables_read(pipeline)
+    tables = (read[sink.name] for query in queries(pipeline) if len(query.sinks) > 1 for sink in query.sinks)
+    return frozenset().union(*tables) & pipeline.sources.keys()
 
 
 def queues_read(pipeline: Pipeline) -> dict[str, frozenset[str]]:

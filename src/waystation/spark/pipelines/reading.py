@@ -16,10 +16,15 @@ from typing import Any, NamedTuple
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.declared import Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import dead_letter_problems, shared_queue_problems
-from waystation.spark.pipelines.rule_reading import dead_letter_sinks, read_dead_letter
+from waystation.spark.pipelines.rule_reading import (
+    dead_letter_sinks,
+    expectation_problems,
+    read_dead_letter,
+    read_expectations,
+)
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_trigger
@@ -65,6 +70,7 @@ def read_with_problems(
     if not problems:
         problems += shared_queue_problems(pipeline, toml)
         problems += dead_letter_problems(pipeline, toml)
+        problems += expectation_problems(pipeline, toml)
     return PipelineFile(pipeline, toml, problems)
 
 
@@ -103,6 +109,7 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
         sinks={
             **{sink.name: sink for sink in sinks if sink is not None},
             **{sink.name: sink for sink in dead_letter_sinks("source", sources)},
+            **{sink.name: sink for sink in dead_letter_sinks("step", steps)},
         },
     )
 
@@ -155,9 +162,9 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
     schema = table.text("schema")
     if kind == "waystation":
         _check_options(table, options)
-    dead_letter = read_dead_letter(table)
+    expect, dead_letter = read_expectations(table), read_dead_letter(table)
     if dead_letter is not None:
-        _check_dead_letter(table, options)
+        _check_dead_letter(table, options, expect)
     return Source(
         name=name,
         kind=kind,
@@ -168,16 +175,20 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
         watermark=read_watermark(table),
         filter=table.text("filter"),
         select=table.texts("select"),
+        expect=expect,
         dead_letter=dead_letter,
     )
 
 
-def _check_dead_letter(table: TableReader, options: Mapping[str, str]) -> None:
+def _check_dead_letter(table: TableReader, options: Mapping[str, str], expect: Sequence[Expectation]) -> None:
     mode = options.get("mode", "permissive").lower()
     if table.flag("static"):
         table.problem("dead_letter", "a static source is read again at every start: it has no dead_letter")
+    if any(one.on_fail == "dead_letter" for one in expect):
+        return
     if options.get("valueFormat") != "json":
-        table.problem("dead_letter", "dead_letter gets the values that do not fit the schema: add `schema`")
+        text = 'add `schema`, for values that do not fit it, or an expectation with on_fail = "dead_letter"'
+        table.problem("dead_letter", f"no row gets to this dead_letter: {text}")
     elif mode != "permissive":
         table.problem("mode", f"with mode {mode} no value gets to the dead_letter: leave one of them out")
 

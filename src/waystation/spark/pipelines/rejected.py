@@ -2,12 +2,15 @@
 
 A dead letter has what the row had of a message: its key, its value and its headers, and headers that say why it is here
 and where it was. It keeps neither its time, by which retention would delete it early, nor a delay or a time to live.
-Used by `frames.py`.
+Used by `frames.py` and `expectations.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from waystation.spark.pipelines.declared import Sink
+from waystation.spark.pipelines.sinks import as_messages, uniform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
 PREFIX = "x-dead-letter-"
 ORIGIN = ("topic", "partition", "offset", "queue", "tag")
 """Columns that say where a row was; each is a header, if the table still has it."""
-KEPT = ("id", "priority", "contentType")
-
-HEADERS = "array<struct<key:string,value:binary>>"
+KEPT = {"id": "string", "priority": "int", "contentType": "string"}
+"""Columns of a message, with their types: a table may mean something else by these names."""
+HEADERS = ("array<struct<key:string,value:", "map<string,")
+"""How the types of headers begin."""
 
 
 def malformed_rows(frame: DataFrame, pipeline: str, table: str) -> DataFrame:
@@ -36,23 +40,22 @@ def as_dead_letters(rows: DataFrame, pipeline: str, table: str, reason: str, err
     """`reason` is one word for programs, `error` says it to people."""
     from pyspark.sql import functions as F
 
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema}
     told = {"reason": F.lit(reason), "error": error, "pipeline": F.lit(pipeline), "table": F.lit(table)}
-    told |= {name: F.col(name) for name in ORIGIN if name in rows.columns}
+    told |= {name: F.col(name) for name in ORIGIN if kinds.get(name) in ("string", "int", "bigint")}
     added = F.array(
         *(
             F.struct(F.lit(f"{PREFIX}{name}").alias("key"), column.cast("string").cast("binary").alias("value"))
             for name, column in told.items()
         )
     )
-    columns = [F.col("key").cast("binary").alias("key")] if "key" in rows.columns else []
-    columns += [value.cast("binary").alias("value"), F.concat(_headers(rows), added).alias("headers")]
-    columns += [F.col(name) for name in KEPT if name in rows.columns]
-    return rows.select(*columns)
-
-
-def _headers(rows: DataFrame) -> Column:
-    """Those that the row has, if it has any."""
-    from pyspark.sql import functions as F
-
-    own = F.col("headers") if "headers" in rows.columns else F.lit(None)
-    return F.coalesce(own.cast(HEADERS), F.array().cast(HEADERS))
+    columns = [F.col("key")] if "key" in kinds else []
+    columns.append(value.alias("value"))
+    if kinds.get("headers", "").startswith(HEADERS):
+        own = uniform(rows, "headers")
+        added = F.concat(F.coalesce(own, F.array().cast(rows.select(own).schema[0].dataType)), added)
+    columns.append(added.alias("headers"))
+    if "value" in kinds:
+        columns += [F.col(name) for name, kind in KEPT.items() if kinds.get(name) == kind]
+    letters = as_messages(rows.select(*columns), Sink("", "topic", ""))
+    return letters.select(*(uniform(letters, name).alias(name) for name in letters.columns))

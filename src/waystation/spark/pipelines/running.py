@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from waystation.errors import Unavailable, WaystationError
-from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
+from waystation.observe.pipeline_state import ExpectationState, Phase, PipelineState, SinkState
 from waystation.spark.pipelines.checking import prepare_targets
 from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import Query, queries
+from waystation.spark.pipelines.queries import Query, queries, tables_read
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.reporter import Reporter
@@ -127,6 +127,11 @@ def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
         trigger=str(pipeline.trigger),
         bounded=pipeline.trigger.bounded,
         sinks=[SinkState(sink.name, sink.kind) for sink in pipeline.sinks.values()],
+        expectations=[
+            ExpectationState(table, one.name, one.rule, one.on_fail)
+            for table, found in pipeline.expectations.items()
+            for one in found
+        ],
     )
 
 
@@ -182,7 +187,8 @@ def _work(running: Running, spark: SparkSession) -> Phase:
     pipeline = running.pipeline
     if missing := prepare_targets(pipeline, running.toml):
         raise PipelineInvalid(pipeline.file, missing)
-    frames = _build(running, spark)
+    built = _build(running, spark)
+    frames = built.tables
     planned = _streams(queries(pipeline), frames)
     names = {query_name(pipeline, query): [sink.name for sink in query.sinks] for query in planned}
     listener = Progress(running.update, names)
@@ -195,7 +201,7 @@ def _work(running: Running, spark: SparkSession) -> Phase:
         running.update(lambda state: _set_phase(state, "running"))
         static = [sink for sink in pipeline.sinks.values() if not frames[sink.table].isStreaming]
         for sink in static:
-            if not _write_static(running, spark, sink, frames[sink.table]):
+            if not _write_static(running, spark, sink, built):
                 return "stopped"
         for query in planned:
             _start(running, query, frames)
@@ -215,9 +221,11 @@ def _streams(planned: list[Query], frames: dict[str, DataFrame]) -> list[Query]:
     return [Query(sinks) for sinks in found if sinks]
 
 
-def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
+def _build(running: Running, spark: SparkSession) -> Frames:
+    frames = Frames(spark, running.pipeline)
     try:
-        return Frames(spark, running.pipeline).build()
+        frames.build()
+        return frames
     except PartFailed as failed:
         _log_trace(running, failed.cause)
         raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.toml)]) from None
@@ -234,17 +242,21 @@ def _start(running: Running, query: Query, frames: dict[str, DataFrame]) -> None
     running.queries.append((query, started))
 
 
-def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: DataFrame) -> bool:
+def _write_static(running: Running, spark: SparkSession, sink: Sink, frames: Frames) -> bool:
     """Writes a table that is no stream, on a thread, so that it can be stopped; False if it was."""
+    from waystation.spark.progress import take_counts
     from waystation.spark.sessions import activate
 
     failed: list[BaseException] = []
-    written: list[int | None] = []
+    written: list[int] = []
+    counted: dict[str, dict[str, int]] = {}
 
     def work() -> None:
         try:
             activate(spark)
-            written.append(write_sink(running.pipeline, sink, frame))
+            written.append(write_sink(running.pipeline, sink, frames.tables[sink.table]))
+            for table in tables_read(running.pipeline)[sink.name] & frames.counts.keys():
+                counted[table] = frames.counts.pop(table).collect()[0].asDict()
         except BaseException as error:
             failed.append(error)
 
@@ -258,7 +270,13 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: Data
             return False
     if failed:
         raise _failure(running, sink.name, failed[0])
-    running.update(lambda state: _end_sink(state, sink.name, "finished", rows=written[0] or 0))
+
+    def change(state: PipelineState) -> None:
+        _end_sink(state, sink.name, "finished", rows=written[0], dead_letters=written[0] if sink.dead_letters_of else 0)
+        for table, counts in counted.items():
+            take_counts(state, table, counts)
+
+    running.update(change)
     return True
 
 
@@ -289,11 +307,12 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
         time.sleep(LOOK_S)
 
 
-def _end_sink(state: PipelineState, name: str, phase: Phase, rows: int = 0) -> None:
+def _end_sink(state: PipelineState, name: str, phase: Phase, rows: int = 0, dead_letters: int = 0) -> None:
     for sink in state.sinks:
         if sink.sink == name:
             sink.phase = phase
             sink.rows += rows
+            sink.dead_letters += dead_letters
             sink.rows_per_s = sink.arriving_per_s = 0.0
 
 

@@ -100,11 +100,11 @@ def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
     for sink in query.sinks:
         part = rows_of(frames[sink.table], sink, written_metric(sink.name))
         place = {kind: F.lit(sink.place if kind == sink.kind else None).cast("string") for kind in ("topic", "queue")}
-        parts.append(part.select(*(_uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
+        parts.append(part.select(*(uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _uniform(frame: DataFrame, name: str) -> Column:
+def uniform(frame: DataFrame, name: str) -> Column:
     """A column in the one type in which all sinks have it."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import LongType, MapType
@@ -163,15 +163,15 @@ def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[Data
     return work
 
 
-def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
-    """Writes a frame that is no stream, once; returns how many rows, where they were written and not only shown."""
+def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int:
+    """Writes a frame that is no stream, once; returns how many rows were written, and not only shown."""
     from pyspark.sql import Observation
 
     from waystation.spark.progress import COUNT
 
     if sink.kind == "console":
         frame.show(int(sink.options.get("numRows", "20")), truncate=False)
-        return None
+        return 0
     if sink.kind == "memory":
         frame.cache().createOrReplaceTempView(sink.place)
         return frame.count()
