@@ -132,6 +132,29 @@ def test_a_mistake_about_expectations_is_told_with_its_line(
     assert (line_of(text, at), says) in [(line, says) for line, told in found if says in told], found
 
 
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        ('destinations = "topics"', 'destinations cannot be \'topics\': name the columns, "topic", "queue" or both'),
+        ("destinations = []", "destinations is empty"),
+        ('destinations = "topic"\ntopic = "x"', "leave one of them"),
+        ('topic = "x"\ndead_letter = "y"', "the rows of this sink all go to one place"),
+        ('destinations = "topic"\npartition_by = "id"', "partition_by is for folders of files"),
+    ],
+)
+def test_a_mistake_about_destinations_is_told_with_its_line(tmp_path: Path, sink: str, says: str) -> None:
+    text = f'[source.orders]\ntopics = "orders"\n[sink.out]\nfrom = "orders"\n{sink}\n'
+    found = problems(tmp_path, text)
+    assert any(says in told and line >= 5 for line, told in found), found
+
+
+def test_a_sink_with_destinations_is_drawn_and_can_share_a_queue(tmp_path: Path) -> None:
+    text = ORDERS.replace('topics = "orders"', 'queue = "orders"').replace('parquet = "ids"', 'queue = "ids"')
+    pipeline = pipeline_of(tmp_path, text.replace('topic = "ids"', 'destinations = ["topic", "queue"]'))
+    assert "ids ▶ topic or queue of each row" in as_text(pipeline)
+    assert [len(query.sinks) for query in queries(pipeline)] == [1, 3]
+
+
 def test_the_files_of_the_guide_have_no_mistake(tmp_path: Path) -> None:
     for block in blocks(ROOT / "docs" / "guide" / "pipeline-rules.md"):
         if block.info == "toml":

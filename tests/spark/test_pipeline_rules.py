@@ -329,3 +329,80 @@ parquet = "out"
     }
     assert pq.read_table(kit.folder / "out").num_rows == 20
     assert sorted(json.loads(letter.value or b"")["id"] for letter in read_messages(server, dead, 1)) == list(range(10))
+
+
+# -- destinations of rows ----------------------------------------------------------------------------------------------
+
+ROUTED = """
+[source.orders]
+topics = "{source}"
+schema = "id BIGINT, topic STRING, queue STRING"
+[step.routed]
+from = "orders"
+select = ["value.id", "value.topic", "value.queue"]
+[sink.out]
+from = "routed"
+key = "id"
+destinations = ["topic", "queue"]
+"""
+
+
+def test_each_row_goes_to_the_topic_or_queue_that_it_names(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source, target, dead = unique("orders"), unique("copy"), unique("nowhere")
+    mq.create_topic(source, 1)
+    review = mq.queue(f"{target}-review")
+    named: list[dict[str, str]] = [
+        {"topic": f"{target}-a"},
+        {"topic": f"{target}-b"},
+        {"queue": f"{target}-review"},
+        {"queue": f"{target}-missing"},
+        {"topic": "no topic/at all"},
+        {},
+        {"topic": f"{target}-a", "queue": f"{target}-review"},
+    ]
+    mq.publish_many(source, [{"id": n, **named[n % 7]} for n in range(70)])
+    text = f'servers = "{server.bootstrap}"\n{ROUTED.format(source=source)}dead_letter = "{dead}"\n'
+    assert check_pipeline(kit.write(text)) == []
+    kit.run(text, progress=True)
+    kit.run(text)  # there is nothing new
+    for place, topic in enumerate((f"{target}-a", f"{target}-b")):
+        found = [(int(key), json.loads(value)) for key, value in read_topic(server, topic, 1)]
+        assert sorted(found, key=lambda one: one[0]) == [(n, {"id": n}) for n in range(place, 70, 7)]
+    assert sorted(message.json()["id"] for message in review.peek(100)) == list(range(2, 70, 7))
+    letters = {int(letter.key or b""): dict(letter.headers) for letter in read_messages(server, dead, 1)}
+    assert sorted(letters) == [n for n in range(70) if n % 7 > 2]
+    assert {letter["x-dead-letter-reason"] for letter in letters.values()} == {b"destination"}
+    errors = [(letters[n]["x-dead-letter-error"] or b"").decode() for n in (3, 4, 5, 6)]
+    wanted = (f"{target}-missing", "no topic/at all", "neither a topic nor", "and a queue")
+    assert all(says in error for error, says in zip(errors, wanted, strict=True)), errors
+    told = [(sink.kind, sink.rows_read, sink.rows, sink.dead_letters) for sink in last_word(server).sinks]
+    assert told == [("destinations", 70, 70, 40)]
+
+
+def test_a_row_without_a_destination_is_an_error_where_there_is_no_dead_letter(
+    kit: Kit, server: Server, mq: waystation.Client
+) -> None:
+    source, target = unique("orders"), unique("copy")
+    mq.create_topic(source, 1)
+    mq.create_topic(target, 1)
+    mq.publish_many(source, [{"id": 1, "topic": target}, {"id": 2, "queue": f"{target}-missing"}])
+    text = f'servers = "{server.bootstrap}"\n{ROUTED.format(source=source)}'
+    with pytest.raises(PipelineFailed, match=f"queue '?{target}-missing"):
+        kit.run(text)
+    assert read_topic(server, target, 1) == [], "nothing of the batch is written"
+    created = mq.queue(f"{target}-missing")
+    mq.publish_many(source, [{"id": 3}, {"id": 4, "topic": target}])
+    with pytest.raises(PipelineFailed, match="1 rows have no topic; filter them out"):
+        kit.run(text)
+    assert [message.json() for message in created.peek(10)] == [{"id": 2}]
+    assert read_topic(server, target, 1) == [(b"1", b'{"id":1}')], "the batch that failed, when its queue was there"
+
+
+def test_check_explains_destinations(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source = unique("orders")
+    mq.create_topic(source, 1)
+    text = f'servers = "{server.bootstrap}"\n{ROUTED.format(source=source)}dead_letter = {{ queue = "gone" }}\n'
+    file = kit.write(text.replace(', "value.queue"]', "]"))
+    told = {file.read_text().splitlines()[one.line - 1]: one.text for one in check_pipeline(file)}
+    assert "there is no column 'queue'" in told['destinations = ["topic", "queue"]']
+    assert "waystation queues create gone" in told['dead_letter = { queue = "gone" }']

@@ -10,9 +10,11 @@ from typing import Literal
 from waystation.toml_file import Path as TomlPath
 
 SourceKind = Literal["waystation", "queue", "parquet", "rate"]
-SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
+SinkKind = Literal["topic", "queue", "destinations", "parquet", "console", "memory", "delta", "iceberg"]
 TriggerKind = Literal["once", "available-now", "interval"]
 TargetKind = Literal["topic", "queue"]
+DEAD_LETTER_HEADERS = "x-dead-letter-"
+"""Headers that say why a row is a dead letter, and where it was, begin so."""
 OnFail = Literal["warn", "drop", "dead_letter", "fail"]
 
 
@@ -152,8 +154,17 @@ class Sink:
     value: str | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    destinations: tuple[str, ...] = ()
+    """Columns, `topic` and `queue`, that say where each row goes."""
+    dead_letter: DeadLetter | None = None
+    """For rows whose destination does not exist."""
     dead_letters_of: TomlPath = ()
     """Of the dead letters of a table: where that says so, `("source", NAME, "dead_letter")`."""
+
+    @property
+    def messages(self) -> bool:
+        """Whether its rows are messages of topics and queues."""
+        return self.kind in ("topic", "queue", "destinations")
 
     @property
     def path(self) -> TomlPath:
@@ -172,6 +183,15 @@ class Sink:
 def dead_letters(table: str) -> str:
     """What the table of the dead letters of a source or step, and its sink, are called: no name in a file has a dot."""
     return f"{table}.dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic or queue that has to exist, and where the file names it."""
+
+    kind: TargetKind
+    place: str
+    path: TomlPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +216,17 @@ class Pipeline:
         return self.file.parent
 
     @property
+    def targets(self) -> list[Target]:
+        """The topics and queues that it writes to by name."""
+        found = []
+        for sink in self.sinks.values():
+            if sink.kind == "topic" or sink.kind == "queue":
+                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind)))
+            if (letters := sink.dead_letter) is not None:
+                found.append(Target(letters.kind, letters.place, (*sink.path, "dead_letter", letters.kind)))
+        return found
+
+    @property
     def expectations(self) -> dict[str, tuple[Expectation, ...]]:
         """Of every source and step that has any."""
         tables: list[Source | Step] = [*self.sources.values(), *self.steps.values()]
@@ -204,4 +235,4 @@ class Pipeline:
     @property
     def uses_broker(self) -> bool:
         kinds = {source.kind for source in self.sources.values()} | {sink.kind for sink in self.sinks.values()}
-        return not kinds.isdisjoint({"waystation", "queue", "topic"})
+        return not kinds.isdisjoint({"waystation", "queue", "topic", "destinations"})

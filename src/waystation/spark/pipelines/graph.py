@@ -70,6 +70,8 @@ def describe_step(step: Step) -> str:
 
 def describe_sink(sink: Sink) -> str:
     mode = "" if sink.mode == "append" else f", {sink.mode}"
+    if sink.destinations:
+        return f"{' or '.join(sink.destinations)} of each row{mode}"
     return f"{sink.kind} {sink.place}".strip() + mode
 
 

@@ -104,6 +104,7 @@ STATEFUL = {
 SINK_KINDS = {
     "topic": "a topic",
     "queue": "a queue",
+    "destinations": "columns, topic and queue, that name the topic or queue of each row",
     "parquet": "a folder of Parquet files",
     "console": "true: print the rows",
     "memory": "for tests: a table in the session",
@@ -119,6 +120,7 @@ SINK = {
     "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
     "partition_by": "columns that become folders",
     "guarantee": '"exactly-once" (the default) or "at-least-once"',
+    "dead_letter": "with destinations: a topic, or {topic} or {queue}, for rows whose destination does not exist",
     "txnId": "for a table that is written once: a name under which it is written at most once",
     "options": "a table of further options of the Spark sink",
 }

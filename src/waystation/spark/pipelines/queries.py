@@ -65,7 +65,7 @@ def _with_dead_letters(found: list[Query], read: Mapping[str, frozenset[str]]) -
 
 def _place_for(sink: Sink, made: list[Query], read: Mapping[str, frozenset[str]]) -> int | None:
     for place, query in enumerate(made) if sink.dead_letters_of else ():
-        messages = all(one.kind in ("topic", "queue") and one.mode == "append" for one in query.sinks)
+        messages = all(one.messages and one.mode == "append" for one in query.sinks)
         if messages and any(sink.origin in read[one.name] for one in query.sinks):
             return place
     return None
@@ -128,7 +128,7 @@ def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Proble
 
 def _problem(toml: TomlFile, first: Sink, sink: Sink) -> Iterator[Problem]:
     both = f"{first} and {sink} get messages of the same queue, so they are written in one commit"
-    odd = next((one for one in (first, sink) if one.kind not in ("topic", "queue")), None)
+    odd = next((one for one in (first, sink) if not one.messages), None)
     if odd is not None:
         yield Problem(
             toml.line(sink.path),

@@ -241,7 +241,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     mode = table.word("mode", SINK_MODES) or "append"
     if kind is None or source is None:
         return None
-    place = "" if kind == "console" else table.text(kind) or ""
+    place = "" if kind in ("console", "destinations") else table.text(kind) or ""
     if kind in ("parquet", "delta"):
         place = _place(file, place)
         if mode != "append":
@@ -250,7 +250,11 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         table.problem("console", "write `console = true`, or leave the sink out")
     if kind not in ("parquet", "delta") and table.value("partition_by") is not None:
         table.problem("partition_by", f"partition_by is for folders of files, and this sink is {kind}")
-    message = kind in ("topic", "queue")
+    destinations = _destinations(table)
+    dead_letter = read_dead_letter(table)
+    if dead_letter is not None and not destinations:
+        table.problem("dead_letter", f"{_NO_DEAD_LETTER}, and the rows of this sink all go to one place")
+    message = kind in ("topic", "queue", "destinations")
     for key in ("key", "value", "guarantee", "txnId"):
         if not message and table.value(key) is not None:
             table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
@@ -265,14 +269,29 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         key=table.text("key"),
         value=table.text("value"),
         partition_by=table.texts("partition_by"),
+        destinations=destinations,
+        dead_letter=dead_letter,
         options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
     )
+
+
+_NO_DEAD_LETTER = "dead_letter of a sink gets rows whose `destinations` do not exist"
+
+
+def _destinations(table: TableReader) -> tuple[str, ...]:
+    found = table.texts("destinations")
+    wrong = next((name for name in found if name not in ("topic", "queue")), None)
+    if wrong is not None or (not found and table.value("destinations") == []):
+        said = f"destinations cannot be {wrong!r}" if wrong is not None else "destinations is empty"
+        table.problem("destinations", f'{said}: name the columns, "topic", "queue" or both')
+    return tuple(dict.fromkeys(found))
 
 
 def _sink_kind(kind: str) -> SinkKind:
     kinds: dict[str, SinkKind] = {
         "topic": "topic",
         "queue": "queue",
+        "destinations": "destinations",
         "parquet": "parquet",
         "console": "console",
         "memory": "memory",

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.spark.pipelines.declared import Sink
+from waystation.spark.pipelines.declared import DEAD_LETTER_HEADERS, Sink
 from waystation.spark.pipelines.sinks import as_messages, uniform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PREFIX = "x-dead-letter-"
 ORIGIN = ("topic", "partition", "offset", "queue", "tag")
 """Columns that say where a row was; each is a header, if the table still has it."""
 KEPT = {"id": "string", "priority": "int", "contentType": "string"}
@@ -45,7 +44,9 @@ def as_dead_letters(rows: DataFrame, pipeline: str, table: str, reason: str, err
     told |= {name: F.col(name) for name in ORIGIN if kinds.get(name) in ("string", "int", "bigint")}
     added = F.array(
         *(
-            F.struct(F.lit(f"{PREFIX}{name}").alias("key"), column.cast("string").cast("binary").alias("value"))
+            F.struct(
+                F.lit(f"{DEAD_LETTER_HEADERS}{name}").alias("key"), column.cast("string").cast("binary").alias("value")
+            )
             for name, column in told.items()
         )
     )

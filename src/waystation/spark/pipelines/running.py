@@ -29,7 +29,7 @@ from waystation.spark.pipelines.queries import Query, queries, tables_read
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.reporter import Reporter
-from waystation.spark.pipelines.sinks import query_name, start_query, write_sink
+from waystation.spark.pipelines.sinks import NOTHING, Written, query_name, start_query, write_sink
 from waystation.spark.pipelines.tables import need_package
 from waystation.toml_file import TomlFile
 
@@ -248,7 +248,7 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frames: Fra
     from waystation.spark.sessions import activate
 
     failed: list[BaseException] = []
-    written: list[int] = []
+    written: list[Written] = []
     counted: dict[str, dict[str, int]] = {}
 
     def work() -> None:
@@ -272,7 +272,7 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frames: Fra
         raise _failure(running, sink.name, failed[0])
 
     def change(state: PipelineState) -> None:
-        _end_sink(state, sink.name, "finished", rows=written[0], dead_letters=written[0] if sink.dead_letters_of else 0)
+        _end_sink(state, sink.name, "finished", written[0])
         for table, counts in counted.items():
             take_counts(state, table, counts)
 
@@ -307,12 +307,12 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
         time.sleep(LOOK_S)
 
 
-def _end_sink(state: PipelineState, name: str, phase: Phase, rows: int = 0, dead_letters: int = 0) -> None:
+def _end_sink(state: PipelineState, name: str, phase: Phase, written: Written = NOTHING) -> None:
     for sink in state.sinks:
         if sink.sink == name:
             sink.phase = phase
-            sink.rows += rows
-            sink.dead_letters += dead_letters
+            sink.rows += written.rows
+            sink.dead_letters += written.dead_letters
             sink.rows_per_s = sink.arriving_per_s = 0.0
 
 
