@@ -55,6 +55,7 @@ SECTIONS = (
             "guide/spark-from-kafka",
             "guide/spark-queues",
             "guide/pipelines",
+            "guide/pipeline-rules",
             "guide/pipeline-monitoring",
             "guide/ready-made-pipelines",
             "guide/spark-clusters",

@@ -19,7 +19,7 @@ from tests.protocols.http.kit import Http
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.health.health import LOOKS
-from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState, SourceState
+from waystation.observe.pipeline_state import TOPIC, ExpectationState, PipelineState, SinkState, SourceState
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "waystation.json"
@@ -41,6 +41,7 @@ def scrape(server: Server, http: Http) -> Scrape:
         read = SourceState("topic news", rows=7, bytes=700, lag=3, lag_ms=1500, lost=1, retries=2)
         sink = SinkState("out", batch=1, rows=7, lag=3, sources=[read])
         state = PipelineState("etl", "run", "running", sinks=[sink])
+        state.expectations = [ExpectationState("paid", "positive", passed=6, failed=1)]
         mq.publish(TOPIC, msgspec.json.encode(state), key="etl")
     host, _, port = server.addresses["amqp"].rpartition(":")
     connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +131,52 @@ def test_the_same_file_runs_over_spark_connect(server: Server, spark_server: str
         mq.publish_many(f"{file.stem}-in", [f"row {n}" for n in range(100, 120)])
     run(file, spark_server)  # goes on where it was, and writes nothing twice
     assert texts(committed(server, f"{file.stem}-out")) == sorted(f"ROW {n}!" for n in range(120))
+
+
+DEAD_LETTERS = """\
+name = "{name}"
+servers = "{servers}"
+trigger = "available-now"
+
+[source.jobs]
+{source} = "{name}-in"
+schema = "id INT"
+maxRowsPerTrigger = 40
+dead_letter = "{name}-dead"
+
+[step.small]
+from = "jobs"
+select = ["value.id AS number"]
+dead_letter = "{name}-dead"
+expect = {{ small = {{ rule = "number < 50", on_fail = "dead_letter" }} }}
+
+[sink.out]
+from = "small"
+topic = "{name}-out"
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("source", ["topics", "queue"])
+def test_dead_letters_and_other_rows_are_all_that_was_read(
+    server: Server, spark_server: str, tmp_path: Path, source: str
+) -> None:
+    name = unique("connect")
+    values = [{"id": n} if n % 10 else {"id": f"number {n}"} for n in range(100)]
+    with connect(server) as mq:
+        mq.create_topic(f"{name}-out", partitions=1)
+        mq.create_topic(f"{name}-dead", partitions=1)
+        if source == "queue":
+            mq.queue(f"{name}-in").put_many(values)
+        else:
+            mq.create_topic(f"{name}-in", partitions=2)
+            mq.publish_many(f"{name}-in", values)
+    file = tmp_path / f"{name}.toml"
+    file.write_text(DEAD_LETTERS.format(name=name, servers=server.bootstrap, source=source))
+    run(file, spark_server)
+    run(file, spark_server)
+    kept = sorted(json.loads(text)["number"] for text in texts(committed(server, f"{name}-out")))
+    assert kept == [n for n in range(50) if n % 10]
+    dead = [json.loads(text) for text in texts(committed(server, f"{name}-dead"))]
+    assert sorted(one["number"] for one in dead if "number" in one) == [n for n in range(50, 100) if n % 10]
+    assert sorted(one["id"] for one in dead if "id" in one) == sorted(f"number {n}" for n in range(0, 100, 10))

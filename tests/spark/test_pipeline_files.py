@@ -442,6 +442,8 @@ def test_the_reference_has_every_key() -> None:
         keys.DEDUP,
         keys.WINDOW,
         keys.STATEFUL,
+        keys.EXPECTATION,
+        keys.DEAD_LETTER,
     )
     missing = sorted({key for table in tables for key in table if f"`{key}`" not in page})
     assert not missing

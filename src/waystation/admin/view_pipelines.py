@@ -15,7 +15,16 @@ from msgspec import Meta
 from waystation.admin.pipelines_seen import TimelinePoint
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
 from waystation.message import Message
-from waystation.observe.pipeline_state import CONTROL, ENDED, TOPIC, Control, GraphNode, PipelineState, SinkState
+from waystation.observe.pipeline_state import (
+    CONTROL,
+    ENDED,
+    TOPIC,
+    Control,
+    ExpectationState,
+    GraphNode,
+    PipelineState,
+    SinkState,
+)
 from waystation.paging import Search
 
 if TYPE_CHECKING:
@@ -100,6 +109,7 @@ class PipelineOut(msgspec.Struct, kw_only=True):
     schedule: Annotated[str, Meta(description="when it runs, as cron writes it")] = ""
     runs: Annotated[int, Meta(description="of its schedule, since its process was started")] = 0
     skipped_runs: Annotated[int, Meta(description="times of its schedule that passed while it ran")] = 0
+    expectations: Annotated[list[ExpectationState], Meta(description="rules that rows should meet, counted")] = []
 
 
 class PipelineDetail(PipelineOut, kw_only=True):

@@ -38,6 +38,9 @@ def show(state: PipelineState) -> str:
     if seen == "lost":
         lines.append(f"  no word from it for {spell_age(state)}; look on {state.host}")
     lines += [line for sink in state.sinks for line in _sink(state, sink)]
+    for one in state.expectations:
+        counts = f"{spell_number(one.passed)} passed, {spell_number(one.failed)} failed"
+        lines.append(f"  expectation {one.table}.{one.expectation} ({one.on_fail}): {counts}")
     if state.error is not None:
         lines.append(f"  error: {state.error}")
     return "\n".join(lines)
@@ -68,6 +71,8 @@ def _sink(state: PipelineState, sink: SinkState) -> list[str]:
         facts.append(f"{spell_rate(sink.rows_per_s)} rows/s")
     if sink.malformed:
         facts.append(f"{sink.malformed} values malformed")
+    if sink.dead_letters:
+        facts.append(f"{sink.dead_letters} dead letters")
     if sink.lag is not None:
         facts.append(f"{sink.lag} behind{_age(sink.lag_ms)}")
     if sink.batch >= 0:

@@ -65,6 +65,8 @@ class SinkState(msgspec.Struct, omit_defaults=False):
     state_bytes: int = 0
     malformed: int = 0
     """Values of its sources that do not fit their schema."""
+    dead_letters: int = 0
+    """Of `rows`: those that were not fit for their table, with the reason in their headers."""
     late_rows: int = 0
     """At least: Spark counts after it has aggregated what it can."""
     watermark: str | None = None
@@ -86,6 +88,17 @@ class GraphNode(msgspec.Struct, frozen=True):
     kind: Literal["source", "step", "sink"]
     text: str = ""
     inputs: tuple[str, ...] = ()
+
+
+class ExpectationState(msgspec.Struct):
+    """How many rows of a table met an expectation, of this run. `on_fail` is what happens to the others."""
+
+    table: str
+    expectation: str
+    rule: str = ""
+    on_fail: str = "warn"
+    passed: int = 0
+    failed: int = 0
 
 
 class PipelineState(msgspec.Struct):
@@ -120,6 +133,7 @@ class PipelineState(msgspec.Struct):
     runs: int = 0
     skipped_runs: int = 0
     """Times of the schedule that passed while a run was under way."""
+    expectations: list[ExpectationState] = msgspec.field(default_factory=list)
 
     @property
     def rows(self) -> int:

@@ -26,8 +26,14 @@ from waystation.spark.source_metrics import METRICS, SOURCE
 
 MALFORMED = "waystation.malformed."
 """Metrics of sources begin so."""
+ROWS = "rows"
+"""Their field with all rows."""
+EXPECTED = "waystation.expected."
+"""Metrics of tables with expectations begin so."""
 COUNT = "count"
-"""The one field of our metrics."""
+"""The field that all our metrics have."""
+DEAD_LETTERS = "dead_letters"
+"""Of the rows that were written: how many are dead letters."""
 LONGEST_NAME = 200
 
 Update = Callable[[Callable[[PipelineState], None]], None]
@@ -43,6 +49,7 @@ class Progress(StreamingQueryListener):
         self._by_id: dict[str, Sequence[str]] = {}
         self._targets: dict[str, Offsets] = {}
         self._counted: dict[str, int] = {}  # by sink: the last batch whose rows were counted
+        self._expected: dict[str, tuple[str, int]] = {}  # by table: the query that counts, and its last batch
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         sinks = self._sinks.get(event.name or "")
@@ -64,7 +71,22 @@ class Progress(StreamingQueryListener):
             self._hear(json.loads(progress.json))
 
     def _hear(self, progress: dict[str, Any]) -> None:
-        self._change(self._sinks.get(progress.get("name") or "", ()), lambda state: self._take(state, progress))
+        name = progress.get("name") or ""
+        self._change(self._sinks.get(name, ()), lambda state: self._take(state, progress))
+        if name in self._sinks:
+            self._update(lambda state: self._take_expected(state, name, progress))
+
+    def _take_expected(self, state: PipelineState, query: str, progress: dict[str, Any]) -> None:
+        """Each query that reads a table judges all its rows; those of the first one that says so are counted."""
+        if "addBatch" not in (progress.get("durationMs") or {}):
+            return  # idle: no batch was run
+        batch, observed = int(progress.get("batchId", -1)), progress.get("observedMetrics") or {}
+        for metric, told in observed.items():
+            table = metric.removeprefix(EXPECTED)
+            counting, last = self._expected.get(table, (query, -1))
+            if metric.startswith(EXPECTED) and counting == query and batch > last:
+                self._expected[table] = (query, batch)
+                take_counts(state, table, told)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         def change(state: SinkState) -> None:
@@ -93,10 +115,12 @@ class Progress(StreamingQueryListener):
         state.batch = batch
         observed = progress.get("observedMetrics") or {}
         state.rows += _written(progress, state.sink)
-        state.rows_read += read
+        state.dead_letters += _count(observed.get(written_metric(state.sink)), DEAD_LETTERS)
+        share = read_once(progress) / read if read else 1.0
+        state.rows_read += round(share * read)
         state.malformed += sum(_count(told) for name, told in observed.items() if name.startswith(MALFORMED))
-        state.rows_per_s = _number(progress.get("processedRowsPerSecond"))
-        state.arriving_per_s = _number(progress.get("inputRowsPerSecond"))
+        state.rows_per_s = share * _number(progress.get("processedRowsPerSecond"))
+        state.arriving_per_s = share * _number(progress.get("inputRowsPerSecond"))
         state.batch_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
         state.state_rows = sum(int(one.get("numRowsTotal", 0)) for one in operators)
         state.state_bytes = sum(int(one.get("memoryUsedBytes", 0)) for one in operators)
@@ -127,6 +151,34 @@ class Progress(StreamingQueryListener):
         return sum(max(0, offset - reached.get(place, 0)) for place, offset in target.items())
 
 
+def read_once(progress: dict[str, Any]) -> int:
+    """The rows of a batch. Spark counts those that it reads for several sinks once for each, so where every source has
+    a metric of its own, that is right."""
+    observed = progress.get("observedMetrics") or {}
+    told = [one[ROWS] for name, one in observed.items() if name.startswith(MALFORMED) and one.get(ROWS) is not None]
+    whole = told and len(told) == len(progress.get("sources") or [])
+    return sum(map(int, told)) if whole else int(progress.get("numInputRows") or 0)
+
+
+def expected_metric(table: str) -> str:
+    """What the rows of a table that has expectations are counted under."""
+    return f"{EXPECTED}{table}"
+
+
+def failed_field(expectation: str) -> str:
+    """The field of that metric with the rows that fail one of them."""
+    return f"failed_{expectation}"
+
+
+def take_counts(state: PipelineState, table: str, told: Mapping[str, Any]) -> None:
+    """Adds what was observed of a table to its expectations."""
+    for one in state.expectations:
+        if one.table == table:
+            failed = _count(told, failed_field(one.expectation))
+            one.failed += failed
+            one.passed += _count(told) - failed
+
+
 def written_metric(sink: str) -> str:
     """What the rows that a sink gets are counted under, by Spark's `observe`."""
     return f"waystation.written.{sink}"
@@ -138,8 +190,8 @@ def _written(progress: dict[str, Any], sink: str) -> int:
     return _count(told) if told is not None else max(0, int((progress.get("sink") or {}).get("numOutputRows") or 0))
 
 
-def _count(told: Any) -> int:
-    return int((told or {}).get(COUNT) or 0)
+def _count(told: Any, field: str = COUNT) -> int:
+    return int((told or {}).get(field) or 0)
 
 
 def lag_of(sources: list[dict[str, Any]]) -> int | None:

@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.observe.kit import Scrape
 from tests.protocols.http.kit import Http
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.observe.pipeline_state import TOPIC, PipelineState, SinkState
+from waystation.observe.pipeline_state import TOPIC, ExpectationState, PipelineState, SinkState
 
 TEXT = """\
 name = "{name}"
@@ -64,6 +65,27 @@ def test_a_pipeline_is_shown_with_a_timeline_of_its_batches(http: Http) -> None:
     assert found["sinks"][0]["batch"] == 2
     (listed,) = http("GET", "/v1/pipelines", search=name).json["pipelines"]
     assert listed == {key: value for key, value in found.items() if key != "timeline"}
+
+
+def test_expectations_are_shown_and_a_bounded_number_is_in_the_metrics(http: Http) -> None:
+    name = unique("pipeline")
+    rules = [ExpectationState("paid", f"rule_{n}", "amount > 0", "drop", passed=n, failed=2) for n in range(150)]
+    says(http, running(name, expectations=rules))
+    shown = described(http, name)["expectations"]
+    assert len(shown) == 150
+    assert shown[3] == {
+        "table": "paid",
+        "expectation": "rule_3",
+        "rule": "amount > 0",
+        "on_fail": "drop",
+        "passed": 3,
+        "failed": 2,
+    }
+    sample = "waystation_pipeline_expectation_rows_total"
+    wait_for(lambda: Scrape.of(http).sum(sample, pipeline=name), "the pipeline to be in the metrics")
+    scrape = Scrape.of(http)
+    assert scrape.sum(sample, pipeline=name, table="paid", expectation="rule_3", result="passed") == 3
+    assert len(scrape.labels(sample, "expectation")) <= 100
 
 
 def test_what_can_be_concluded_is_told(http: Http) -> None:

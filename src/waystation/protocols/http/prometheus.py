@@ -341,6 +341,35 @@ def _pipelines(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
+def _pipeline_rules(broker: Node, figures: Figures) -> Iterator[Metric]:
+    """What became of rows that were not as expected."""
+    states = figures.pipelines[:MOST_LABELS]
+    sinks = [(state.pipeline, sink) for state in states for sink in state.sinks][:MOST_LABELS]
+    yield _counter(
+        "pipeline_sink_malformed_values",
+        "Values that did not fit the schema of their source, by the sinks whose queries read them.",
+        ["pipeline", "sink"],
+        (((pipeline, sink.sink), sink.malformed) for pipeline, sink in sinks),
+    )
+    yield _counter(
+        "pipeline_sink_dead_letters",
+        "Rows of a sink that are dead letters.",
+        ["pipeline", "sink"],
+        (((pipeline, sink.sink), sink.dead_letters) for pipeline, sink in sinks),
+    )
+    rules = [(state.pipeline, one) for state in states for one in state.expectations][:MOST_LABELS]
+    yield _counter(
+        "pipeline_expectation_rows",
+        "Rows that met an expectation (passed) and that did not (failed).",
+        ["pipeline", "table", "expectation", "result"],
+        (
+            ((pipeline, one.table, one.expectation, result), getattr(one, result))
+            for pipeline, one in rules
+            for result in ("passed", "failed")
+        ),
+    )
+
+
 FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
     _doors,
@@ -352,4 +381,5 @@ FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _totals,
     _resources,
     _pipelines,
+    _pipeline_rules,
 )

@@ -95,12 +95,12 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
         queue = source.options.get("queue")
         if queue is not None and queue not in queues:
             problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
-    for sink in pipeline.sinks.values():
-        there = topics if sink.kind == "topic" else queues
-        if sink.kind == "topic" and creates:
+    for target in pipeline.targets:
+        there = topics if target.kind == "topic" else queues
+        if target.kind == "topic" and creates:
             continue  # as for every publisher
-        if sink.kind in ("topic", "queue") and sink.place not in there:
-            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+        if target.place not in there:
+            problems.append(Problem(toml.line(target.path), _missing(target.kind, target.place, there)))
     return problems
 
 
@@ -108,19 +108,18 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     """Before a run: topics that sinks write to are created where the broker does that for every publisher. Returns what
     is missing: Spark would say so with the first row, perhaps much later."""
     problems = []
-    sinks = [sink for sink in pipeline.sinks.values() if sink.kind in ("topic", "queue")]
-    if not sinks:
+    if not pipeline.targets:
         return []
     with connect_any(pipeline.servers) as mq:
-        for sink in sinks:
+        for target in pipeline.targets:
             try:
-                if sink.kind == "topic":
-                    mq.describe_topic(sink.place, create=True)
+                if target.kind == "topic":
+                    mq.describe_topic(target.place, create=True)
                 else:
-                    mq.queue(sink.place, passive=True)
+                    mq.queue(target.place, passive=True)
             except (NotFound, Invalid) as error:
-                text = f"{error}{_how_to_create(sink.kind, sink.place)}"
-                problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), text))
+                text = f"{error}{_how_to_create(target.kind, target.place)}"
+                problems.append(Problem(toml.line(target.path), text))
     return problems
 
 
@@ -159,7 +158,7 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
         try:
             work()
         except PartFailed as failed:
-            problems.append(problem_of(failed, pipeline, toml))
+            problems.extend(problem_of(one, pipeline, toml) for one in (failed, *failed.others))
             broken.add(name)
 
     for source in pipeline.sources.values():
@@ -171,7 +170,7 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
             continue
         attempt(step.name, lambda step=step: frames.add_step(step))  # type: ignore[misc]
     for sink in pipeline.sinks.values():
-        if sink.table not in broken:
+        if sink.origin not in broken:
             attempt(sink.name, lambda sink=sink: _try_sink(sink, frames.tables[sink.table], folder))  # type: ignore[misc]
     return problems
 
@@ -201,10 +200,16 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     """Starts it over empty sources into nothing: Spark says then whether a stream can be written in this mode."""
     from waystation.spark.sink_columns import check_columns  # it needs pyarrow, and this file is read without
 
-    path = ("sink", sink.name)
-    if sink.kind in ("topic", "queue"):
+    path = sink.path
+    unknown = [column for column in sink.destinations if column not in frame.columns]
+    if unknown:
+        how = f"name each row's {unknown[0]} in the step, like select = [\"'orders' AS {unknown[0]}\", …]"
+        raise PartFailed((*path, "destinations"), NotFound(f"there is no column {unknown[0]!r}; {how}"))
+    if sink.messages:
         key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")
-        given = {"servers": "127.0.0.1", sink.kind: sink.place, **sink.options}
+        given = {"servers": "127.0.0.1", **sink.options}
+        if not sink.destinations:
+            given[sink.kind] = sink.place
         try:
             options = read_sink_options(given, streaming=frame.isStreaming)
             frame = as_messages(frame, sink)

@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from waystation.spark.pipelines.cron import Schedule
+from waystation.toml_file import Path as TomlPath
 
 SourceKind = Literal["waystation", "queue", "parquet", "rate"]
-SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
+SinkKind = Literal["topic", "queue", "destinations", "parquet", "console", "memory", "delta", "iceberg"]
 TriggerKind = Literal["once", "available-now", "interval"]
+TargetKind = Literal["topic", "queue"]
+DEAD_LETTER_HEADERS = "x-dead-letter-"
+"""Headers that say why a row is a dead letter, and where it was, begin so."""
+OnFail = Literal["warn", "drop", "dead_letter", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,24 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The topic or queue that gets the rows of a table that are not fit for it."""
+
+    kind: TargetKind
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A condition that rows should meet, and what happens to one that does not: it is counted and kept (`warn`),
+    left out (`drop`), written to the table's dead letter instead, or it ends the pipeline (`fail`)."""
+
+    name: str
+    rule: str
+    on_fail: OnFail = "warn"
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where rows come from. `options` are those of the Spark source; `place` is the path or the rate of other kinds."""
 
@@ -66,6 +89,8 @@ class Source:
     watermark: Watermark | None = None
     filter: str | None = None
     select: tuple[str, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+    dead_letter: DeadLetter | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -128,6 +153,8 @@ class Step:
     python: str | None = None
     stateful: Stateful | None = None
     select: tuple[str, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+    dead_letter: DeadLetter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +170,44 @@ class Sink:
     value: str | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    destinations: tuple[str, ...] = ()
+    """Columns, `topic` and `queue`, that say where each row goes."""
+    dead_letter: DeadLetter | None = None
+    """For rows whose destination does not exist."""
+    dead_letters_of: TomlPath = ()
+    """Of the dead letters of a table: where that says so, `("source", NAME, "dead_letter")`."""
+
+    @property
+    def messages(self) -> bool:
+        """Whether its rows are messages of topics and queues."""
+        return self.kind in ("topic", "queue", "destinations")
+
+    @property
+    def path(self) -> TomlPath:
+        """Where the file declares it."""
+        return self.dead_letters_of or ("sink", self.name)
+
+    @property
+    def origin(self) -> str:
+        """The source or step that its rows come from."""
+        return str(self.dead_letters_of[1]) if self.dead_letters_of else self.table
+
+    def __str__(self) -> str:
+        return f"the dead letters of {self.origin}" if self.dead_letters_of else f"[sink.{self.name}]"
+
+
+def dead_letters(table: str) -> str:
+    """What the table of the dead letters of a source or step, and its sink, are called: no name in a file has a dot."""
+    return f"{table}.dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic or queue that has to exist, and where the file names it."""
+
+    kind: TargetKind
+    place: str
+    path: TomlPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +235,23 @@ class Pipeline:
         return self.file.parent
 
     @property
+    def targets(self) -> list[Target]:
+        """The topics and queues that it writes to by name."""
+        found = []
+        for sink in self.sinks.values():
+            if sink.kind == "topic" or sink.kind == "queue":
+                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind)))
+            if (letters := sink.dead_letter) is not None:
+                found.append(Target(letters.kind, letters.place, (*sink.path, "dead_letter", letters.kind)))
+        return found
+
+    @property
+    def expectations(self) -> dict[str, tuple[Expectation, ...]]:
+        """Of every source and step that has any."""
+        tables: list[Source | Step] = [*self.sources.values(), *self.steps.values()]
+        return {table.name: table.expect for table in tables if table.expect}
+
+    @property
     def uses_broker(self) -> bool:
         kinds = {source.kind for source in self.sources.values()} | {sink.kind for sink in self.sinks.values()}
-        return not kinds.isdisjoint({"waystation", "queue", "topic"})
+        return not kinds.isdisjoint({"waystation", "queue", "topic", "destinations"})

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.spark.pipelines.declared import Pipeline, Source, Step
+from waystation.spark.pipelines.declared import Pipeline, Source, Step, dead_letters
+from waystation.spark.pipelines.expectations import check_rule, expect
 from waystation.spark.pipelines.explaining import explain, line_in_sql
 from waystation.spark.pipelines.functions import load_reference
 from waystation.spark.pipelines.problems import Problem
+from waystation.spark.pipelines.queries import shared_sources
+from waystation.spark.pipelines.rejected import malformed_rows
 from waystation.toml_file import Path, TomlFile
 
 if TYPE_CHECKING:
@@ -26,12 +29,14 @@ STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 class PartFailed(Exception):
-    """A part of a source, step or sink that Spark, or a function of the user, refused. `cause` says why."""
+    """A part of a source, step or sink that Spark, or a function of the user, refused. `cause` says why; `others` are
+    more parts of the same table."""
 
     def __init__(self, path: Path, cause: Exception) -> None:
         super().__init__(str(cause))
         self.path = path
         self.cause = cause
+        self.others: list[PartFailed] = []
 
 
 def problem_of(failed: PartFailed, pipeline: Pipeline, toml: TomlFile) -> Problem:
@@ -77,6 +82,7 @@ class Frames:
         self._pipeline = pipeline
         self._open = opened or (lambda source: open_source(spark, pipeline, source))
         self.tables: dict[str, DataFrame] = {}
+        self.counts: dict[str, DataFrame] = {}  # of tables that are no streams and have expectations
 
     def build(self) -> dict[str, DataFrame]:
         """All of them; the first part that fails is raised."""
@@ -89,11 +95,13 @@ class Frames:
     def add_source(self, source: Source) -> None:
         path: Path = ("source", source.name)
         try:
-            frame = _with_malformed_counted(self._open(source), source)
+            frame = self._counted(self._open(source), source)
             frame.schema  # noqa: B018  (over Spark Connect a frame is only looked at when it is asked something)
         except Exception as error:
             raise PartFailed(path, error) from error
-        self._apply(frame, path, self._source_parts(source), source.name)
+        if source.dead_letter is not None:
+            frame = self._without_malformed(frame, source)
+        self._apply(frame, path, self._source_parts(source), source)
 
     def add_step(self, step: Step) -> None:
         path: Path = ("step", step.name)
@@ -101,14 +109,46 @@ class Frames:
             frame = self._try((*path, "sql"), lambda: self._spark.sql(step.sql or ""))
         else:
             frame = self.tables[step.inputs[0]]
-        self._apply(frame, path, self._step_parts(step), step.name)
+        self._apply(frame, path, self._step_parts(step), step)
 
-    def _apply(self, frame: DataFrame, path: Path, parts: Iterator[Part], name: str) -> None:
+    def _apply(self, frame: DataFrame, path: Path, parts: Iterator[Part], table: Source | Step) -> None:
         for key, part in parts:
             before = frame
             frame = self._try((*path, key), lambda part=part, before=before: part(before))  # type: ignore[misc]
-        self.tables[name] = frame
-        frame.createOrReplaceTempView(name)
+        if table.expect:
+            frame = self._expect(frame, path, table)
+        self.tables[table.name] = frame
+        frame.createOrReplaceTempView(table.name)
+
+    def _expect(self, frame: DataFrame, path: Path, table: Source | Step) -> DataFrame:
+        wrong: list[PartFailed] = []
+        for one in table.expect:
+            try:
+                check_rule(frame, one)
+            except Exception as error:
+                wrong.append(PartFailed((*path, "expect", one.name), error))
+        if wrong:
+            wrong[0].others = wrong[1:]
+            raise wrong[0]
+        kept, rejected, counts = expect(frame, self._pipeline.name, table.name, table.expect)
+        if rejected is not None:
+            self._reject(table.name, rejected)
+        if counts is not None:
+            self.counts[table.name] = counts
+        return kept
+
+    def _without_malformed(self, frame: DataFrame, source: Source) -> DataFrame:
+        from waystation.spark.json_values import CORRUPT
+
+        if CORRUPT not in frame.columns:
+            return frame  # then it is there for the expectations
+        self._reject(source.name, malformed_rows(frame, self._pipeline.name, source.name))
+        return frame.filter(f"{CORRUPT} IS NULL")
+
+    def _reject(self, table: str, rows: DataFrame) -> None:
+        name = dead_letters(table)
+        known = self.tables.get(name)
+        self.tables[name] = rows if known is None else known.unionByName(rows, allowMissingColumns=True)
 
     def _try(self, path: Path, work: Callable[[], DataFrame]) -> DataFrame:
         try:
@@ -117,6 +157,20 @@ class Frames:
             return frame
         except Exception as error:
             raise PartFailed(path, error) from error
+
+    def _counted(self, frame: DataFrame, source: Source) -> DataFrame:
+        """Values that do not fit their schema are null, and nobody would notice. What a query reads for several sinks,
+        Spark counts several times."""
+        from pyspark.sql import functions as F
+
+        from waystation.spark.json_values import CORRUPT
+        from waystation.spark.progress import COUNT, MALFORMED, ROWS
+
+        decoded = CORRUPT in frame.columns
+        if source.static or not (decoded or source.name in shared_sources(self._pipeline)):
+            return frame
+        malformed = F.count(F.col(CORRUPT)) if decoded else F.lit(0)
+        return frame.observe(f"{MALFORMED}{source.name}", malformed.alias(COUNT), F.count(F.lit(1)).alias(ROWS))
 
     # -- parts, in the order in which they are applied -----------------------------------------------------------------
 
@@ -183,18 +237,6 @@ class Frames:
             outputMode=wanted.mode.capitalize(),
             timeMode=TIME_MODES[wanted.time],
         )
-
-
-def _with_malformed_counted(frame: DataFrame, source: Source) -> DataFrame:
-    """Where a value that does not fit its schema is null: nobody would notice."""
-    from pyspark.sql import functions as F
-
-    from waystation.spark.json_values import CORRUPT
-    from waystation.spark.progress import COUNT, MALFORMED
-
-    if source.static or CORRUPT not in frame.columns:
-        return frame
-    return frame.observe(f"{MALFORMED}{source.name}", F.count(F.col(CORRUPT)).alias(COUNT))
 
 
 def _aggregate(step: Step, frame: DataFrame) -> DataFrame:

@@ -28,7 +28,7 @@ def edges(pipeline: Pipeline) -> list[Edge]:
         used = tables_of(step, names)
         found += [Edge(name, step.name) for name in used]
         names.append(step.name)
-    return found + [Edge(sink.table, f"sink:{sink.name}") for sink in pipeline.sinks.values()]
+    return found + [Edge(sink.origin, f"sink:{sink.name}") for sink in pipeline.sinks.values()]
 
 
 def tables_of(step: Step, known: list[str]) -> list[str]:
@@ -64,12 +64,15 @@ def describe_step(step: Step) -> str:
         "python": step.python,
         "stateful": step.stateful,
         "select": step.select,
+        "expect": step.expect,
     }
     return ", ".join(f"python {value}" if key == "python" else key for key, value in parts.items() if value)
 
 
 def describe_sink(sink: Sink) -> str:
     mode = "" if sink.mode == "append" else f", {sink.mode}"
+    if sink.destinations:
+        return f"{' or '.join(sink.destinations)} of each row{mode}"
     return f"{sink.kind} {sink.place}".strip() + mode
 
 

@@ -64,6 +64,8 @@ SOURCE = {
     "watermark": "{column, delay}: how late rows may come",
     "filter": "only rows for which this SQL condition holds",
     "select": "these columns, as SQL expressions",
+    "expect": "a table of rules: {positive = 'amount > 0'}, or {positive = {rule, on_fail}}",
+    "dead_letter": "a topic, or {topic} or {queue}, that gets the values that do not fit the schema, as they came",
     "options": "a table of further options of the Spark source",
 }
 
@@ -80,8 +82,15 @@ STEP = {
     "python": "FILE:FUNCTION, which takes the tables of `from` and returns one",
     "stateful": "{processor, group, output, mode, time}: a StatefulProcessor for each group",
     "select": "these columns, as SQL expressions",
+    "expect": "a table of rules: {positive = 'amount > 0'}, or {positive = {rule, on_fail}}",
+    "dead_letter": "a topic, or {topic} or {queue}, that gets rows that fail an expectation",
 }
 
+EXPECTATION = {
+    "rule": "a SQL condition over the columns of the table",
+    "on_fail": "warn (the default: count it), drop, dead_letter or fail",
+}
+DEAD_LETTER = {"topic": "a topic", "queue": "a queue"}
 WATERMARK = {"column": "a timestamp", "delay": "how late: 10 minutes"}
 JOIN = {
     "with": "the other table",
@@ -106,6 +115,7 @@ STATEFUL = {
 SINK_KINDS = {
     "topic": "a topic",
     "queue": "a queue",
+    "destinations": "columns, topic and queue, that name the topic or queue of each row",
     "parquet": "a folder of Parquet files",
     "console": "true: print the rows",
     "memory": "for tests: a table in the session",
@@ -121,6 +131,7 @@ SINK = {
     "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
     "partition_by": "columns that become folders",
     "guarantee": '"exactly-once" (the default) or "at-least-once"',
+    "dead_letter": "with destinations: a topic, or {topic} or {queue}, for rows whose destination does not exist",
     "txnId": "for a table that is written once: a name under which it is written at most once",
     "options": "a table of further options of the Spark sink",
 }

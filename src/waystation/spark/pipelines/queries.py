@@ -1,18 +1,24 @@
-"""Which Spark queries a pipeline runs: one for each sink, but one for all sinks that read the same queue.
+"""Which Spark queries a pipeline runs: one for each sink, but one for all sinks that read the same queue, and none of
+their own for dead letters where they can be written with the other rows.
 
 A topic can be read by many queries, each with its own position. A message of a queue goes to one reader: if two queries
 read a queue, each gets some of the messages, and what it filters out is lost. So sinks with a queue in common are one
 query that writes all their rows in one commit, which only topics and queues as sinks can do; anything else is a mistake
-in the file. Pure; imports no Spark.
+in the file.
+
+The dead letters of a table are a sink, too. They join the first query that reads the table and writes messages, so that
+a batch and its dead letters are one commit. Pure; imports no Spark.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from waystation.spark.pipelines.declared import Pipeline, Sink, Step
+from waystation.spark.options import pattern_of
+from waystation.spark.pipelines.declared import Pipeline, Sink, Source, Step
 from waystation.spark.pipelines.problems import Problem
 from waystation.toml_file import TomlFile
 
@@ -42,18 +48,55 @@ def queries(pipeline: Pipeline) -> list[Query]:
         groups.append((queues, sinks))
     places = {name: place for place, name in enumerate(pipeline.sinks)}
     found = [Query(tuple(sorted(sinks, key=lambda sink: places[sink.name]))) for _, sinks in groups]
-    return sorted(found, key=lambda query: places[query.name])
+    return _with_dead_letters(sorted(found, key=lambda query: places[query.name]), tables_read(pipeline))
+
+
+def _with_dead_letters(found: list[Query], read: Mapping[str, frozenset[str]]) -> list[Query]:
+    """Dead letters that no queue has put into a query join one, if there is one that can take them."""
+    made: list[Query] = []
+    for query in found:  # dead letters come last
+        place = _place_for(query.sinks[0], made, read)
+        if place is None:
+            made.append(query)
+        else:
+            made[place] = Query((*made[place].sinks, *query.sinks))
+    return made
+
+
+def _place_for(sink: Sink, made: list[Query], read: Mapping[str, frozenset[str]]) -> int | None:
+    for place, query in enumerate(made) if sink.dead_letters_of else ():
+        messages = all(one.messages and one.mode == "append" for one in query.sinks)
+        if messages and any(sink.origin in read[one.name] for one in query.sinks):
+            return place
+    return None
+
+
+def shared_sources(pipeline: Pipeline) -> frozenset[str]:
+    """Those that one query reads for several sinks, and so several times."""
+    read = tables_read(pipeline)
+    tables = (read[sink.name] for query in queries(pipeline) if len(query.sinks) > 1 for sink in query.sinks)
+    return frozenset().union(*tables) & pipeline.sources.keys()
 
 
 def queues_read(pipeline: Pipeline) -> dict[str, frozenset[str]]:
     """Sink → the queues whose messages it gets."""
-    of_table = {
-        source.name: frozenset((source.options["queue"],) if source.kind == "queue" and not source.static else ())
+    queues = {
+        source.name: source.options["queue"]
         for source in pipeline.sources.values()
+        if source.kind == "queue" and not source.static
     }
+    return {
+        sink: frozenset(queues[name] for name in tables if name in queues)
+        for sink, tables in tables_read(pipeline).items()
+    }
+
+
+def tables_read(pipeline: Pipeline) -> dict[str, frozenset[str]]:
+    """Sink → the sources and steps that its rows come through."""
+    through = {name: frozenset((name,)) for name in pipeline.sources}
     for step in pipeline.steps.values():
-        of_table[step.name] = frozenset().union(*(of_table[name] for name in _used(step, of_table)))
-    return {sink.name: of_table.get(sink.table, frozenset()) for sink in pipeline.sinks.values()}
+        through[step.name] = frozenset((step.name,)).union(*(through[name] for name in _used(step, through)))
+    return {sink.name: through.get(sink.origin, frozenset()) for sink in pipeline.sinks.values()}
 
 
 def _used(step: Step, known: Mapping[str, object]) -> list[str]:
@@ -84,17 +127,35 @@ def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Proble
 
 
 def _problem(toml: TomlFile, first: Sink, sink: Sink) -> Iterator[Problem]:
-    both = (
-        f"[sink.{first.name}] and [sink.{sink.name}] get messages of the same queue, so they are written in one commit"
-    )
-    odd = next((one for one in (first, sink) if one.kind not in ("topic", "queue")), None)
+    both = f"{first} and {sink} get messages of the same queue, so they are written in one commit"
+    odd = next((one for one in (first, sink) if not one.messages), None)
     if odd is not None:
         yield Problem(
-            toml.line(("sink", sink.name)),
+            toml.line(sink.path),
             f"{both}, and a {odd.kind} sink cannot be part of it: write to a topic first, and read that topic twice",
         )
     for one in (first, sink):
         if odd is None and one.mode != "append":
-            yield Problem(toml.line(("sink", one.name, "mode")), f"{both}, which has to be of mode append")
-    if odd is None and dict(first.options) != dict(sink.options):
-        yield Problem(toml.line(("sink", sink.name)), f"{both}: give both the same guarantee and options")
+            yield Problem(toml.line((*one.path, "mode")), f"{both}, which has to be of mode append")
+    if odd is None and not sink.dead_letters_of and dict(first.options) != dict(sink.options):
+        yield Problem(toml.line(sink.path), f"{both}: give both the same guarantee and options")
+
+
+def dead_letter_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Problem]:
+    """Dead letters that the pipeline would read again, and again."""
+    read = tables_read(pipeline)
+    for sink in pipeline.sinks.values():
+        for name in sorted(read[sink.name] & pipeline.sources.keys()) if sink.dead_letters_of else ():
+            if _reads(pipeline.sources[name], sink):
+                text = f"[source.{name}] reads the {sink.kind} {sink.place!r}: its dead letters would be read again"
+                yield Problem(toml.line(sink.path), f"{text}; name another one")
+
+
+def _reads(source: Source, sink: Sink) -> bool:
+    if sink.kind == "queue":
+        return source.options.get("queue") == sink.place
+    pattern = source.options.get("pattern")
+    assigned = json.loads(source.options.get("assign") or "{}")
+    return sink.place in (*source.topics, *assigned) or (
+        pattern is not None and pattern_of(pattern).matches(sink.place)
+    )

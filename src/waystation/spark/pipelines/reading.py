@@ -16,9 +16,15 @@ from typing import Any, NamedTuple
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.declared import Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import shared_queue_problems
+from waystation.spark.pipelines.queries import dead_letter_problems, shared_queue_problems
+from waystation.spark.pipelines.rule_reading import (
+    dead_letter_sinks,
+    expectation_problems,
+    read_dead_letter,
+    read_expectations,
+)
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_restart, read_schedule, read_trigger
@@ -63,6 +69,8 @@ def read_with_problems(
     _check_tables(pipeline, declared, toml, problems)
     if not problems:
         problems += shared_queue_problems(pipeline, toml)
+        problems += dead_letter_problems(pipeline, toml)
+        problems += expectation_problems(pipeline, toml)
     return PipelineFile(pipeline, toml, problems)
 
 
@@ -99,7 +107,11 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
         settings=top.options("spark"),
         sources={source.name: source for source in sources if source is not None},
         steps={step.name: step for step in steps if step is not None},
-        sinks={sink.name: sink for sink in sinks if sink is not None},
+        sinks={
+            **{sink.name: sink for sink in sinks if sink is not None},
+            **{sink.name: sink for sink in dead_letter_sinks("source", sources)},
+            **{sink.name: sink for sink in dead_letter_sinks("step", steps)},
+        },
         restart=read_restart(top),
         schedule=read_schedule(top, trigger),
         catch_up=bool(top.flag("catch_up")),
@@ -154,6 +166,9 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
     schema = table.text("schema")
     if kind == "waystation":
         _check_options(table, options)
+    expect, dead_letter = read_expectations(table), read_dead_letter(table)
+    if dead_letter is not None:
+        _check_dead_letter(table, options, expect)
     return Source(
         name=name,
         kind=kind,
@@ -164,7 +179,22 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
         watermark=read_watermark(table),
         filter=table.text("filter"),
         select=table.texts("select"),
+        expect=expect,
+        dead_letter=dead_letter,
     )
+
+
+def _check_dead_letter(table: TableReader, options: Mapping[str, str], expect: Sequence[Expectation]) -> None:
+    mode = options.get("mode", "permissive").lower()
+    if table.flag("static"):
+        table.problem("dead_letter", "a static source is read again at every start: it has no dead_letter")
+    if any(one.on_fail == "dead_letter" for one in expect):
+        return
+    if options.get("valueFormat") != "json":
+        text = 'add `schema`, for values that do not fit it, or an expectation with on_fail = "dead_letter"'
+        table.problem("dead_letter", f"no row gets to this dead_letter: {text}")
+    elif mode != "permissive":
+        table.problem("mode", f"with mode {mode} no value gets to the dead_letter: leave one of them out")
 
 
 def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKind) -> tuple[dict[str, str], str]:
@@ -215,7 +245,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     mode = table.word("mode", SINK_MODES) or "append"
     if kind is None or source is None:
         return None
-    place = "" if kind == "console" else table.text(kind) or ""
+    place = "" if kind in ("console", "destinations") else table.text(kind) or ""
     if kind in ("parquet", "delta"):
         place = _place(file, place)
         if mode != "append":
@@ -224,7 +254,11 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         table.problem("console", "write `console = true`, or leave the sink out")
     if kind not in ("parquet", "delta") and table.value("partition_by") is not None:
         table.problem("partition_by", f"partition_by is for folders of files, and this sink is {kind}")
-    message = kind in ("topic", "queue")
+    destinations = _destinations(table)
+    dead_letter = read_dead_letter(table)
+    if dead_letter is not None and not destinations:
+        table.problem("dead_letter", f"{_NO_DEAD_LETTER}, and the rows of this sink all go to one place")
+    message = kind in ("topic", "queue", "destinations")
     for key in ("key", "value", "guarantee", "txnId"):
         if not message and table.value(key) is not None:
             table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
@@ -239,14 +273,29 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         key=table.text("key"),
         value=table.text("value"),
         partition_by=table.texts("partition_by"),
+        destinations=destinations,
+        dead_letter=dead_letter,
         options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
     )
+
+
+_NO_DEAD_LETTER = "dead_letter of a sink gets rows whose `destinations` do not exist"
+
+
+def _destinations(table: TableReader) -> tuple[str, ...]:
+    found = table.texts("destinations")
+    wrong = next((name for name in found if name not in ("topic", "queue")), None)
+    if wrong is not None or (not found and table.value("destinations") == []):
+        said = f"destinations cannot be {wrong!r}" if wrong is not None else "destinations is empty"
+        table.problem("destinations", f'{said}: name the columns, "topic", "queue" or both')
+    return tuple(dict.fromkeys(found))
 
 
 def _sink_kind(kind: str) -> SinkKind:
     kinds: dict[str, SinkKind] = {
         "topic": "topic",
         "queue": "queue",
+        "destinations": "destinations",
         "parquet": "parquet",
         "console": "console",
         "memory": "memory",
@@ -280,6 +329,8 @@ def _check_tables(
             _check_name(step.join.table, seen, declared["step"], line, problems)
         seen.append(name)
     for sink in pipeline.sinks.values():
+        if sink.dead_letters_of:
+            continue
         _check_name(sink.table, seen, (), toml.line(("sink", sink.name, "from")), problems)
     for kind in ("source", "sink"):
         if not declared[kind]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from waystation.errors import Unavailable, WaystationError
-from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
+from waystation.observe.pipeline_state import ExpectationState, Phase, PipelineState, SinkState
 from waystation.spark.pipelines.checking import prepare_targets
 from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
 from waystation.spark.pipelines.explaining import explain, is_lasting
@@ -26,12 +26,12 @@ from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
 from waystation.spark.pipelines.graph import describe_sink, nodes
 from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import Query, queries
+from waystation.spark.pipelines.queries import Query, queries, tables_read
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.repeating import Repeating
 from waystation.spark.pipelines.reporter import Reporter
-from waystation.spark.pipelines.sinks import query_name, start_query, write_sink
+from waystation.spark.pipelines.sinks import NOTHING, Written, query_name, start_query, write_sink
 from waystation.spark.pipelines.tables import need_package
 from waystation.toml_file import TomlFile
 
@@ -126,6 +126,11 @@ def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
         bounded=pipeline.trigger.bounded,
         sinks=_first_sinks(pipeline),
         graph=nodes(pipeline),
+        expectations=[
+            ExpectationState(table, one.name, one.rule, one.on_fail)
+            for table, found in pipeline.expectations.items()
+            for one in found
+        ],
     )
 
 
@@ -207,8 +212,9 @@ def _work(running: Running, spark: SparkSession) -> Phase:
     pipeline = running.pipeline
     if missing := prepare_targets(pipeline, running.toml):
         raise PipelineInvalid(pipeline.file, missing)
-    frames = _build(running, spark)
-    planned = queries(pipeline)
+    built = _build(running, spark)
+    frames = built.tables
+    planned = _streams(queries(pipeline), frames)
     names = {query_name(pipeline, query): [sink.name for sink in query.sinks] for query in planned}
     listener = Progress(running.update, names)
     # Over Connect, PySpark 4.3 ends the stream of events when a Python data source is used (SPARK-59135): there the
@@ -220,11 +226,10 @@ def _work(running: Running, spark: SparkSession) -> Phase:
         running.update(lambda state: _set_phase(state, "running"))
         static = [sink for sink in pipeline.sinks.values() if not frames[sink.table].isStreaming]
         for sink in static:
-            if not _write_static(running, spark, sink, frames[sink.table]):
+            if not _write_static(running, spark, sink, built):
                 return "stopped"
         for query in planned:
-            if frames[query.sinks[0].table].isStreaming:  # those of one query are streams of one queue
-                _start(running, query, frames)
+            _start(running, query, frames)
         running.ears.note(f"pipeline {pipeline.name} is running; Ctrl-C stops it")
         phase = _watch(running, None if listens else listener)
         running.ears.on_session(spark)
@@ -235,9 +240,17 @@ def _work(running: Running, spark: SparkSession) -> Phase:
             spark.streams.removeListener(listener)
 
 
-def _build(running: Running, spark: SparkSession) -> dict[str, DataFrame]:
+def _streams(planned: list[Query], frames: dict[str, DataFrame]) -> list[Query]:
+    """Without the sinks whose tables are no streams: those are written once."""
+    found = [tuple(sink for sink in query.sinks if frames[sink.table].isStreaming) for query in planned]
+    return [Query(sinks) for sinks in found if sinks]
+
+
+def _build(running: Running, spark: SparkSession) -> Frames:
+    frames = Frames(spark, running.pipeline)
     try:
-        return Frames(spark, running.pipeline).build()
+        frames.build()
+        return frames
     except PartFailed as failed:
         _log_trace(running, failed.cause)
         raise PipelineInvalid(running.pipeline.file, [problem_of(failed, running.pipeline, running.toml)]) from None
@@ -249,22 +262,26 @@ def _start(running: Running, query: Query, frames: dict[str, DataFrame]) -> None
         started = start_query(pipeline, query, frames, folder.sink(query.name), folder.identity)
     except Exception as error:
         _log_trace(running, error)
-        line = running.toml.line(("sink", query.name))
+        line = running.toml.line(query.sinks[0].path)
         raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
     running.queries.append((query, started))
 
 
-def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: DataFrame) -> bool:
+def _write_static(running: Running, spark: SparkSession, sink: Sink, frames: Frames) -> bool:
     """Writes a table that is no stream, on a thread, so that it can be stopped; False if it was."""
+    from waystation.spark.progress import take_counts
     from waystation.spark.sessions import activate
 
     failed: list[BaseException] = []
-    written: list[int | None] = []
+    written: list[Written] = []
+    counted: dict[str, dict[str, int]] = {}
 
     def work() -> None:
         try:
             activate(spark)
-            written.append(write_sink(running.pipeline, sink, frame))
+            written.append(write_sink(running.pipeline, sink, frames.tables[sink.table]))
+            for table in tables_read(running.pipeline)[sink.name] & frames.counts.keys():
+                counted[table] = frames.counts.pop(table).collect()[0].asDict()
         except BaseException as error:
             failed.append(error)
 
@@ -278,7 +295,13 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frame: Data
             return False
     if failed:
         raise _failure(running, sink.name, failed[0])
-    running.update(lambda state: _end_sink(state, sink.name, "finished", rows=written[0] or 0))
+
+    def change(state: PipelineState) -> None:
+        _end_sink(state, sink.name, "finished", written[0])
+        for table, counts in counted.items():
+            take_counts(state, table, counts)
+
+    running.update(change)
     return True
 
 
@@ -309,11 +332,12 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
         time.sleep(LOOK_S)
 
 
-def _end_sink(state: PipelineState, name: str, phase: Phase, rows: int = 0) -> None:
+def _end_sink(state: PipelineState, name: str, phase: Phase, written: Written = NOTHING) -> None:
     for sink in state.sinks:
         if sink.sink == name:
             sink.phase = phase
-            sink.rows += rows
+            sink.rows += written.rows
+            sink.dead_letters += written.dead_letters
             sink.rows_per_s = sink.arriving_per_s = 0.0
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.spark.pipelines.declared import Pipeline, Sink
+from waystation.spark.pipelines.declared import DEAD_LETTER_HEADERS, DeadLetter, Pipeline, Sink
 from waystation.spark.pipelines.queries import Query
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.tables import table_writer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MESSAGE_COLUMNS = ("headers", "timestamp", "priority", "delayMs", "ttlMs", "id", "contentType")
-"""Columns that are handed on with a value. The topic is the sink's, the partition the key's."""
+"""Columns that are handed on with a value. The partition is the key's."""
 
 
 def query_name(pipeline: Pipeline, query: Query) -> str:
@@ -35,17 +35,18 @@ def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
     """The columns that the sink `waystation` takes.
 
     Without a value, given or as a column, the whole row is the value, as JSON; then no column of it means anything
-    else: a count by `partition` must not choose one.
+    else, but for the destinations: a count by `partition` must not choose one.
     """
     from pyspark.sql import functions as F
 
-    columns: list[Column] = []
+    columns: list[Column] = [F.col(name) for name in sink.destinations]
     if sink.key is not None:
         columns.append(_text(F.expr(sink.key), frame, sink.key).alias("key"))
     elif "key" in frame.columns:
         columns.append(_text(F.col("key"), frame, "key").alias("key"))
     if sink.value is None and "value" not in frame.columns:
-        return frame.select(*columns, F.to_json(F.struct("*")).alias("value"))
+        row = frame.drop(*sink.destinations).columns if sink.destinations else ["*"]
+        return frame.select(*columns, F.to_json(F.struct(*row)).alias("value"))
     expression = sink.value or "value"
     columns.append(_text(F.expr(expression), frame, expression).alias("value"))
     columns += [F.col(name) for name in MESSAGE_COLUMNS if name in frame.columns]
@@ -65,17 +66,42 @@ def _text(column: Column, frame: DataFrame, expression: str) -> Column:
     )
 
 
-def rows_of(frame: DataFrame, sink: Sink, observed: str | Observation) -> DataFrame:
+def rows_of(pipeline: Pipeline, frame: DataFrame, sink: Sink, observed: str | Observation) -> DataFrame:
     """What a sink gets of its table. Spark tells under `observed` how many rows that were."""
     from pyspark.sql import functions as F
 
-    from waystation.spark.progress import COUNT
+    from waystation.spark.destinations import DEAD
+    from waystation.spark.progress import COUNT, DEAD_LETTERS
 
-    rows = as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame
-    return rows.observe(observed, F.count(F.lit(1)).alias(COUNT))
+    rows = as_messages(frame, sink) if sink.messages else frame
+    counts = [F.count(F.lit(1)).alias(COUNT)]
+    if sink.dead_letters_of:
+        counts.append(F.count(F.lit(1)).alias(DEAD_LETTERS))
+    if sink.dead_letter is None:
+        return rows.observe(observed, *counts)
+    counts.append(F.count_if(DEAD).alias(DEAD_LETTERS))
+    return _with_dead_letters(pipeline, rows, sink, sink.dead_letter).observe(observed, *counts).drop(DEAD)
 
 
+def _with_dead_letters(pipeline: Pipeline, rows: DataFrame, sink: Sink, letters: DeadLetter) -> DataFrame:
+    """Rows that cannot go where they say go to the dead letter; a column says which."""
+    from pyspark.sql import functions as F
+
+    from waystation.spark.destinations import DEAD, with_dead_letters
+
+    headers = F.array().cast(HEADERS)
+    added = {name: F.lit(None).cast("string") for name in ("topic", "queue") if name not in rows.columns}
+    added |= {"headers": F.coalesce(uniform(rows, "headers"), headers) if "headers" in rows.columns else headers}
+    rows = rows.withColumns({**added, DEAD: F.lit(False)})
+    told = {"reason": "destination", "pipeline": pipeline.name, "table": sink.table}
+    named = {f"{DEAD_LETTER_HEADERS}{name}": text for name, text in told.items()}
+    return rows.mapInArrow(with_dead_letters(pipeline.servers, letters.kind, letters.place, named), rows.schema)
+
+
+HEADERS = "array<struct<key:string,value:binary>>"
 UNIFORM = {
+    "topic": "string",
+    "queue": "string",
     "key": "binary",
     "value": "binary",
     "priority": "bigint",
@@ -86,7 +112,7 @@ UNIFORM = {
 }
 
 
-def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
+def all_messages(pipeline: Pipeline, query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The messages of several sinks, each with its destination: written together, they are committed together. Their
     common source is read as one, so all of them see the same messages in a batch."""
     from pyspark.sql import functions as F
@@ -95,13 +121,15 @@ def all_messages(query: Query, frames: Mapping[str, DataFrame]) -> DataFrame:
 
     parts = []
     for sink in query.sinks:
-        part = rows_of(frames[sink.table], sink, written_metric(sink.name))
-        place = {kind: F.lit(sink.place if kind == sink.kind else None).cast("string") for kind in ("topic", "queue")}
-        parts.append(part.select(*(_uniform(part, name).alias(name) for name in part.columns)).withColumns(place))
+        part = rows_of(pipeline, frames[sink.table], sink, written_metric(sink.name))
+        part = part.select(*(uniform(part, name).alias(name) for name in part.columns))
+        if not sink.destinations:
+            part = part.withColumn(sink.kind, F.lit(sink.place))
+        parts.append(part)
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _uniform(frame: DataFrame, name: str) -> Column:
+def uniform(frame: DataFrame, name: str) -> Column:
     """A column in the one type in which all sinks have it."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import LongType, MapType
@@ -111,7 +139,7 @@ def _uniform(frame: DataFrame, name: str) -> Column:
         return F.timestamp_millis(column) if isinstance(kind, LongType) else column.cast("timestamp")
     if name == "headers":
         entries = F.map_entries(column) if isinstance(kind, MapType) else column
-        return entries.cast("array<struct<key:string,value:binary>>")
+        return entries.cast(HEADERS)
     return column.cast(UNIFORM[name])
 
 
@@ -123,7 +151,10 @@ def start_query(
 
     sink, trigger = query.sinks[0], pipeline.trigger
     together = len(query.sinks) > 1
-    rows = all_messages(query, frames) if together else rows_of(frames[sink.table], sink, written_metric(sink.name))
+    if together:
+        rows = all_messages(pipeline, query, frames)
+    else:
+        rows = rows_of(pipeline, frames[sink.table], sink, written_metric(sink.name))
     writer: Any = rows.writeStream
     writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
@@ -132,7 +163,7 @@ def start_query(
         writer = writer.partitionBy(*sink.partition_by)
     if sink.kind in ("delta", "iceberg"):
         writer = writer.foreachBatch(table_writer(sink, f"{pipeline.name}/{sink.name}/{identity}"))
-    elif sink.kind in ("topic", "queue") and sink.mode != "append":
+    elif sink.messages and sink.mode != "append":
         writer = writer.foreachBatch(message_writer(pipeline, sink, f"{sink.name}/{identity}"))
     elif together:
         writer = writer.format("waystation").option("servers", pipeline.servers)
@@ -160,21 +191,31 @@ def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[Data
     return work
 
 
-def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
-    """Writes a frame that is no stream, once; returns how many rows, where they were written and not only shown."""
+class Written(NamedTuple):
+    """How many rows, and how many of them are dead letters."""
+
+    rows: int
+    dead_letters: int = 0
+
+
+NOTHING = Written(0)
+
+
+def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Written:
+    """Writes a frame that is no stream, once; returns what was written, and not only shown."""
     from pyspark.sql import Observation
 
-    from waystation.spark.progress import COUNT
+    from waystation.spark.progress import COUNT, DEAD_LETTERS
 
     if sink.kind == "console":
         frame.show(int(sink.options.get("numRows", "20")), truncate=False)
-        return None
+        return NOTHING
     if sink.kind == "memory":
         frame.cache().createOrReplaceTempView(sink.place)
-        return frame.count()
+        return Written(frame.count())
     again = _written_before(pipeline, sink)
     observation = Observation(sink.name)
-    rows = rows_of(frame, sink, observation)
+    rows = rows_of(pipeline, frame, sink, observation)
     if sink.kind in ("delta", "iceberg"):
         table_writer(sink, "")(rows, 0)
     else:
@@ -182,7 +223,10 @@ def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> int | None:
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         _formatted(writer.mode("append").options(**_options(sink)), pipeline, sink).save()
-    return 0 if again else int(observation.get[COUNT])
+    if again:
+        return NOTHING
+    counts = observation.get
+    return Written(int(counts[COUNT]), int(counts.get(DEAD_LETTERS, 0)))
 
 
 def _written_before(pipeline: Pipeline, sink: Sink) -> bool:
@@ -195,8 +239,9 @@ def _written_before(pipeline: Pipeline, sink: Sink) -> bool:
 
 
 def _formatted(writer: Any, pipeline: Pipeline, sink: Sink) -> Any:
-    if sink.kind in ("topic", "queue"):
-        return writer.format("waystation").option("servers", pipeline.servers).option(sink.kind, sink.place)
+    if sink.messages:
+        writer = writer.format("waystation").option("servers", pipeline.servers)
+        return writer if sink.destinations else writer.option(sink.kind, sink.place)
     if sink.kind == "parquet":
         return writer.format("parquet").option("path", sink.place)
     return writer.format(sink.kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import Dedup, Join, Stateful, Step, Watermark, Window
+from waystation.spark.pipelines.rule_reading import read_dead_letter, read_expectations
 from waystation.spark.pipelines.table_reading import TableReader
 from waystation.spark.pipelines.times import read_interval
 
@@ -47,6 +48,8 @@ def read_step(name: str, table: TableReader) -> Step | None:
         python=_reference(table, "python"),
         stateful=_stateful(table),
         select=table.texts("select"),
+        expect=read_expectations(table),
+        dead_letter=read_dead_letter(table),
     )
 
 

@@ -30,6 +30,10 @@ class TableReader:
     def value(self, key: str) -> Any:
         return self._values.get(key)
 
+    def names(self) -> list[str]:
+        """All keys."""
+        return list(self._values)
+
     def given(self, known: Iterable[str]) -> dict[str, Any]:
         """Those of the known keys that are there."""
         return {key: self._values[key] for key in known if key in self._values}
