@@ -138,10 +138,7 @@ class Frames:
             yield "join", lambda frame: self._join(step, frame)
         if (dedup := step.dedup) is not None:
             columns = list(dedup.columns)
-            if dedup.within:
-                yield "dedup", lambda frame: frame.dropDuplicatesWithinWatermark(columns)
-            else:
-                yield "dedup", lambda frame: frame.dropDuplicates(columns)
+            yield "dedup", lambda frame: _dedup(frame, columns, within=dedup.within)
         if step.aggregate:
             yield "aggregate", lambda frame: _aggregate(step, frame)
         if step.python is not None:
@@ -195,6 +192,12 @@ def _with_malformed_counted(frame: DataFrame, source: Source) -> DataFrame:
     if source.static or CORRUPT not in frame.columns:
         return frame
     return frame.observe(f"{MALFORMED}{source.name}", F.count(F.col(CORRUPT)).alias(COUNT))
+
+
+def _dedup(frame: DataFrame, columns: list[str], *, within: bool) -> DataFrame:
+    """Spark refuses a watermark's bound for a table that is no stream, where there is nothing to forget."""
+    bounded = within and frame.isStreaming
+    return frame.dropDuplicatesWithinWatermark(columns) if bounded else frame.dropDuplicates(columns)
 
 
 def _aggregate(step: Step, frame: DataFrame) -> DataFrame:

@@ -17,6 +17,13 @@ TOP = {
     "source": "the tables that come from outside",
     "step": "the tables that are made of others, from top to bottom",
     "sink": "where tables are written",
+    "test": "tests: rows for sources, and the rows that steps and sinks should make of them",
+}
+
+TEST = {
+    "given": "given.SOURCE = [ROWS]: the rows of a source. One without rows is empty",
+    "expect": "expect.NAME = [ROWS]: the rows that a step or sink should have",
+    "ordered": "whether rows have to come in this order. Default: false",
 }
 
 SOURCE_KINDS = {
