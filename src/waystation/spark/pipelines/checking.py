@@ -14,13 +14,14 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid, NotFound, Unavailable, WaystationError, near_matches
-from waystation.spark.pipelines.declared import Pipeline, Sink, Source
+from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, Source, Step
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
 from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.sinks import as_messages
+from waystation.spark.pipelines.stream_joins import check_stream_joins
 from waystation.spark.pipelines.tables import need_package
 from waystation.spark.sessions import need_pyspark
 from waystation.spark.sink_options import read_sink_options
@@ -169,11 +170,20 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
         if used & broken or (step.sql is not None and _mentions(step.sql, broken)):
             broken.add(step.name)  # it would only repeat what is wrong with the other
             continue
-        attempt(step.name, lambda step=step: frames.add_step(step))  # type: ignore[misc]
+        attempt(step.name, lambda step=step: _try_step(step, frames))  # type: ignore[misc]
     for sink in pipeline.sinks.values():
         if sink.table not in broken:
             attempt(sink.name, lambda sink=sink: _try_sink(sink, frames.tables[sink.table], folder))  # type: ignore[misc]
     return problems
+
+
+def _try_step(step: Step, frames: Frames) -> None:
+    frames.add_step(step)
+    try:
+        check_stream_joins(frames.tables[step.name], step)
+    except Invalid as error:
+        key = next(key for key in ("join", "sql", "python") if getattr(step, key) is not None)
+        raise PartFailed(("step", step.name, key), error) from None
 
 
 def _mentions(sql: str, names: set[str]) -> bool:
@@ -184,9 +194,9 @@ def _empty(spark: SparkSession, pipeline: Pipeline, source: Source, folder: File
     """No rows, but the columns of the source: a stream if it is one."""
     if source.kind == "rate" and not source.static:
         return open_source(spark, pipeline, source)
-    if source.kind == "parquet" and source.static and not FilePath(source.place).exists():
-        raise NotFound(f"there is no folder {source.place}")
-    if source.kind == "parquet" and source.schema is not None:
+    if source.kind in FILES and source.static and "://" not in source.place and not FilePath(source.place).exists():
+        raise NotFound(f"there is no file or folder {source.place}")
+    if source.kind in FILES and source.schema is not None:
         schema = spark.createDataFrame([], source.schema).schema
     else:
         schema = open_source(spark, pipeline, source).schema

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-SourceKind = Literal["waystation", "queue", "parquet", "rate"]
+SourceKind = Literal["waystation", "queue", "parquet", "csv", "json", "rate"]
 SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
+FILES = ("parquet", "csv", "json")
+"""Kinds of sources that are folders of files."""
 TriggerKind = Literal["once", "available-now", "interval"]
 
 

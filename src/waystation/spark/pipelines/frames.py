@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.spark.pipelines.declared import Pipeline, Source, Step
+from waystation.spark.pipelines.declared import FILES, Pipeline, Source, Step
 from waystation.spark.pipelines.explaining import explain, line_in_sql
 from waystation.spark.pipelines.functions import load_reference
 from waystation.spark.pipelines.problems import Problem
@@ -57,14 +57,21 @@ def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> Data
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load()  # type: ignore[no-any-return]
-    if source.kind == "parquet":
+    if source.kind in FILES:
+        reader = reader.format(source.kind).options(**_file_options(source))
         if source.schema is not None:
             reader = reader.schema(source.schema)
-        return reader.format("parquet").options(**source.options).load(source.place)  # type: ignore[no-any-return]
+        return reader.load(source.place)  # type: ignore[no-any-return]
     if source.static:
         return spark.range(int(source.place)).selectExpr("current_timestamp() AS timestamp", "id AS value")
     reader = reader.format("rate").option("rowsPerSecond", source.place).options(**source.options)
     return reader.load()  # type: ignore[no-any-return]
+
+
+def _file_options(source: Source) -> dict[str, str]:
+    """CSV has no types: without a schema Spark finds them in the values."""
+    defaults = {"header": "true", "inferSchema": str(source.schema is None).lower()} if source.kind == "csv" else {}
+    return {**defaults, **source.options}
 
 
 class Frames:

@@ -32,6 +32,8 @@ SOURCE_KINDS = {
     "assign": "partitions of topics: {orders = [0, 1]}",
     "queue": "a queue; rows are acked when they have arrived",
     "parquet": "a folder of Parquet files",
+    "csv": "a folder of CSV files whose first line names the columns, or such a file",
+    "json": "a folder of files with a JSON object on each line, or such a file",
     "rate": "for tests: rows per second, with columns timestamp and value",
 }
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import shared_queue_problems
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
@@ -136,6 +136,8 @@ SOURCE_KIND: dict[str, SourceKind] = {
     "assign": "waystation",
     "queue": "queue",
     "parquet": "parquet",
+    "csv": "csv",
+    "json": "json",
     "rate": "rate",
 }
 
@@ -155,7 +157,7 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
         kind=kind,
         options=options,
         place=place,
-        schema=schema if kind == "parquet" else None,
+        schema=schema if kind in FILES else None,
         static=bool(table.flag("static")),
         watermark=read_watermark(table),
         filter=table.text("filter"),
@@ -179,9 +181,9 @@ def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKin
     else:
         for key in given:
             table.problem(key, f"{key} is for topics and queues, and this source is {kind}")
-        place = _place(file, table.text("parquet") or "") if kind == "parquet" else str(table.number("rate") or 1)
-        if kind == "parquet" and table.text("schema") is None and not table.flag("static"):
-            table.problem((), 'a stream of Parquet files needs `schema = "…"`, since more files may come')
+        place = _place(file, table.text(chosen) or "") if kind in FILES else str(table.number("rate") or 1)
+        if kind in FILES and table.text("schema") is None and not table.flag("static"):
+            table.problem((), f'a stream of {kind} files needs `schema = "…"`, since more files may come')
     return {**options, **table.options("options")}, place
 
 
