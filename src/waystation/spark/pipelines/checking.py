@@ -14,6 +14,13 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid, NotFound, Unavailable, WaystationError, near_matches
+from waystation.spark.pipelines.compacted import (
+    COMPACTED,
+    broker_settings,
+    compaction_problems,
+    creates_topics,
+    prepare_compacted,
+)
 from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, Source, Step
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
@@ -79,15 +86,13 @@ def check_outside(read: PipelineFile) -> list[Problem]:
 def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     try:
         with connect_any(pipeline.servers) as mq:
-            topics = [topic.topic for topic in mq.topics()]
+            described = {topic.topic: topic for topic in mq.topics()}
             queues = [queue.queue for queue in mq.queues()]
-            creates = any(
-                one["name"] == "auto.create.topics.enable" and one["value"] == "true"
-                for one in mq.view("settings")["settings"]
-            )
+            settings = broker_settings(mq)
     except WaystationError as error:
         return [Problem(toml.line(("servers",)), f"topics and queues could not be looked up: {error}")]
     problems = []
+    topics = list(described)
     for source in pipeline.sources.values():
         path = ("source", source.name)
         for topic in source.topics:
@@ -98,10 +103,14 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
     for sink in pipeline.sinks.values():
         there = topics if sink.kind == "topic" else queues
-        if sink.kind == "topic" and creates:
+        if sink.upserts and sink.place in described:
+            line = toml.line(("sink", sink.name, "mode"))
+            problems += [Problem(line, text) for text in compaction_problems(described[sink.place], settings)]
+        if sink.kind == "topic" and creates_topics(settings):
             continue  # as for every publisher
         if sink.kind in ("topic", "queue") and sink.place not in there:
-            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), _missing(sink.kind, sink.place, there)))
+            text = _missing(sink.kind, sink.place, there, compacted=sink.upserts)
+            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), text))
     return problems
 
 
@@ -115,23 +124,26 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     with connect_any(pipeline.servers) as mq:
         for sink in sinks:
             try:
-                if sink.kind == "topic":
+                if sink.upserts:
+                    line = toml.line(("sink", sink.name, "mode"))
+                    problems += [Problem(line, text) for text in prepare_compacted(mq, sink)]
+                elif sink.kind == "topic":
                     mq.describe_topic(sink.place, create=True)
                 else:
                     mq.queue(sink.place, passive=True)
             except (NotFound, Invalid) as error:
-                text = f"{error}{_how_to_create(sink.kind, sink.place)}"
+                text = f"{error}{_how_to_create(sink.kind, sink.place, compacted=sink.upserts)}"
                 problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), text))
     return problems
 
 
-def _missing(kind: str, name: str, there: list[str]) -> str:
+def _missing(kind: str, name: str, there: list[str], *, compacted: bool = False) -> str:
     near = near_matches(name, there)
-    return f"there is no {kind} {name!r}{near or _how_to_create(kind, name)}"
+    return f"there is no {kind} {name!r}{near or _how_to_create(kind, name, compacted=compacted)}"
 
 
-def _how_to_create(kind: str, name: str) -> str:
-    return f"; create it with `waystation {kind}s create {name}`"
+def _how_to_create(kind: str, name: str, *, compacted: bool) -> str:
+    return f"; create it with `waystation {kind}s create {name}{f' --set {COMPACTED}' if compacted else ''}`"
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -214,6 +226,7 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     path = ("sink", sink.name)
     if sink.kind in ("topic", "queue"):
         key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")
+        _check_upsert(sink, frame)
         given = {"servers": "127.0.0.1", sink.kind: sink.place, **sink.options}
         try:
             options = read_sink_options(given, streaming=frame.isStreaming)
@@ -228,9 +241,20 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     if not frame.isStreaming:
         return
     try:
-        writer = frame.writeStream.format("noop").outputMode(sink.mode)
+        writer = frame.writeStream.format("noop").outputMode(sink.output_mode)
         writer = writer.option("checkpointLocation", str(folder / "sinks" / sink.name))
         query = writer.trigger(availableNow=True).start()
         query.stop()
     except Exception as error:
         raise PartFailed((*path, "mode"), error) from error
+
+
+def _check_upsert(sink: Sink, frame: DataFrame) -> None:
+    if sink.upserts and sink.key is None and "key" not in frame.columns:
+        text = 'an upsert replaces the row that has the same key, and this has none: add key = "…", a SQL expression'
+        raise PartFailed(("sink", sink.name, "mode"), Invalid(text))
+    if sink.delete_when is not None:
+        try:
+            frame.filter(sink.delete_when).schema  # noqa: B018  (which also refuses what is no condition)
+        except Exception as error:
+            raise PartFailed(("sink", sink.name, "delete_when"), error) from error

@@ -126,8 +126,19 @@ class Sink:
     mode: str = "append"
     key: str | None = None
     value: str | None = None
+    delete_when: str | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def upserts(self) -> bool:
+        """Whether a row replaces the one that has its key."""
+        return self.mode == "upsert"
+
+    @property
+    def output_mode(self) -> str:
+        """What Spark calls its mode."""
+        return "update" if self.upserts else self.mode
 
 
 @dataclass(frozen=True, slots=True)

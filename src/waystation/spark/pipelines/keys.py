@@ -114,7 +114,8 @@ SINK_KINDS = {
 SINK = {
     "from": "the table",
     **SINK_KINDS,
-    "mode": "append (the default), update or complete",
+    "mode": "append (the default), update, complete, or for a compacted topic upsert",
+    "delete_when": "with upsert: a SQL condition; rows for which it holds delete their key",
     "key": "the key of a message, as a SQL expression. Default: the column key, if there is one",
     "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
     "partition_by": "columns that become folders",

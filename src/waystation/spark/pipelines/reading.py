@@ -28,7 +28,7 @@ DEFAULT_SERVERS = "127.0.0.1:9092"
 SERVER_VARIABLE = "WAYSTATION_SERVER"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SINK_MODES = ("append", "update", "complete")
+SINK_MODES = ("append", "update", "complete", "upsert")
 
 
 class PipelineFile(NamedTuple):
@@ -226,6 +226,10 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     for key in ("key", "value", "guarantee", "txnId"):
         if not message and table.value(key) is not None:
             table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
+    if mode == "upsert" and kind != "topic":
+        table.problem("mode", f"upsert is for compacted topics, and this sink is {kind}")
+    if mode != "upsert" and table.value("delete_when") is not None:
+        table.problem("delete_when", 'delete_when needs mode = "upsert": only a compacted topic deletes a key')
     guarantee = table.word("guarantee", ("exactly-once", "at-least-once"))
     own = {"guarantee": guarantee, "txnId": table.text("txnId")} if message else {}
     return Sink(
@@ -236,6 +240,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         mode=mode,
         key=table.text("key"),
         value=table.text("value"),
+        delete_when=table.text("delete_when"),
         partition_by=table.texts("partition_by"),
         options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
     )

@@ -45,11 +45,18 @@ def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
     elif "key" in frame.columns:
         columns.append(_text(F.col("key"), frame, "key").alias("key"))
     if sink.value is None and "value" not in frame.columns:
-        return frame.select(*columns, F.to_json(F.struct("*")).alias("value"))
+        return frame.select(*columns, _unless_deleted(F.to_json(F.struct("*")), sink).alias("value"))
     expression = sink.value or "value"
-    columns.append(_text(F.expr(expression), frame, expression).alias("value"))
+    columns.append(_unless_deleted(_text(F.expr(expression), frame, expression), sink).alias("value"))
     columns += [F.col(name) for name in MESSAGE_COLUMNS if name in frame.columns]
     return frame.select(*columns)
+
+
+def _unless_deleted(value: Column, sink: Sink) -> Column:
+    """No value where the row deletes its key. A condition that is null does not hold."""
+    from pyspark.sql import functions as F
+
+    return value if sink.delete_when is None else F.when(F.expr(sink.delete_when), F.lit(None)).otherwise(value)
 
 
 def _text(column: Column, frame: DataFrame, expression: str) -> Column:
@@ -125,7 +132,7 @@ def start_query(
     together = len(query.sinks) > 1
     rows = all_messages(query, frames) if together else rows_of(frames[sink.table], sink, written_metric(sink.name))
     writer: Any = rows.writeStream
-    writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
+    writer = writer.outputMode(sink.output_mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
         writer = writer.option("checkpointLocation", checkpoint)
     if sink.partition_by:
