@@ -13,12 +13,12 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from tests.docs.blocks import blocks
 from tests.support.server import ROOT
 from waystation.cli.main import main
+from waystation.spark.pipeline_tests.cases import Case, read_cases
+from waystation.spark.pipeline_tests.comparing import compare, equal
+from waystation.spark.pipeline_tests.values import AsJson
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.problems import PipelineInvalid
 from waystation.spark.pipelines.reading import read_pipeline
-from waystation.spark.pipelines.unit_tests.cases import Case, read_cases
-from waystation.spark.pipelines.unit_tests.comparing import compare, equal
-from waystation.spark.pipelines.unit_tests.values import AsJson
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

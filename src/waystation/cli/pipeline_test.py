@@ -16,8 +16,8 @@ from waystation.cli.output import bold, print_json, spell_count, visible
 from waystation.errors import NotFound, near_matches
 
 if TYPE_CHECKING:
-    from waystation.spark.pipelines.unit_tests.cases import Case
-    from waystation.spark.pipelines.unit_tests.running import Comparison, Result
+    from waystation.spark.pipeline_tests.cases import Case
+    from waystation.spark.pipeline_tests.running import Comparison, Result
 
 MOST_ROWS = 20
 """Rows of each sort that are shown of one table."""
@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from waystation.spark.pipeline_tests.cases import read_cases, tested_by
     from waystation.spark.pipelines.reading import read_pipeline
-    from waystation.spark.pipelines.unit_tests.cases import read_cases, tested_by
     from waystation.spark.sessions import need_pyspark
 
     read = [read_pipeline(tested_by(file)) for file in dict.fromkeys(map(tested_by, arguments.file))]
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise NotFound(f"there is no test {name!r}{near_matches(name, known)}")
         cases = [(one, [case for case in some if case.name in arguments.only]) for one, some in cases]
     need_pyspark()
-    from waystation.spark.pipelines.unit_tests.running import run_cases
+    from waystation.spark.pipeline_tests.running import run_cases
 
     results: list[Result] = []
     started = time.monotonic()
@@ -80,7 +80,7 @@ def _tell(result: Result, *, as_json: bool) -> None:
 
 def _lines(case: Case, comparison: Comparison) -> Iterator[str]:
     """A headline for a table with differences, and a line for each."""
-    from waystation.spark.pipelines.unit_tests.values import spell
+    from waystation.spark.pipeline_tests.values import spell
 
     found, rows, expectation = comparison.differences, comparison.rows, comparison.expectation
     if not found:
@@ -105,7 +105,7 @@ def _lines(case: Case, comparison: Comparison) -> Iterator[str]:
 
 
 def _object(result: Result) -> dict[str, object]:
-    from waystation.spark.pipelines.unit_tests.values import plain
+    from waystation.spark.pipeline_tests.values import plain
 
     differences: list[dict[str, object]] = []
     for comparison in result.comparisons:

@@ -14,15 +14,15 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid
+from waystation.spark.pipeline_tests.cases import Case, Expectation, Row
+from waystation.spark.pipeline_tests.comparing import Differences, compare
+from waystation.spark.pipeline_tests.values import as_struct, from_arrow, sent
 from waystation.spark.pipelines.declared import Pipeline, Source
 from waystation.spark.pipelines.explaining import explain
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
 from waystation.spark.pipelines.problems import PipelineInvalid
 from waystation.spark.pipelines.reading import PipelineFile
 from waystation.spark.pipelines.sinks import as_messages
-from waystation.spark.pipelines.unit_tests.cases import Case, Expectation, Row
-from waystation.spark.pipelines.unit_tests.comparing import Differences, compare
-from waystation.spark.pipelines.unit_tests.values import as_struct, from_arrow, sent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ class _Bench:
         return result
 
     def _given(self, source: Source, case: Case) -> DataFrame:
-        from waystation.spark.pipelines.unit_tests.given import given_rows
+        from waystation.spark.pipeline_tests.given import given_rows
 
         if source.name not in self._schemas:
             self._schemas[source.name] = columns_of(self._spark, self._read.pipeline, source)

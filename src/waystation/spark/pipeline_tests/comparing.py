@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from waystation.spark.pipelines.unit_tests.values import AsJson
+from waystation.spark.pipeline_tests.values import AsJson
 
 Values = Mapping[str, Any]
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from waystation.errors import Invalid
 from waystation.spark.json_values import CORRUPT, decode_values
+from waystation.spark.pipeline_tests.values import as_struct, from_arrow
 from waystation.spark.pipelines.declared import Source
-from waystation.spark.pipelines.unit_tests.values import as_struct, from_arrow
 
 
 def given_rows(values: Mapping[str, Any], schema: StructType, source: Source) -> list[dict[str, Any]]:
