@@ -54,6 +54,7 @@ SECTIONS = (
             "guide/spark-from-kafka",
             "guide/spark-queues",
             "guide/pipelines",
+            "guide/pipeline-formats",
             "guide/pipeline-tests",
             "guide/ready-made-pipelines",
             "guide/testing-with-pytest",

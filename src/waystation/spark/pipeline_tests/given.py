@@ -22,7 +22,7 @@ from waystation.spark.pipelines.declared import Source
 def given_rows(values: Mapping[str, Any], schema: StructType, source: Source) -> list[dict[str, Any]]:
     """The row; none if the source leaves a malformed one out. Invalid if it has no such columns or other types."""
     text = values.get("value")
-    if CORRUPT not in schema.names or not isinstance(text, str):
+    if source.options.get("valueFormat") != "json" or not isinstance(text, str):
         return [as_struct(values, schema)]
     kind = schema["value"].dataType
     structs, bad = decode_values(pa.array([text.encode()]), to_arrow_type(kind, timezone="UTC"))

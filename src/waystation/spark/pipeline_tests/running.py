@@ -129,7 +129,8 @@ class _Bench:
             return tables[expectation.name]
         sink = self._read.pipeline.sinks[expectation.name]
         frame = tables[sink.table]
-        return as_messages(frame, sink) if sink.kind in ("topic", "queue") else frame
+        # Bytes in Avro or Protobuf say nothing to people: such a value is compared as the row that is encoded.
+        return as_messages(frame, replace(sink, format=None)) if sink.kind in ("topic", "queue") else frame
 
 
 def columns_of(spark: SparkSession, pipeline: Pipeline, source: Source) -> StructType:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from waystation.spark.value_formats import ValueFormat
+
 SourceKind = Literal["waystation", "queue", "parquet", "csv", "json", "rate"]
 SinkKind = Literal["topic", "queue", "parquet", "console", "memory", "delta", "iceberg"]
 FILES = ("parquet", "csv", "json")
@@ -127,6 +129,7 @@ class Sink:
     key: str | None = None
     value: str | None = None
     delete_when: str | None = None
+    format: ValueFormat | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 

@@ -54,9 +54,18 @@ SOURCE_OPTIONS = {
     "retryTimeout": "seconds to wait for a broker that is away. Default: 300",
 }
 
+FORMAT = {
+    "format": 'how values are encoded: "json" (the default with a schema), "avro" or "protobuf"',
+    "schema_file": "the file of an Avro schema",
+    "descriptor": "the file of a Protobuf descriptor set",
+    "message": "the full name of the Protobuf message: shop.Order",
+    "registry": "the address of a schema registry, for values that begin with the number of their schema",
+}
+
 SOURCE = {
     **SOURCE_KINDS,
     **SOURCE_OPTIONS,
+    **FORMAT,
     "schema": "the columns, as SQL writes them: id STRING, amount DOUBLE",
     "static": "read once, whole, as a table to join with. Default: false",
     "watermark": "{column, delay}: how late rows may come",
@@ -118,6 +127,7 @@ SINK = {
     "delete_when": "with upsert: a SQL condition; rows for which it holds delete their key",
     "key": "the key of a message, as a SQL expression. Default: the column key, if there is one",
     "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
+    **FORMAT,
     "partition_by": "columns that become folders",
     "guarantee": '"exactly-once" (the default) or "at-least-once"',
     "txnId": "for a table that is written once: a name under which it is written at most once",

@@ -17,6 +17,7 @@ from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.format_reading import format_options, read_format
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import shared_queue_problems
 from waystation.spark.pipelines.step_reading import read_step, read_watermark
@@ -175,11 +176,15 @@ def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKin
             table.problem("topics", "names no topic")
         if kind == "waystation" and not {"startingOffsets", "startingTimestamp"} & given.keys():
             options["startingOffsets"] = "earliest"
+        if (typed := read_format(file, table)) is not None:
+            options |= format_options(typed)
+        elif table.value("format") == "json":
+            options["valueFormat"] = "json"
         if table.text("schema") is not None:
             options["valueSchema"] = table.text("schema") or ""
             options.setdefault("valueFormat", "json")
     else:
-        for key in given:
+        for key in (*given, *table.given(keys.FORMAT)):
             table.problem(key, f"{key} is for topics and queues, and this source is {kind}")
         place = _place(file, table.text(chosen) or "") if kind in FILES else str(table.number("rate") or 1)
         if kind in FILES and table.text("schema") is None and not table.flag("static"):
@@ -223,13 +228,15 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     if kind not in ("parquet", "delta") and table.value("partition_by") is not None:
         table.problem("partition_by", f"partition_by is for folders of files, and this sink is {kind}")
     message = kind in ("topic", "queue")
-    for key in ("key", "value", "guarantee", "txnId"):
+    for key in ("key", "value", "guarantee", "txnId", *keys.FORMAT):
         if not message and table.value(key) is not None:
             table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
     if mode == "upsert" and kind != "topic":
         table.problem("mode", f"upsert is for compacted topics, and this sink is {kind}")
     if mode != "upsert" and table.value("delete_when") is not None:
         table.problem("delete_when", 'delete_when needs mode = "upsert": only a compacted topic deletes a key')
+    if table.value("registry") is not None:
+        table.problem("registry", "a sink writes values without the number of a schema, so leave registry out")
     guarantee = table.word("guarantee", ("exactly-once", "at-least-once"))
     own = {"guarantee": guarantee, "txnId": table.text("txnId")} if message else {}
     return Sink(
@@ -241,6 +248,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         key=table.text("key"),
         value=table.text("value"),
         delete_when=table.text("delete_when"),
+        format=read_format(file, table) if message else None,
         partition_by=table.texts("partition_by"),
         options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
     )

@@ -12,10 +12,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from waystation.spark.pipelines.declared import Pipeline, Sink
+from waystation.spark.pipelines.encoding import encoded
 from waystation.spark.pipelines.queries import Query
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.tables import table_writer
 from waystation.spark.sink_options import TXN_NAMES
+from waystation.spark.value_formats import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -44,12 +46,20 @@ def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
         columns.append(_text(F.expr(sink.key), frame, sink.key).alias("key"))
     elif "key" in frame.columns:
         columns.append(_text(F.col("key"), frame, "key").alias("key"))
+    if sink.format is not None:
+        return frame.select(*columns, _unless_deleted(_typed(frame, sink.format, sink), sink).alias("value"))
     if sink.value is None and "value" not in frame.columns:
         return frame.select(*columns, _unless_deleted(F.to_json(F.struct("*")), sink).alias("value"))
     expression = sink.value or "value"
     columns.append(_unless_deleted(_text(F.expr(expression), frame, expression), sink).alias("value"))
     columns += [F.col(name) for name in MESSAGE_COLUMNS if name in frame.columns]
     return frame.select(*columns)
+
+
+def _typed(frame: DataFrame, wanted: ValueFormat, sink: Sink) -> Column:
+    """In a format with a schema the value is the row, but for a column `key` that is the message's."""
+    without = ("key",) if sink.key is None else ()
+    return encoded(frame, wanted, sink.value, without=without)
 
 
 def _unless_deleted(value: Column, sink: Sink) -> Column:
