@@ -55,6 +55,8 @@ SECTIONS = (
             "guide/spark-from-kafka",
             "guide/spark-queues",
             "guide/pipelines",
+            "guide/pipeline-formats",
+            "guide/pipeline-tests",
             "guide/pipeline-rules",
             "guide/pipeline-monitoring",
             "guide/ready-made-pipelines",

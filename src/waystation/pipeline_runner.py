@@ -28,6 +28,8 @@ from waystation.observe.events import event_logger
 logger = event_logger("waystation.pipelines")
 
 MAX_FILES = 1_000
+TESTS = ".test.toml"
+"""How files of tests end, which stand beside the pipelines (`waystation pipeline test`)."""
 STOP_S = 15.0
 """How long pipelines may take to end when the broker stops. Then they are killed; a later run goes on from there."""
 LAST_S = 10.0
@@ -163,7 +165,7 @@ class FolderRunner:
     def _look(self) -> dict[Path, tuple[tuple[int, int], str, str]]:
         found: dict[Path, tuple[tuple[int, int], str, str]] = {}
         try:
-            files = sorted(self._folder.glob("*.toml"))[:MAX_FILES]
+            files = sorted(file for file in self._folder.glob("*.toml") if not file.name.endswith(TESTS))[:MAX_FILES]
         except OSError as error:
             logger.warning(
                 "pipelines.folder_unreadable", "the folder of pipelines cannot be read: {error}", error=error

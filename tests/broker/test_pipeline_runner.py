@@ -101,6 +101,7 @@ def test_files_are_listed_by_the_names_in_them_and_read_again_when_they_change(s
         stage.add("broken", "name = [")
         stage.add("lost", 'name = "lost"\n[sink.out]\nfrom = "nothing"\nconsole = true\n')
         (stage.folder / "notes.txt").write_text("not a pipeline")
+        stage.add("orders.test", "[test.none]\nexpect.ticks = []\n")
         found = await stage.runner.pipelines()
         assert sorted(found) == ["broken", "lost", "orders"]
         assert found["orders"] == RunnablePipeline("orders", str(file))

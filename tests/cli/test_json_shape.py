@@ -30,6 +30,7 @@ NOT_RUN = {
     "serve": "it has no --json; its log has --log-format json",
     "demo": "it takes a minute, and is run by tests/cli/test_operating.py; it prints one object, its summary",
     "pipeline run": "it needs Spark; tests/cli/test_pipeline.py reads its one object where Spark is installed",
+    "pipeline test": "it needs Spark; tests/spark/test_unit_tests.py reads its objects",
     "pipeline start": "the broker would need Spark",
     "pipeline reset": "it needs the checkpoint of a run on Spark",
     **{

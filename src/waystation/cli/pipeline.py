@@ -1,6 +1,6 @@
-"""`waystation pipeline`: run, check, list, status, stop, reset, delete, graph.
+"""`waystation pipeline`: run, check, test, list, status, stop, reset, delete, graph.
 
-Spark is imported by `run` and `check` alone; the others read the file, or ask the broker.
+Spark is imported by `run`, `check` and `test` alone; the others read the file, or ask the broker.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from waystation.cli.arguments import add_server, examples
 from waystation.cli.output import confirmed, note, print_json, print_table, spell_count
 from waystation.cli.pipeline_ready import configure as configure_ready
+from waystation.cli.pipeline_test import configure as configure_test
 from waystation.cli.units import duration
 from waystation.errors import Conflict, NotFound, RequestTimeout, Unavailable, WaystationError
 
@@ -48,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check = verbs.add_parser("check", help="find mistakes without running: keys, columns, SQL, topics")
     check.add_argument("file", type=Path, nargs="+", metavar="FILE")
     check.add_argument("--no-spark", action="store_true", help="only what can be found without starting Spark")
+    configure_test(verbs.add_parser("test", help="run a pipeline's unit tests: rows in, rows expected; no broker"))
     listing = verbs.add_parser("list", help="show the pipelines that run or ran on this broker")
     status = verbs.add_parser("status", help="show how pipelines are doing")
     status.add_argument("name", nargs="*", metavar="NAME|FILE", help="default: all that run")

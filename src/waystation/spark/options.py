@@ -18,6 +18,7 @@ from waystation.durations import parse_ms
 from waystation.errors import Invalid, near_matches
 from waystation.routing.patterns import Pattern, compile_pattern
 from waystation.spark.kafka_options import SAME, SPELLED
+from waystation.spark.value_formats import FORMATS, VALUE_OPTIONS, ValueFormat, read_value_format
 
 EARLIEST = -2
 LATEST = -1
@@ -51,6 +52,7 @@ SOURCE_OPTIONS = (
     "isolation",
     "valueFormat",
     "valueSchema",
+    *VALUE_OPTIONS,
     "mode",
     "retryTimeout",
     "queue",
@@ -105,8 +107,10 @@ class SourceOptions:
     group: str | None = None
     fail_on_data_loss: bool = True
     committed: bool = True
-    value_format: Literal["binary", "json"] = "binary"
+    value_format: Literal["binary", "json", "avro", "protobuf"] = "binary"
     value_schema: str | None = None
+    typed: ValueFormat | None = None
+    """Of values that are Avro or Protobuf."""
     mode: Mode = "permissive"
     retry_s: float = DEFAULT_RETRY_S
 
@@ -156,11 +160,20 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         group=options.get("group") or None,
         fail_on_data_loss=read_flag(options, "failOnDataLoss", True),
         committed=read_choice(options, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
-        value_format=read_choice(options, "valueFormat", ("binary", "json")),  # type: ignore[arg-type]
-        value_schema=options.get("valueschema") or None,
-        mode=read_choice(options, "mode", ("permissive", "failfast", "dropmalformed")),  # type: ignore[arg-type]
+        **read_values(options),
         retry_s=read_seconds(options, "retryTimeout", DEFAULT_RETRY_S),
     )
+
+
+def read_values(options: Mapping[str, str]) -> dict[str, Any]:
+    """What the options say of values, for topics and queues alike."""
+    kind = read_choice(options, "valueFormat", ("binary", "json", *FORMATS))
+    typed = read_value_format(options, kind)
+    schema = options.get("valueschema") or None
+    if typed is not None and schema is not None:
+        raise Invalid(f"valueSchema is for JSON: the columns of values in {kind} are those of their own schema")
+    mode = read_choice(options, "mode", ("permissive", "failfast", "dropmalformed"))
+    return {"value_format": kind, "value_schema": schema, "typed": typed, "mode": mode}
 
 
 def read_servers(options: Mapping[str, str]) -> tuple[tuple[str, int], ...]:

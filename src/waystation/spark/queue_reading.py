@@ -38,19 +38,20 @@ from waystation.spark.options import (
     SOURCE_OPTIONS,
     SourceOptions,
     check_names,
-    read_choice,
     read_flag,
     read_positive,
     read_seconds,
     read_servers,
+    read_values,
 )
 from waystation.spark.queue_claims import QueueClaims
 from waystation.spark.queue_offsets import QueueOffset, split
 from waystation.spark.queue_rows import QUEUE_SCHEMA, record_batch
-from waystation.spark.ranges import Task, raw_schema, with_json
+from waystation.spark.ranges import Task, raw_schema, with_decoded
 from waystation.spark.retrying import patiently
 from waystation.spark.schemas import arrow_schema, source_schema
 from waystation.spark.source_metrics import queue_report
+from waystation.spark.value_formats import VALUE_OPTIONS
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ QUEUE_OPTIONS = (
     "failOnDataLoss",
     "valueFormat",
     "valueSchema",
+    *VALUE_OPTIONS,
     "mode",
     "retryTimeout",
 )
@@ -105,9 +107,7 @@ def read_queue_options(given: Mapping[str, str]) -> QueueOptions:
         max_bytes=read_positive(options, "maxBytesPerTrigger"),
         min_partitions=read_positive(options, "minPartitions"),
         fail_on_data_loss=read_flag(options, "failOnDataLoss", True),
-        value_format=read_choice(options, "valueFormat", ("binary", "json")),  # type: ignore[arg-type]
-        value_schema=options.get("valueschema") or None,
-        mode=read_choice(options, "mode", ("permissive", "failfast", "dropmalformed")),  # type: ignore[arg-type]
+        **read_values(options),
         retry_s=read_seconds(options, "retryTimeout", DEFAULT_RETRY_S),
     )
     return QueueOptions(options["queue"], base)
@@ -318,7 +318,7 @@ def as_columns(options: QueueOptions, schema: pa.Schema, rows: Sequence[Delivere
     """Messages as Spark expects them."""
     raw = raw_schema(schema)
     batch = record_batch(rows, options.queue, raw)
-    return batch if raw == schema else with_json(Task(options.base, schema), batch)
+    return batch if raw == schema else with_decoded(Task(options.base, schema), batch)
 
 
 def read_rows(options: QueueOptions, runs: Sequence[Run]) -> Iterator[list[Delivered]]:

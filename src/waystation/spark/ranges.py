@@ -27,6 +27,7 @@ from waystation.spark.filters import Wanted
 from waystation.spark.json_values import CORRUPT, decode_values
 from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Range
+from waystation.spark.value_formats import decode_typed
 
 log = event_logger("waystation.spark")
 
@@ -171,7 +172,7 @@ def _rows(task: Task, columns: Columns, opened: Opened, one: Range, position: in
     except InvalidRecord as error:
         raise _unreadable(one, position, error) from None
     if batch.schema != task.schema:
-        batch = with_json(task, batch)
+        batch = with_decoded(task, batch)
     for start in range(0, batch.num_rows, MAX_ROWS):
         yield batch.slice(start, MAX_ROWS)
 
@@ -199,11 +200,12 @@ def raw_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def with_json(task: Task, batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_decoded(task: Task, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with its values decoded, and the schema that Spark expects."""
     kind = task.schema.field("value").type if "value" in task.schema.names else pa.struct([])
     raw = batch.column("value")
-    structs, bad = decode_values(raw, kind)
+    typed = task.options.typed
+    structs, bad = decode_values(raw, kind) if typed is None else decode_typed(raw, kind, typed)
     columns = []
     for one in task.schema:
         if one.name == "value":
@@ -217,7 +219,16 @@ def with_json(task: Task, batch: pa.RecordBatch) -> pa.RecordBatch:
         return made
     if task.options.mode == "dropmalformed":
         return made.filter(pc.invert(bad))
+    what = "JSON" if typed is None else typed.kind
     raise Invalid(
-        f"{pc.sum(bad).as_py()} of {batch.num_rows} values are not JSON of the schema {kind}; with mode=permissive they"
-        f" are null and their bytes are in the column {CORRUPT}"
+        f"{pc.sum(bad).as_py()} of {batch.num_rows} values are not {what} of the schema {kind}; with mode=permissive"
+        f" they are null and their bytes are in the column {CORRUPT}{_hint(task, raw.filter(bad))}"
     )
+
+
+def _hint(task: Task, bad: pa.Array) -> str:
+    """Values that a serialiser of Confluent wrote are what people have who do not know it."""
+    typed = task.options.typed
+    if typed is None or typed.registry is not None or any(value[:1] != b"\0" for value in bad.to_pylist()):
+        return ""
+    return "; they begin as values of a schema registry do: name it with the option schemaRegistry"

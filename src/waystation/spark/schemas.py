@@ -1,7 +1,7 @@
 """The columns of the source, as Spark and as Arrow know them.
 
 A schema that the user gives chooses columns: what is not in it is not made. Its types are the source's; only `value`
-may be a struct, with valueFormat=json.
+may be a struct, where it is decoded (valueFormat).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from waystation.spark.json_values import CORRUPT, infer_type
 from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Range
 from waystation.spark.ranges import Task, read_range
+from waystation.spark.value_formats import codec_of
 
 INFER_ROWS = 1000
 """Values that a schema is inferred from, of every topic."""
@@ -68,6 +69,8 @@ def source_schema(
         if options.value_schema is not None:
             raise Invalid("valueSchema says what is in JSON values: set valueFormat=json with it")
         return columns
+    if options.typed is not None:
+        return _with_value(from_arrow_type(codec_of(options.typed).type), columns)
     given = options.value_schema
     if given is None:
         return _with_value(from_arrow_type((infer or _inferred)(options)), columns)
@@ -90,14 +93,16 @@ def arrow_schema(schema: StructType, options: SourceOptions, columns: StructType
     """The schema as Spark expects it from a reader; Invalid if the source has no such columns."""
     known = {one.name: one.dataType for one in columns}
     for field in schema:
-        from_json = options.value_format == "json"
-        if field.name == CORRUPT and from_json and isinstance(field.dataType, BinaryType):
+        decoded = options.value_format != "binary"
+        if field.name == CORRUPT and decoded and isinstance(field.dataType, BinaryType):
             continue
-        if field.name == "value" and from_json and isinstance(field.dataType, StructType):
+        if field.name == "value" and decoded and isinstance(field.dataType, StructType):
             continue
         if field.name not in known:
             near = near_matches(field.name, known) or f"; it has {', '.join(known)}"
-            raise Invalid(f"the waystation source has no column {field.name!r}{near} (fields of JSON are in value)")
+            raise Invalid(
+                f"the waystation source has no column {field.name!r}{near} (the fields of a decoded value are in value)"
+            )
         if field.dataType != known[field.name]:
             raise Invalid(
                 f"the column {field.name!r} of the waystation source is {known[field.name].simpleString()}, not"

@@ -14,13 +14,21 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from waystation.errors import Invalid, NotFound, Unavailable, WaystationError, near_matches
-from waystation.spark.pipelines.declared import Pipeline, Sink, Source
+from waystation.spark.pipelines.compacted import (
+    COMPACTED,
+    broker_settings,
+    compaction_problems,
+    creates_topics,
+    prepare_compacted,
+)
+from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, Source, Step
 from waystation.spark.pipelines.folder import CheckpointFolder
 from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
 from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.sinks import as_messages
+from waystation.spark.pipelines.stream_joins import check_stream_joins
 from waystation.spark.pipelines.tables import need_package
 from waystation.spark.sessions import need_pyspark
 from waystation.spark.sink_options import read_sink_options
@@ -78,15 +86,13 @@ def check_outside(read: PipelineFile) -> list[Problem]:
 def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     try:
         with connect_any(pipeline.servers) as mq:
-            topics = [topic.topic for topic in mq.topics()]
+            described = {topic.topic: topic for topic in mq.topics()}
             queues = [queue.queue for queue in mq.queues()]
-            creates = any(
-                one["name"] == "auto.create.topics.enable" and one["value"] == "true"
-                for one in mq.view("settings")["settings"]
-            )
+            settings = broker_settings(mq)
     except WaystationError as error:
         return [Problem(toml.line(("servers",)), f"topics and queues could not be looked up: {error}")]
     problems = []
+    topics = list(described)
     for source in pipeline.sources.values():
         path = ("source", source.name)
         for topic in source.topics:
@@ -97,10 +103,14 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
     for target in pipeline.targets:
         there = topics if target.kind == "topic" else queues
-        if target.kind == "topic" and creates:
+        if target.compacted and target.place in described:
+            line = toml.line((*target.path[:-1], "mode"))
+            problems += [Problem(line, text) for text in compaction_problems(described[target.place], settings)]
+        if target.kind == "topic" and creates_topics(settings):
             continue  # as for every publisher
         if target.place not in there:
-            problems.append(Problem(toml.line(target.path), _missing(target.kind, target.place, there)))
+            text = _missing(target.kind, target.place, there, compacted=target.compacted)
+            problems.append(Problem(toml.line(target.path), text))
     return problems
 
 
@@ -113,23 +123,26 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     with connect_any(pipeline.servers) as mq:
         for target in pipeline.targets:
             try:
-                if target.kind == "topic":
+                if target.compacted:
+                    line = toml.line((*target.path[:-1], "mode"))
+                    problems += [Problem(line, text) for text in prepare_compacted(mq, target.place)]
+                elif target.kind == "topic":
                     mq.describe_topic(target.place, create=True)
                 else:
                     mq.queue(target.place, passive=True)
             except (NotFound, Invalid) as error:
-                text = f"{error}{_how_to_create(target.kind, target.place)}"
+                text = f"{error}{_how_to_create(target.kind, target.place, compacted=target.compacted)}"
                 problems.append(Problem(toml.line(target.path), text))
     return problems
 
 
-def _missing(kind: str, name: str, there: list[str]) -> str:
+def _missing(kind: str, name: str, there: list[str], *, compacted: bool = False) -> str:
     near = near_matches(name, there)
-    return f"there is no {kind} {name!r}{near or _how_to_create(kind, name)}"
+    return f"there is no {kind} {name!r}{near or _how_to_create(kind, name, compacted=compacted)}"
 
 
-def _how_to_create(kind: str, name: str) -> str:
-    return f"; create it with `waystation {kind}s create {name}`"
+def _how_to_create(kind: str, name: str, *, compacted: bool) -> str:
+    return f"; create it with `waystation {kind}s create {name}{f' --set {COMPACTED}' if compacted else ''}`"
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -168,11 +181,20 @@ def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[P
         if used & broken or (step.sql is not None and _mentions(step.sql, broken)):
             broken.add(step.name)  # it would only repeat what is wrong with the other
             continue
-        attempt(step.name, lambda step=step: frames.add_step(step))  # type: ignore[misc]
+        attempt(step.name, lambda step=step: _try_step(step, frames))  # type: ignore[misc]
     for sink in pipeline.sinks.values():
         if sink.origin not in broken:
             attempt(sink.name, lambda sink=sink: _try_sink(sink, frames.tables[sink.table], folder))  # type: ignore[misc]
     return problems
+
+
+def _try_step(step: Step, frames: Frames) -> None:
+    frames.add_step(step)
+    try:
+        check_stream_joins(frames.tables[step.name], step)
+    except Invalid as error:
+        key = next(key for key in ("join", "sql", "python") if getattr(step, key) is not None)
+        raise PartFailed(("step", step.name, key), error) from None
 
 
 def _mentions(sql: str, names: set[str]) -> bool:
@@ -183,9 +205,9 @@ def _empty(spark: SparkSession, pipeline: Pipeline, source: Source, folder: File
     """No rows, but the columns of the source: a stream if it is one."""
     if source.kind == "rate" and not source.static:
         return open_source(spark, pipeline, source)
-    if source.kind == "parquet" and source.static and not FilePath(source.place).exists():
-        raise NotFound(f"there is no folder {source.place}")
-    if source.kind == "parquet" and source.schema is not None:
+    if source.kind in FILES and source.static and "://" not in source.place and not FilePath(source.place).exists():
+        raise NotFound(f"there is no file or folder {source.place}")
+    if source.kind in FILES and source.schema is not None:
         schema = spark.createDataFrame([], source.schema).schema
     else:
         schema = open_source(spark, pipeline, source).schema
@@ -207,6 +229,7 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
         raise PartFailed((*path, "destinations"), NotFound(f"there is no column {unknown[0]!r}; {how}"))
     if sink.messages:
         key = next((key for key in ("key", "value") if getattr(sink, key) is not None), "from")
+        _check_upsert(sink, frame)
         given = {"servers": "127.0.0.1", **sink.options}
         if not sink.destinations:
             given[sink.kind] = sink.place
@@ -223,9 +246,20 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     if not frame.isStreaming:
         return
     try:
-        writer = frame.writeStream.format("noop").outputMode(sink.mode)
+        writer = frame.writeStream.format("noop").outputMode(sink.output_mode)
         writer = writer.option("checkpointLocation", str(folder / "sinks" / sink.name))
         query = writer.trigger(availableNow=True).start()
         query.stop()
     except Exception as error:
         raise PartFailed((*path, "mode"), error) from error
+
+
+def _check_upsert(sink: Sink, frame: DataFrame) -> None:
+    if sink.upserts and sink.key is None and "key" not in frame.columns:
+        text = 'an upsert replaces the row that has the same key, and this has none: add key = "…", a SQL expression'
+        raise PartFailed(("sink", sink.name, "mode"), Invalid(text))
+    if sink.delete_when is not None:
+        try:
+            frame.filter(sink.delete_when).schema  # noqa: B018  (which also refuses what is no condition)
+        except Exception as error:
+            raise PartFailed(("sink", sink.name, "delete_when"), error) from error

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from waystation.spark.pipelines.cron import Schedule
+from waystation.spark.value_formats import ValueFormat
 from waystation.toml_file import Path as TomlPath
 
-SourceKind = Literal["waystation", "queue", "parquet", "rate"]
+SourceKind = Literal["waystation", "queue", "parquet", "csv", "json", "rate"]
 SinkKind = Literal["topic", "queue", "destinations", "parquet", "console", "memory", "delta", "iceberg"]
+FILES = ("parquet", "csv", "json")
+"""Kinds of sources that are folders of files."""
 TriggerKind = Literal["once", "available-now", "interval"]
 TargetKind = Literal["topic", "queue"]
 DEAD_LETTER_HEADERS = "x-dead-letter-"
@@ -168,6 +171,8 @@ class Sink:
     mode: str = "append"
     key: str | None = None
     value: str | None = None
+    delete_when: str | None = None
+    format: ValueFormat | None = None
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     destinations: tuple[str, ...] = ()
@@ -176,6 +181,16 @@ class Sink:
     """For rows whose destination does not exist."""
     dead_letters_of: TomlPath = ()
     """Of the dead letters of a table: where that says so, `("source", NAME, "dead_letter")`."""
+
+    @property
+    def upserts(self) -> bool:
+        """Whether a row replaces the one that has its key."""
+        return self.mode == "upsert"
+
+    @property
+    def output_mode(self) -> str:
+        """What Spark calls its mode."""
+        return "update" if self.upserts else self.mode
 
     @property
     def messages(self) -> bool:
@@ -208,6 +223,8 @@ class Target:
     kind: TargetKind
     place: str
     path: TomlPath
+    compacted: bool = False
+    """Whether rows are upserted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +257,7 @@ class Pipeline:
         found = []
         for sink in self.sinks.values():
             if sink.kind == "topic" or sink.kind == "queue":
-                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind)))
+                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind), sink.upserts))
             if (letters := sink.dead_letter) is not None:
                 found.append(Target(letters.kind, letters.place, (*sink.path, "dead_letter", letters.kind)))
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.spark.pipelines.declared import Pipeline, Source, Step, dead_letters
+from waystation.spark.pipelines.declared import FILES, Pipeline, Source, Step, dead_letters
 from waystation.spark.pipelines.expectations import check_rule, expect
 from waystation.spark.pipelines.explaining import explain, line_in_sql
 from waystation.spark.pipelines.functions import load_reference
@@ -62,14 +62,21 @@ def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> Data
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load()  # type: ignore[no-any-return]
-    if source.kind == "parquet":
+    if source.kind in FILES:
+        reader = reader.format(source.kind).options(**_file_options(source))
         if source.schema is not None:
             reader = reader.schema(source.schema)
-        return reader.format("parquet").options(**source.options).load(source.place)  # type: ignore[no-any-return]
+        return reader.load(source.place)  # type: ignore[no-any-return]
     if source.static:
         return spark.range(int(source.place)).selectExpr("current_timestamp() AS timestamp", "id AS value")
     reader = reader.format("rate").option("rowsPerSecond", source.place).options(**source.options)
     return reader.load()  # type: ignore[no-any-return]
+
+
+def _file_options(source: Source) -> dict[str, str]:
+    """CSV has no types: without a schema Spark finds them in the values."""
+    defaults = {"header": "true", "inferSchema": str(source.schema is None).lower()} if source.kind == "csv" else {}
+    return {**defaults, **source.options}
 
 
 class Frames:
@@ -192,10 +199,7 @@ class Frames:
             yield "join", lambda frame: self._join(step, frame)
         if (dedup := step.dedup) is not None:
             columns = list(dedup.columns)
-            if dedup.within:
-                yield "dedup", lambda frame: frame.dropDuplicatesWithinWatermark(columns)
-            else:
-                yield "dedup", lambda frame: frame.dropDuplicates(columns)
+            yield "dedup", lambda frame: _dedup(frame, columns, within=dedup.within)
         if step.aggregate:
             yield "aggregate", lambda frame: _aggregate(step, frame)
         if step.python is not None:
@@ -237,6 +241,12 @@ class Frames:
             outputMode=wanted.mode.capitalize(),
             timeMode=TIME_MODES[wanted.time],
         )
+
+
+def _dedup(frame: DataFrame, columns: list[str], *, within: bool) -> DataFrame:
+    """Spark refuses a watermark's bound for a table that is no stream, where there is nothing to forget."""
+    bounded = within and frame.isStreaming
+    return frame.dropDuplicatesWithinWatermark(columns) if bounded else frame.dropDuplicates(columns)
 
 
 def _aggregate(step: Step, frame: DataFrame) -> DataFrame:

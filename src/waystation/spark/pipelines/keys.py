@@ -21,6 +21,13 @@ TOP = {
     "source": "the tables that come from outside",
     "step": "the tables that are made of others, from top to bottom",
     "sink": "where tables are written",
+    "test": "tests: rows for sources, and the rows that steps and sinks should make of them",
+}
+
+TEST = {
+    "given": "given.SOURCE = [ROWS]: the rows of a source. One without rows is empty",
+    "expect": "expect.NAME = [ROWS]: the rows that a step or sink should have",
+    "ordered": "whether rows have to come in this order. Default: false",
 }
 
 RESTART = {
@@ -36,6 +43,8 @@ SOURCE_KINDS = {
     "assign": "partitions of topics: {orders = [0, 1]}",
     "queue": "a queue; rows are acked when they have arrived",
     "parquet": "a folder of Parquet files",
+    "csv": "a folder of CSV files whose first line names the columns, or such a file",
+    "json": "a folder of files with a JSON object on each line, or such a file",
     "rate": "for tests: rows per second, with columns timestamp and value",
 }
 
@@ -56,9 +65,18 @@ SOURCE_OPTIONS = {
     "retryTimeout": "seconds to wait for a broker that is away. Default: 300",
 }
 
+FORMAT = {
+    "format": 'how values are encoded: "json" (the default with a schema), "avro" or "protobuf"',
+    "schema_file": "the file of an Avro schema",
+    "descriptor": "the file of a Protobuf descriptor set",
+    "message": "the full name of the Protobuf message: shop.Order",
+    "registry": "the address of a schema registry, for values that begin with the number of their schema",
+}
+
 SOURCE = {
     **SOURCE_KINDS,
     **SOURCE_OPTIONS,
+    **FORMAT,
     "schema": "the columns, as SQL writes them: id STRING, amount DOUBLE",
     "static": "read once, whole, as a table to join with. Default: false",
     "watermark": "{column, delay}: how late rows may come",
@@ -126,9 +144,11 @@ SINK_KINDS = {
 SINK = {
     "from": "the table",
     **SINK_KINDS,
-    "mode": "append (the default), update or complete",
+    "mode": "append (the default), update, complete, or for a compacted topic upsert",
+    "delete_when": "with upsert: a SQL condition; rows for which it holds delete their key",
     "key": "the key of a message, as a SQL expression. Default: the column key, if there is one",
     "value": "the value of a message, as a SQL expression. Default: the column value, else the whole row as JSON",
+    **FORMAT,
     "partition_by": "columns that become folders",
     "guarantee": '"exactly-once" (the default) or "at-least-once"',
     "dead_letter": "with destinations: a topic, or {topic} or {queue}, for rows whose destination does not exist",

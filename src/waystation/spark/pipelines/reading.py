@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.declared import FILES, Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
+from waystation.spark.pipelines.format_reading import format_options, read_format
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import dead_letter_problems, shared_queue_problems
 from waystation.spark.pipelines.rule_reading import (
@@ -34,7 +35,7 @@ DEFAULT_SERVERS = "127.0.0.1:9092"
 SERVER_VARIABLE = "WAYSTATION_SERVER"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SINK_MODES = ("append", "update", "complete")
+SINK_MODES = ("append", "update", "complete", "upsert")
 
 
 class PipelineFile(NamedTuple):
@@ -152,6 +153,8 @@ SOURCE_KIND: dict[str, SourceKind] = {
     "assign": "waystation",
     "queue": "queue",
     "parquet": "parquet",
+    "csv": "csv",
+    "json": "json",
     "rate": "rate",
 }
 
@@ -174,7 +177,7 @@ def _source(file: Path, name: str, table: TableReader) -> Source | None:
         kind=kind,
         options=options,
         place=place,
-        schema=schema if kind == "parquet" else None,
+        schema=schema if kind in FILES else None,
         static=bool(table.flag("static")),
         watermark=read_watermark(table),
         filter=table.text("filter"),
@@ -207,15 +210,19 @@ def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKin
             table.problem("topics", "names no topic")
         if kind == "waystation" and not {"startingOffsets", "startingTimestamp"} & given.keys():
             options["startingOffsets"] = "earliest"
+        if (typed := read_format(file, table)) is not None:
+            options |= format_options(typed)
+        elif table.value("format") == "json":
+            options["valueFormat"] = "json"
         if table.text("schema") is not None:
             options["valueSchema"] = table.text("schema") or ""
             options.setdefault("valueFormat", "json")
     else:
-        for key in given:
+        for key in (*given, *table.given(keys.FORMAT)):
             table.problem(key, f"{key} is for topics and queues, and this source is {kind}")
-        place = _place(file, table.text("parquet") or "") if kind == "parquet" else str(table.number("rate") or 1)
-        if kind == "parquet" and table.text("schema") is None and not table.flag("static"):
-            table.problem((), 'a stream of Parquet files needs `schema = "…"`, since more files may come')
+        place = _place(file, table.text(chosen) or "") if kind in FILES else str(table.number("rate") or 1)
+        if kind in FILES and table.text("schema") is None and not table.flag("static"):
+            table.problem((), f'a stream of {kind} files needs `schema = "…"`, since more files may come')
     return {**options, **table.options("options")}, place
 
 
@@ -259,9 +266,15 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     if dead_letter is not None and not destinations:
         table.problem("dead_letter", f"{_NO_DEAD_LETTER}, and the rows of this sink all go to one place")
     message = kind in ("topic", "queue", "destinations")
-    for key in ("key", "value", "guarantee", "txnId"):
+    for key in ("key", "value", "guarantee", "txnId", *keys.FORMAT):
         if not message and table.value(key) is not None:
             table.problem(key, f"{key} is for topics and queues, and this sink is {kind}")
+    if mode == "upsert" and kind != "topic":
+        table.problem("mode", f"upsert is for compacted topics, and this sink is {kind}")
+    if mode != "upsert" and table.value("delete_when") is not None:
+        table.problem("delete_when", 'delete_when needs mode = "upsert": only a compacted topic deletes a key')
+    if table.value("registry") is not None:
+        table.problem("registry", "a sink writes values without the number of a schema, so leave registry out")
     guarantee = table.word("guarantee", ("exactly-once", "at-least-once"))
     own = {"guarantee": guarantee, "txnId": table.text("txnId")} if message else {}
     return Sink(
@@ -272,6 +285,8 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         mode=mode,
         key=table.text("key"),
         value=table.text("value"),
+        delete_when=table.text("delete_when"),
+        format=read_format(file, table) if message else None,
         partition_by=table.texts("partition_by"),
         destinations=destinations,
         dead_letter=dead_letter,

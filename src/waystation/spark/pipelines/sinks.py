@@ -12,10 +12,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.spark.pipelines.declared import DEAD_LETTER_HEADERS, DeadLetter, Pipeline, Sink
+from waystation.spark.pipelines.encoding import encoded
 from waystation.spark.pipelines.queries import Query
 from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.tables import table_writer
 from waystation.spark.sink_options import TXN_NAMES
+from waystation.spark.value_formats import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -44,13 +46,28 @@ def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
         columns.append(_text(F.expr(sink.key), frame, sink.key).alias("key"))
     elif "key" in frame.columns:
         columns.append(_text(F.col("key"), frame, "key").alias("key"))
+    if sink.format is not None:
+        return frame.select(*columns, _unless_deleted(_typed(frame, sink.format, sink), sink).alias("value"))
     if sink.value is None and "value" not in frame.columns:
         row = frame.drop(*sink.destinations).columns if sink.destinations else ["*"]
-        return frame.select(*columns, F.to_json(F.struct(*row)).alias("value"))
+        return frame.select(*columns, _unless_deleted(F.to_json(F.struct(*row)), sink).alias("value"))
     expression = sink.value or "value"
-    columns.append(_text(F.expr(expression), frame, expression).alias("value"))
+    columns.append(_unless_deleted(_text(F.expr(expression), frame, expression), sink).alias("value"))
     columns += [F.col(name) for name in MESSAGE_COLUMNS if name in frame.columns]
     return frame.select(*columns)
+
+
+def _typed(frame: DataFrame, wanted: ValueFormat, sink: Sink) -> Column:
+    """In a format with a schema the value is the row, but for a column `key` that is the message's."""
+    without = ("key",) if sink.key is None else ()
+    return encoded(frame, wanted, sink.value, without=without)
+
+
+def _unless_deleted(value: Column, sink: Sink) -> Column:
+    """No value where the row deletes its key. A condition that is null does not hold."""
+    from pyspark.sql import functions as F
+
+    return value if sink.delete_when is None else F.when(F.expr(sink.delete_when), F.lit(None)).otherwise(value)
 
 
 def _text(column: Column, frame: DataFrame, expression: str) -> Column:
@@ -156,7 +173,7 @@ def start_query(
     else:
         rows = rows_of(pipeline, frames[sink.table], sink, written_metric(sink.name))
     writer: Any = rows.writeStream
-    writer = writer.outputMode(sink.mode).queryName(query_name(pipeline, query)).options(**_options(sink))
+    writer = writer.outputMode(sink.output_mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
         writer = writer.option("checkpointLocation", checkpoint)
     if sink.partition_by:
