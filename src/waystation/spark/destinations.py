@@ -32,7 +32,7 @@ def with_dead_letters(servers: str, kind: str, place: str, headers: dict[str, st
         wrong = _Destinations(servers)
         for batch in batches:
             errors = [
-                wrong.error(topic, queue)
+                wrong.reason(topic, queue)
                 for topic, queue in zip(batch["topic"].to_pylist(), batch["queue"].to_pylist(), strict=True)
             ]
             if not any(errors):
@@ -61,7 +61,7 @@ class _Destinations:
         self._servers = read_servers({"servers": servers})
         self._known: dict[tuple[str | None, str | None], str | None] = {}
 
-    def error(self, topic: str | None, queue: str | None) -> str | None:
+    def reason(self, topic: str | None, queue: str | None) -> str | None:
         place = (topic, queue)
         if place not in self._known:
             self._known[place] = self._look(topic, queue)
