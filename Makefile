@@ -25,7 +25,7 @@ LOCK := $(LOCK_VENV)/.lock$(HERE)
 SPARK := $(SPARK_VENV)/.spark$(HERE)
 SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
 
-# ARGS goes to `waystation serve`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock,
+# ARGS goes to `waystation serve` or `waystation demo`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock,
 # SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`.
 ARGS ?=
 PYTEST_ARGS ?=
@@ -34,13 +34,16 @@ LOCK_ARGS ?=
 SOAK_MINUTES ?= 60
 SOAK_ARGS ?=
 
-.PHONY: help run setup test tools lint format types contracts pytest docs screenshots spark spark-quick soak-spark soak soak-real bench bench-spark bench-pages lock clean
+.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick soak-spark soak soak-real bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(RUNTIME) ## start a broker that keeps its data in ./data
 	@exec $(VENV)/bin/waystation serve --data ./data $(ARGS)
+
+run-demo: $(SPARK) ## a broker with a demo shop on it, and a pipeline on Spark that counts its orders
+	@exec $(SPARK_VENV)/bin/waystation demo $(ARGS)
 
 setup: $(DEV) ## make .venv with all that the tests need
 

@@ -8,6 +8,7 @@ import re
 import select
 import subprocess
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -162,8 +163,20 @@ def test_the_demo_finishes_its_tour_by_itself() -> None:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "everything that went in came out" in done.stdout
-    for step in ("A broker", "A log", "RabbitMQ's protocol", "HTTP", "A work queue", "The dashboard"):
+    for step in ("A broker", "A log", "RabbitMQ's protocol", "HTTP", "A work queue", "No pipeline", "The dashboard"):
         assert step in done.stdout
+
+
+@pytest.mark.skipif(find_spec("pyspark") is not None, reason="pyspark is installed: tests/spark runs the pipeline")
+def test_the_demo_says_how_to_get_its_pipeline() -> None:
+    started = command("demo", "--free-ports", "--no-browser")
+    with subprocess.Popen(started, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines = iter(process.stdout or ())
+            assert any("No pipeline" in line for line in lines)
+            assert "make run-demo" in next(lines)
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(

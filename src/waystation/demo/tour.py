@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ORDERS, EVENTS, PICTURES, PAYMENTS = 2_000, 600, 100, 300
 WORK_S = 60.0
 SPARK_S = 240.0
+PIPELINE_LOG = "pipeline.log"
 PAUSE_S = 12.0
 REDRIVEN = 5
 ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -106,7 +107,7 @@ def _once(arguments: argparse.Namespace, tour: Tour, broker: DemoBroker, shop: S
     if _spark_wanted(arguments):
         checks.append(("orders in the pipeline's totals", ORDERS, _do_spark(tour, broker)))
     else:
-        tour.say("Spark", "left out; `pip install 'waystation[spark]'` brings it")
+        _say_without_spark(tour)
     _do_dashboard(tour, broker)
     shop.stop()
     return _report(arguments, checks, shop.errors)
@@ -248,6 +249,14 @@ def _spark_wanted(arguments: argparse.Namespace) -> bool:
     return not arguments.no_spark and find_spec("pyspark") is not None
 
 
+def _say_without_spark(tour: Tour) -> None:
+    if find_spec("pyspark") is not None:
+        tour.say("No pipeline", "--no-spark leaves it out")
+        return
+    tour.say("No pipeline", "it runs on Spark, and PySpark is not installed here")
+    tour.line("  `pip install 'waystation[spark]'` brings it, and Java; in a checkout, `make run-demo` does all of it")
+
+
 PIPELINE = """\
 name = "demo-totals"
 servers = "{servers}"
@@ -341,6 +350,8 @@ def _for_ever(arguments: argparse.Namespace, tour: Tour, broker: DemoBroker, sho
             shop.start(actor.__name__, actor)
         if _spark_wanted(arguments):
             pipeline = _start_pipeline(tour, broker)
+        else:
+            _say_without_spark(tour)
         if not arguments.no_browser:
             import webbrowser
 
@@ -352,6 +363,9 @@ def _for_ever(arguments: argparse.Namespace, tour: Tour, broker: DemoBroker, sho
         tour.say("The rest is yours", "the shop runs until Ctrl-C")
         while not shop.errors:
             time.sleep(1)
+            if pipeline is not None and pipeline.poll() is not None:
+                tour.say("The pipeline has ended", _last_line(broker.log.parent / PIPELINE_LOG))
+                pipeline = None
         raise WaystationError(shop.errors[0])
     except KeyboardInterrupt:
         tour.line("\nclosing the shop")
@@ -368,5 +382,9 @@ def _start_pipeline(tour: Tour, broker: DemoBroker) -> subprocess.Popen[bytes]:
     tour.line(f"  {broker.dashboard}#/pipelines/demo-totals")
     file = _write_pipeline(broker, "5s")
     command = [sys.executable, "-m", "waystation", "pipeline", "run", str(file)]
-    with (broker.log.parent / "pipeline.log").open("wb") as log:
+    with (broker.log.parent / PIPELINE_LOG).open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def _last_line(log: Path) -> str:
+    return next(iter(reversed(log.read_text(errors="replace").strip().splitlines())), "it said nothing")
