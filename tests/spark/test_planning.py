@@ -78,7 +78,8 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"minOffsetsPerTriger": "5"}, "did you mean 'minOffsetsPerTrigger'"),
         ({"failOnDataLoss": "maybe"}, "neither true nor false"),
         ({"isolation": "read_commited"}, "did you mean 'read_committed'"),
-        ({"valueFormat": "avro"}, "none of binary, json"),
+        ({"valueFormat": "xml"}, "none of binary, json"),
+        ({"valueFormat": "avro"}, "needs the option avroSchema"),
         ({"retryTimeout": "long"}, "no number of seconds"),
     ],
 )

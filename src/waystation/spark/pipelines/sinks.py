@@ -176,7 +176,7 @@ def start_query(
     writer = writer.outputMode(sink.output_mode).queryName(query_name(pipeline, query)).options(**_options(sink))
     if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
         writer = writer.option("checkpointLocation", checkpoint)
-    if sink.partition_by:
+    if sink.partition_by and sink.kind == "parquet":
         writer = writer.partitionBy(*sink.partition_by)
     if sink.kind in ("delta", "iceberg"):
         writer = writer.foreachBatch(table_writer(sink, f"{pipeline.name}/{sink.name}/{identity}"))
