@@ -26,11 +26,17 @@ def register(spark: SparkSession) -> None:
 
     After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`).
     """
+    from pyspark.errors import AnalysisException
+
     from waystation.spark.appending import append_by_default
     from waystation.spark.source import WaystationDataSource
 
     _work_with_this_python(spark)
-    spark.dataSource.register(WaystationDataSource)
+    try:
+        spark.dataSource.register(WaystationDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # 4.0 says so of one that it has found by itself
+            raise
     append_by_default(_writers_of(spark), WaystationDataSource.name())
 
 
