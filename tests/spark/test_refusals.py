@@ -76,7 +76,7 @@ def test_a_checkpoint_of_something_else_is_refused(spark: SparkSession, stage: S
     stage.delete(topic)
     stage.topic(1, topic)
     says = stream_refusal(spark, "", run.checkpoint, **here, topics=topic)
-    assert "was deleted and re-created" in says
+    assert "was deleted and re-created while the query was reading it, or servers names another cluster" in says
     assert "start the query with a new checkpoint" in says
 
 

@@ -177,6 +177,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose_topic(self, begin: Position, name: str, *, anew: bool) -> None:
         what = f"topic {name!r} was deleted{' and re-created' if anew else ''} while the query was reading it"
+        if anew:
+            what += ", or servers names another cluster than before"
         if not is_meant(self._options, name):
             what = f"the checkpoint is of a query that read topic {name!r}, and this one does not"
         if self._options.fail_on_data_loss:
