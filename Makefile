@@ -32,9 +32,11 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 SOAK_MINUTES ?= 60
+# The newest of each minor version that is supported; the newest of all is what `make spark` has.
+SPARK_VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SOAK_ARGS ?=
 
-.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick soak-spark soak soak-real bench bench-spark bench-pages lock clean
+.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-real bench bench-spark bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +75,9 @@ pytest: $(DEV)
 
 spark-quick: $(SPARK) ## the tests of Spark that are part of `make test`
 	WAYSTATION_KILLS=1 $(SPARK_VENV)/bin/python -m pytest -m quick tests/spark $(PYTEST_ARGS)
+
+spark-versions: ## the same tests with other versions of PySpark (SPARK_VERSIONS="4.0.5 4.1.4 4.2.1"); 600 MB for each
+	scripts/spark-versions $(SPARK_VERSIONS)
 
 docs: $(DEV) ## build the documentation into build/docs; a warning is an error
 	$(PY) -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \

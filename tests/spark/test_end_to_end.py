@@ -15,6 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.spark.sink_kit import committed, connect, drop_last_commit, open_stages
 from tests.spark.source_kit import Stage
+from tests.spark.versions_kit import kept, since_42
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -128,6 +129,7 @@ def found_in(server: Server, topic: str) -> list[tuple[int, str, int, int]]:
     return sorted(rows)
 
 
+@since_42  # before, a run of what is there does no batch without rows, which moves the watermark
 def test_kafka_producer_to_windows_to_kafka_consumer(
     spark: SparkSession, server: Server, stage: Stage, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def expected_invoices(count: int) -> Any:
     return {n: pytest.approx(n * 10 * 1.2) for n in range(count) if n * 10 >= 100}
 
 
+@since_42
 @pytest.mark.quick
 def test_amqp_queue_to_amqp_queue(
     spark: SparkSession, server: Server, channel: BlockingChannel, tmp_path: Path
@@ -211,6 +214,7 @@ def test_amqp_queue_to_amqp_queue(
 # -- native ------------------------------------------------------------------------------------------------------------
 
 
+@since_42
 def test_native_queue_to_native_queue(spark: SparkSession, server: Server, mq: Client, tmp_path: Path) -> None:
     orders, done = mq.queue(unique("orders")), mq.queue(unique("invoices"))
     orders.put_many([{"id": n, "total": n * 10.0} for n in range(50)], headers={"shop": "north"})
@@ -237,7 +241,7 @@ def test_native_subscription_of_what_spark_writes(
     source, target = stage.topic(partitions=2), stage.topic(partitions=2)
     frame = (
         spark.readStream.format("waystation")
-        .options(servers=server.bootstrap, topics=source, startingOffsets="earliest", maxRowsPerTrigger=50)
+        .options(servers=server.bootstrap, topics=source, startingOffsets="earliest", **kept(maxRowsPerTrigger=50))
         .load()
         .selectExpr("key", "upper(CAST(value AS STRING)) AS value")
     )

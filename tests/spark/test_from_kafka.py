@@ -10,6 +10,7 @@ import pytest
 
 import waystation
 from tests.spark.sink_kit import committed, texts
+from tests.spark.versions_kit import kept
 from tests.support.names import unique
 from tests.support.server import Server
 from waystation.errors import Invalid
@@ -30,7 +31,7 @@ def stream_job(spark: SparkSession, servers: str, source: str, target: str, chec
         .option("kafka.bootstrap.servers", servers)
         .option("subscribePattern", source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 40)
+        .options(**kept(maxOffsetsPerTrigger=40))
         .option("failOnDataLoss", "false")
         .option("includeHeaders", "true")
         .option("kafka.max.poll.records", 500)

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import waystation
 from tests.spark.pipeline_kit import ORDERS, Kit, orders
 from tests.spark.topic_reading import read_topic
+from tests.spark.versions_kit import since_42
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -306,6 +307,7 @@ topic = "no-such-topic"
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
+@since_42
 @pytest.mark.quick
 def test_a_topic_is_read_and_progress_is_told(kit: Kit, server: Server, mq: waystation.Client) -> None:
     topic, name = unique("orders"), unique("told")
@@ -430,6 +432,7 @@ txnId = "{unique("load")}"
     assert sorted(int(key) for key, _ in found) == list(range(20))
 
 
+@since_42
 def test_queue_to_queue(kit: Kit, server: Server, mq: waystation.Client) -> None:
     source, target = unique("jobs"), unique("done")
     jobs, done = mq.queue(source), mq.queue(target)
@@ -453,6 +456,7 @@ queue = "{target}"
     wait_for(lambda: not jobs.peek(1), "the queue that was read to be empty")
 
 
+@since_42
 @pytest.mark.quick
 def test_two_sinks_of_one_queue_are_written_in_one_commit(kit: Kit, server: Server, mq: waystation.Client) -> None:
     source, good, bad = unique("jobs"), unique("good"), unique("bad")

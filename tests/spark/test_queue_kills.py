@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 import waystation
 from tests.spark.cluster_kit import QUICK_TO_START
+from tests.spark.versions_kit import since_42
 from tests.support.names import unique
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_for
@@ -76,6 +77,7 @@ def committed(server: Server, topic: str) -> list[bytes]:
         consumer.close()
 
 
+@since_42
 @pytest.mark.quick
 @pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path) -> None:

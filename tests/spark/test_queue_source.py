@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import waystation
+from tests.spark.versions_kit import since_42
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -23,6 +24,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'w
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = since_42
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.source_kit import Run, Stage, load, numbers, values
+from tests.spark.versions_kit import kept, since_42
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -142,6 +143,7 @@ def test_json_values_with_an_inferred_schema(spark: SparkSession, stage: Stage) 
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
+@since_42
 def test_available_now_keeps_rate_limits_and_ends(spark: SparkSession, stage: Stage, tmp_path: Path) -> None:
     topic, group = stage.topic(), unique("group")
     stage.fill(topic, numbers(1000))
@@ -159,7 +161,7 @@ def test_a_checkpoint_goes_on_after_the_code_changed(spark: SparkSession, stage:
     stage.fill(topic, numbers(5))
     run.drain()
     stage.fill(topic, numbers(5, 12))
-    run.options = {**run.options, "startingOffsets": "latest", "minPartitions": 3, "maxRowsPerTrigger": 4}
+    run.options = {**run.options, "startingOffsets": "latest", "minPartitions": 3, **kept(maxRowsPerTrigger=4)}
     run.change = lambda frame: frame.where("offset % 2 = 0")
     assert run.drain() == [*numbers(5), "6", "8", "10"]
 

@@ -28,6 +28,8 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`).
     `report`: whether streaming queries that use Waystation are shown with the pipelines on the broker that they use.
     """
+    from pyspark.errors import AnalysisException
+
     from waystation.spark.appending import append_by_default
     from waystation.spark.query_reports import report_queries
     from waystation.spark.source import WaystationDataSource
@@ -35,7 +37,11 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
         _work_with_this_python(spark)
         _plan_with_this_package(spark)
-    spark.dataSource.register(WaystationDataSource)
+    try:
+        spark.dataSource.register(WaystationDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # 4.0 says so of one that it has found by itself
+            raise
     append_by_default(_writers_of(spark), WaystationDataSource.name())
     report_queries(spark, report)
 

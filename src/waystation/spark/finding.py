@@ -23,6 +23,12 @@ def find_topics(cluster: Cluster, options: SourceOptions) -> dict[str, Topic]:
     return cluster.topics(options.topics or options.assign)
 
 
+def is_meant(options: SourceOptions, name: str) -> bool:
+    """Whether the options name this topic, be it there or not."""
+    matcher = options.matcher
+    return name in (options.topics or options.assign) if matcher is None else matcher.matches(name)
+
+
 def check_topics(cluster: Cluster, options: SourceOptions, found: Mapping[str, Topic], *, streaming: bool) -> None:
     """Raises NotFound unless everything that the options name exists. A stream may wait for a pattern's first topic."""
     if options.pattern is not None:

@@ -17,13 +17,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from waystation.errors import Expired, Invalid
@@ -51,6 +44,15 @@ from waystation.spark.ranges import Task, raw_schema, with_decoded
 from waystation.spark.retrying import patiently
 from waystation.spark.schemas import arrow_schema, source_schema
 from waystation.spark.source_metrics import queue_report
+from waystation.spark.spark_versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    check_tells_start,
+)
+from waystation.spark.telling import told
 from waystation.spark.value_formats import VALUE_OPTIONS
 
 T = TypeVar("T")
@@ -164,6 +166,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue on and on. One object of this lives in the driver's Python process; copies read in the workers."""
 
     def __init__(self, options: QueueOptions, schema: pa.Schema) -> None:
+        check_tells_start("a queue as a stream")
         self._options = options
         self._schema = schema
         self._claims: QueueClaims | None = None
@@ -184,11 +187,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.base.max_bytes)
         return ReadAllAvailable()
 
+    @told()
     def prepareForTriggerAvailableNow(self) -> None:
         """As many messages as there are now are taken, the urgent ones first. What a batch that is not done claims
         again, or a batch that is done and not acked, is among them: it is taken off when Spark names it."""
         self._left = self._queue.waiting()
 
+    @told()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = QueueOffset.from_json(start, self._options.queue)
         planned = self._planned
@@ -206,6 +211,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What a person wants to know of the source: Spark shows it as it is."""
         return queue_report(self._options.queue, self._queue.seen(), self._queue.retries)
 
+    @told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         offset = QueueOffset.from_json(end, self._options.queue)
         have = self._still_there(offset)
@@ -213,6 +219,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = max(self._options.base.min_partitions or 1, -(-offset.count // TASK_ROWS))
         return [RunsPartition(runs) for runs in split(have, wanted)]
 
+    @told()
     def commit(self, end: dict[str, Any]) -> None:
         self._finish(QueueOffset.from_json(end, self._options.queue))
 
@@ -279,8 +286,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RunsPartition):
             raise Invalid("this is a partition of another source")
-        for rows in read_rows(self._options, partition.runs):
-            yield as_columns(self._options, self._schema, rows)
+        with told():
+            for rows in read_rows(self._options, partition.runs):
+                yield as_columns(self._options, self._schema, rows)
 
 
 @dataclass
@@ -297,6 +305,7 @@ class QueueTableReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @told()
     def partitions(self) -> Sequence[InputPartition]:
         info = _ask_once(self._options, DescribeQueue(queue=self._options.queue), QueueInfo)
         return [CountPartition(info.ready + info.parked + info.held)]

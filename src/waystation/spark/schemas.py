@@ -12,7 +12,7 @@ from contextlib import closing
 from itertools import islice
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,6 +32,7 @@ from waystation.spark.json_values import CORRUPT, infer_type
 from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Range
 from waystation.spark.ranges import Task, read_range
+from waystation.spark.spark_versions import to_arrow_schema
 from waystation.spark.value_formats import codec_of
 
 INFER_ROWS = 1000
@@ -109,7 +110,7 @@ def arrow_schema(schema: StructType, options: SourceOptions, columns: StructType
                 f" {field.dataType.simpleString()}; cast it after reading"
                 + ("" if field.name != "value" else ", or set valueFormat=json and give value as a STRUCT")
             )
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
 
 
 def _inferred(options: SourceOptions) -> pa.StructType:

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from waystation.errors import Conflict
 from waystation.protocol import StagedTransaction
 from waystation.spark.broker_link import client_at, patiently
 from waystation.spark.sink_columns import Layout, check_columns
 from waystation.spark.sink_options import SinkOptions, read_sink_options
+from waystation.spark.spark_versions import DataSourceStreamArrowWriter
 from waystation.spark.staging import Plain, Staging
 from waystation.spark.workers import settle
 from waystation.spark.writing import RowWriter

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from waystation.errors import WaystationError
 from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
+from waystation.spark.refusing import RefusingReader
 from waystation.spark.schemas import arrow_schema, source_schema
 from waystation.spark.tables import (
     check_named,
@@ -67,8 +69,13 @@ class WaystationDataSource(DataSource):
         kind = PruningTopicReader if _filters_are_pushed() else TopicReader
         return kind(options, arrow_schema(schema, options))
 
-    @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            return self._stream_reader(schema)
+        except WaystationError as error:
+            return RefusingReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         given = self._of_source(schema)
         if given.get("queue"):
             from waystation.spark.queue_reading import stream_reader

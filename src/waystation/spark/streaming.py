@@ -16,25 +16,27 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from waystation.errors import Expired, WaystationError
 from waystation.observe.events import event_logger
 from waystation.spark.fetch_wire import Fetch, Topic
 from waystation.spark.fetching import Cluster, cluster_at
-from waystation.spark.finding import check_topics, earliest, find_topics, latest, partitions_of, resolve
+from waystation.spark.finding import check_topics, earliest, find_topics, is_meant, latest, partitions_of, resolve
 from waystation.spark.limits import Minimum, within_bytes
 from waystation.spark.options import SourceOptions
 from waystation.spark.planning import Offsets, Position, Range, nested, ranges_between, share, split
 from waystation.spark.ranges import Task, gone
 from waystation.spark.reading import RangePartition, read_partition
 from waystation.spark.source_metrics import TopicMetrics
+from waystation.spark.spark_versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    Told,
+    check_limits,
+)
 from waystation.spark.telling import told
 
 log = event_logger("waystation.spark")
@@ -51,8 +53,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics on and on."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        check_limits(
+            maxRowsPerTrigger=options.max_rows,
+            maxBytesPerTrigger=options.max_bytes,
+            minRowsPerTrigger=options.min_rows,
+        )
         self._options = options
         self._schema = schema
+        self._told = Told()
         self._initial: Position | None = None
         self._target: Offsets | None = None
         self._ends: Offsets = {}
@@ -88,8 +96,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = latest(cluster, self._options, partitions_of(self._options, self._look(cluster)))
 
     @told()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         cluster = self._cluster
+        start = self._told.start(start, self.initialOffset)
         begin = Position.from_json(start)
         self._publish(cluster, begin.offsets)
         end, ends = self._see(cluster, begin)
@@ -103,7 +112,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(HOLD_S)
             end, ends = self._see(cluster, begin)
         self._count_lost(cluster, end, ends)
-        end.offsets = self._limited(cluster, end.offsets, ends, limit)
+        end.offsets = self._limited(cluster, end.offsets, ends, limit or ReadAllAvailable())
         self._metrics.planned(begin.offsets, end)
         return end.to_json()
 
@@ -115,6 +124,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._told.planned(end)
         ranges = ranges_between(Position.from_json(start), Position.from_json(end))
         return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
 
@@ -173,6 +183,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose_topic(self, begin: Position, name: str, *, anew: bool) -> None:
         what = f"topic {name!r} was deleted{' and re-created' if anew else ''} while the query was reading it"
+        if anew:
+            what += ", or servers names another cluster than before"
+        if not is_meant(self._options, name):
+            what = f"the checkpoint is of a query that read topic {name!r}, and this one does not"
         if self._options.fail_on_data_loss:
             raise Expired(
                 f"{what}, and what was not read of it is lost: start the query with a new checkpoint, or set"
