@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import waystation
-from tests.spark.pipeline_kit import Kit, orders
+from tests.spark.pipeline_kit import START, Kit, orders
 from tests.spark.topic_reading import read_messages, read_topic
 from tests.support.names import unique
 from tests.support.server import Server
@@ -48,7 +49,6 @@ def last_word(server: Server, name: str = "one") -> PipelineState:
 # -- malformed values --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick
 def test_values_that_do_not_fit_go_to_the_dead_letter_topic_as_they_came(
     kit: Kit, server: Server, mq: waystation.Client
 ) -> None:
@@ -145,6 +145,40 @@ parquet = "out"
     rows = pq.read_table(kit.folder / "out").to_pylist()
     assert sorted(row["id"] for row in rows) == [n for n in range(50) if n % 5]
     assert [letter.value for letter in read_messages(server, dead, 1)] == [b'["no object"]'] * 10
+
+
+def test_dead_letters_are_part_of_a_query_with_windows(kit: Kit, server: Server, mq: waystation.Client) -> None:
+    source, target, dead = unique("orders"), unique("minutes"), unique("orders-dead")
+    mq.create_topic(source, 1)
+    for minute in (0, 0, 1, 1, 1, 30):
+        mq.publish(source, {"id": minute}, timestamp=START + datetime.timedelta(minutes=minute))
+        mq.publish(source, "no JSON", timestamp=START + datetime.timedelta(minutes=minute))
+    text = f"""servers = "{server.bootstrap}"
+[source.orders]
+topics = "{source}"
+schema = "id BIGINT"
+watermark = {{ column = "timestamp", delay = "1 minute" }}
+dead_letter = "{dead}"
+[step.minutes]
+from = "orders"
+window = {{ column = "timestamp", size = "1 minute" }}
+aggregate = {{ n = "count(*)" }}
+expect = {{ several = "n > 2" }}
+[sink.minutes]
+from = "minutes"
+topic = "{target}"
+"""
+    kit.run(text, progress=True)
+    state = last_word(server)
+    assert {sink.sink: sink.rows for sink in state.sinks} == {"minutes": 2, "orders.dead_letter": 6}
+    assert [(one.passed, one.failed) for one in state.expectations] == [(1, 1)]
+    assert sorted(json.loads(value)["n"] for _, value in read_topic(server, target, 1)) == [2, 3]
+    assert [letter.value for letter in read_messages(server, dead, 1)] == [b"no JSON"] * 6
+    mq.publish(source, {"id": 90}, timestamp=START + datetime.timedelta(minutes=90))
+    kit.run(text)
+    assert sorted(json.loads(value)["n"] for _, value in read_topic(server, target, 1)) == [1, 2, 3], (
+        "its state is kept"
+    )
 
 
 # -- expectations ------------------------------------------------------------------------------------------------------
