@@ -54,6 +54,7 @@ from waystation.spark.spark_versions import (
 )
 from waystation.spark.telling import told
 from waystation.spark.value_formats import VALUE_OPTIONS
+from waystation.spark.workers import settle
 
 T = TypeVar("T")
 
@@ -286,6 +287,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RunsPartition):
             raise Invalid("this is a partition of another source")
+        settle()
         with told():
             for rows in read_rows(self._options, partition.runs):
                 yield as_columns(self._options, self._schema, rows)
