@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import waystation
 from benchmarks.cli import CACHE
 from benchmarks.peers import Unavailable
 from benchmarks.spark_jars import KafkaConnector, kafka_connector
 from tests.spark.cluster_kit import QUICK_TO_START
+from tests.spark.pipeline_kit import Kit
 from tests.spark.source_kit import Stage
 from tests.support.server import Server
 
@@ -76,3 +79,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def stage(server: Server) -> Stage:
     """The shared broker, with short words for what tests do to it."""
     return Stage(server)
+
+
+@pytest.fixture(scope="module")
+def mq(server: Server) -> Iterator[waystation.Client]:
+    """A client of the shared broker."""
+    with waystation.connect(server.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def kit(tmp_path: Path, spark: SparkSession) -> Kit:
+    """Pipelines run as sessions of the Spark that all tests share."""
+    return Kit(tmp_path)

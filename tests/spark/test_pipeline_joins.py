@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,18 +21,7 @@ from waystation.spark.pipelines.checking import check_pipeline
 from waystation.spark.pipelines.running import Ears, run_pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    return Kit(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def mq(server: Server) -> Iterator[waystation.Client]:
-    with waystation.connect(server.bootstrap) as client:
-        yield client
+    pass
 
 
 def test_a_stream_is_joined_with_tables_of_csv_json_and_a_topic(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +23,7 @@ from waystation.spark.pipelines.registry import connect_any, known_pipelines
 from waystation.spark.pipelines.running import Ears, run_pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 OWN = """
 import pathlib
@@ -86,11 +85,6 @@ topic = "{self.name}-out"
 
     def written(self) -> list[str]:
         return sorted(texts(committed(self.server, f"{self.name}-out")), key=int)
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    return Kit(tmp_path)
 
 
 ALL = [str(n) for n in range(20)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,19 +24,7 @@ from waystation.spark.pipelines.problems import PipelineFailed
 from waystation.spark.pipelines.registry import connect_any, find_pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    """Pipelines run as sessions of the Spark that all tests share."""
-    return Kit(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def mq(server: Server) -> Iterator[waystation.Client]:
-    with waystation.connect(server.bootstrap) as client:
-        yield client
+    pass
 
 
 def last_word(server: Server, name: str = "one") -> PipelineState:

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    return Kit(tmp_path)
-
-
-@pytest.fixture
 def gathered(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were gathered on the driver, each time."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame

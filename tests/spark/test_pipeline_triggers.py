@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +14,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    """Pipelines run as sessions of the Spark that all tests share."""
-    return Kit(tmp_path)
+    pass
 
 
 def batches(kit: Kit) -> list[int]:

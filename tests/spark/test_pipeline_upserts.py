@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +19,7 @@ from waystation.spark.pipelines.checking import check_pipeline
 from waystation.spark.pipelines.problems import PipelineInvalid
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 STOCK = """servers = "{server}"
 [source.moves]
@@ -38,17 +36,6 @@ mode = "upsert"
 key = "item"
 delete_when = "stock = 0"
 """
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    return Kit(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def mq(server: Server) -> Iterator[waystation.Client]:
-    with waystation.connect(server.bootstrap) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +26,7 @@ from waystation.spark.pipelines.registry import ask_to_stop, connect_any, find_p
 from waystation.spark.pipelines.running import Ears, run_pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    """Pipelines run as sessions of the Spark that all tests share."""
-    return Kit(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def mq(server: Server) -> Iterator[waystation.Client]:
-    with waystation.connect(server.bootstrap) as client:
-        yield client
+    pass
 
 
 def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -165,17 +164,6 @@ def test_protobuf_is_decoded_and_encoded_with_all_its_types() -> None:
 
 
 # -- pipelines ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def kit(tmp_path: Path, spark: SparkSession) -> Kit:
-    return Kit(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def mq(server: Server) -> Iterator[waystation.Client]:
-    with waystation.connect(server.bootstrap) as client:
-        yield client
 
 
 OLD = {**ORDER, "fields": [one for one in ORDER["fields"] if one["name"] != "paid"]}
