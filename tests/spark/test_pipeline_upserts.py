@@ -16,7 +16,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 from waystation.cli.main import main
 from waystation.spark.pipelines.checking import check_pipeline
-from waystation.spark.pipelines.problems import PipelineInvalid
+from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid
 
 if TYPE_CHECKING:
     pass
@@ -91,7 +91,10 @@ def test_what_cannot_be_upserted_is_refused(
     assert read_topic(server, names["out"], 1) == []
     assert main([*alter.strip("`").split()[1:], "--server", server.bootstrap]) == 0, "what it says works"
     assert check_pipeline(kit.write(text)) == []
-    assert 'add key = "…"' in told(text.replace('key = "item"\n', ""), "mode")
+    keyless = text.replace('key = "item"\n', "")
+    assert 'add key = "…"' in told(keyless, "mode")
+    with pytest.raises((PipelineInvalid, PipelineFailed), match="add key"):
+        kit.run(keyless)
     assert "there is no column `stok`" in told(text.replace("stock = 0", "stok = 0"), "delete_when")
     assert 'needs mode = "upsert"' in told(text.replace('"upsert"', '"update"'), "delete_when")
     assert "upsert is for compacted topics" in told(text.replace(f'topic = "{names["out"]}"', "console = true"), "mode")

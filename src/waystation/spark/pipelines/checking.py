@@ -27,7 +27,7 @@ from waystation.spark.pipelines.frames import Frames, PartFailed, needed_setting
 from waystation.spark.pipelines.problems import Problem
 from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.registry import connect_any
-from waystation.spark.pipelines.sinks import as_messages
+from waystation.spark.pipelines.sinks import as_messages, check_key
 from waystation.spark.pipelines.stream_joins import check_stream_joins
 from waystation.spark.pipelines.tables import need_package
 from waystation.spark.sessions import need_pyspark
@@ -255,9 +255,10 @@ def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
 
 
 def _check_upsert(sink: Sink, frame: DataFrame) -> None:
-    if sink.upserts and sink.key is None and "key" not in frame.columns:
-        text = 'an upsert replaces the row that has the same key, and this has none: add key = "…", a SQL expression'
-        raise PartFailed(("sink", sink.name, "mode"), Invalid(text))
+    try:
+        check_key(frame, sink)
+    except Invalid as error:
+        raise PartFailed(("sink", sink.name, "mode"), error) from error
     if sink.delete_when is not None:
         try:
             frame.filter(sink.delete_when).schema  # noqa: B018  (which also refuses what is no condition)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from waystation.errors import Invalid
 from waystation.spark.pipelines.declared import DEAD_LETTER_HEADERS, DeadLetter, Pipeline, Sink
 from waystation.spark.pipelines.encoding import encoded
 from waystation.spark.pipelines.queries import Query
@@ -41,6 +42,7 @@ def as_messages(frame: DataFrame, sink: Sink) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
+    check_key(frame, sink)
     columns: list[Column] = [F.col(name) for name in sink.destinations]
     if sink.key is not None:
         columns.append(_text(F.expr(sink.key), frame, sink.key).alias("key"))
@@ -61,6 +63,14 @@ def _typed(frame: DataFrame, wanted: ValueFormat, sink: Sink) -> Column:
     """In a format with a schema the value is the row, but for a column `key` that is the message's."""
     without = ("key",) if sink.key is None else ()
     return encoded(frame, wanted, sink.value, without=without)
+
+
+def check_key(frame: DataFrame, sink: Sink) -> None:
+    """Raises Invalid for an upsert of rows that have no key."""
+    if sink.upserts and sink.key is None and "key" not in frame.columns:
+        raise Invalid(
+            'an upsert replaces the row that has the same key, and this has none: add key = "…", a SQL expression'
+        )
 
 
 def _unless_deleted(value: Column, sink: Sink) -> Column:
