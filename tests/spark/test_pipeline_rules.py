@@ -61,6 +61,7 @@ key = "id"
     state = last_word(server)
     told = {one.sink: (one.rows_read, one.rows, one.malformed, one.dead_letters) for one in state.sinks}
     assert told == {"out": (100, 90, 10, 0), "orders.dead_letter": (100, 10, 10, 10)}
+    assert [source.rows for one in state.sinks for source in one.sources] == [100, 100], "read for both, counted once"
     assert "10 dead letters" in show(state)
     kit.run(text)  # there is nothing new
     assert sorted(json.loads(value)["id"] for _, value in read_topic(server, target, 1)) == [

@@ -129,7 +129,7 @@ class Progress(StreamingQueryListener):
         state.watermark = None if watermark is None or watermark.startswith("1970-01-01") else watermark
         sources = progress.get("sources") or []
         state.lag = lag_of(sources)
-        state.sources = sources_of(sources, {known.source: known for known in state.sources})
+        state.sources = sources_of(sources, {known.source: known for known in state.sources}, share)
         left = self._left(state.sink, sources)
         state.rows_to_do = None if left is None else state.rows_read + left
 
@@ -206,8 +206,11 @@ def lag_of(sources: list[dict[str, Any]]) -> int | None:
     return lag
 
 
-def sources_of(sources: list[dict[str, Any]], before: Mapping[str, SourceState]) -> list[SourceState]:
-    """What the sources of a query say of themselves, with what they had counted before."""
+def sources_of(
+    sources: list[dict[str, Any]], before: Mapping[str, SourceState], share: float = 1.0
+) -> list[SourceState]:
+    """What the sources of a query say of themselves, with what they had counted before. `share`: how many of the rows
+    that Spark counts are there; the others are the same ones, read for another sink."""
     found: dict[str, SourceState] = {}
     for source in sources:
         told = _told(source)
@@ -217,8 +220,8 @@ def sources_of(sources: list[dict[str, Any]], before: Mapping[str, SourceState])
         read = metrics.get("bytes")
         found[name] = SourceState(
             name,
-            rows=known.rows + int(source.get("numInputRows") or 0),
-            rows_per_s=_number(source.get("processedRowsPerSecond")),
+            rows=known.rows + round(share * int(source.get("numInputRows") or 0)),
+            rows_per_s=share * _number(source.get("processedRowsPerSecond")),
             bytes=known.bytes if read is None else (known.bytes or 0) + int(read),
             lag=metrics.get("lagRows"),
             lag_ms=metrics.get("lagMs"),

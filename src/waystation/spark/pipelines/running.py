@@ -126,16 +126,20 @@ def _first_state(pipeline: Pipeline, folder: CheckpointFolder) -> PipelineState:
         bounded=pipeline.trigger.bounded,
         sinks=_first_sinks(pipeline),
         graph=nodes(pipeline),
-        expectations=[
-            ExpectationState(table, one.name, one.rule, one.on_fail)
-            for table, found in pipeline.expectations.items()
-            for one in found
-        ],
+        expectations=_first_expectations(pipeline),
     )
 
 
 def _first_sinks(pipeline: Pipeline) -> list[SinkState]:
     return [SinkState(sink.name, sink.kind, place=describe_sink(sink)) for sink in pipeline.sinks.values()]
+
+
+def _first_expectations(pipeline: Pipeline) -> list[ExpectationState]:
+    return [
+        ExpectationState(table, one.name, one.rule, one.on_fail)
+        for table, found in pipeline.expectations.items()
+        for one in found
+    ]
 
 
 def _set_phase(state: PipelineState, phase: Phase) -> None:
@@ -175,7 +179,7 @@ def _run_again_and_again(running: Running, *, once: bool) -> Phase:
         return repeating.run()
 
     def fresh(state: PipelineState) -> None:
-        state.sinks = _first_sinks(pipeline)
+        state.sinks, state.expectations = _first_sinks(pipeline), _first_expectations(pipeline)
 
     return repeating.run_at(pipeline.schedule, running.folder, catch_up=pipeline.catch_up, fresh=fresh)
 
