@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 class Deadlock(Exception):
@@ -52,6 +53,17 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = _JumpingSelector(self)
         self._turns_left = turns_max
         self._clock_resolution = 1e-6  # a timer is due when time is this close: years in floats have no nanoseconds
+        self._made: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()
+        self.set_task_factory(self._make_task)
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that have not ended, in the order in which they began: `asyncio.all_tasks` has none."""
+        return [task for task in self._made if not task.done()]
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **kept: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **kept)
+        self._made[task] = None
+        return task
 
     def time(self) -> float:
         return self.virtual_time.seconds

@@ -14,6 +14,7 @@ from tests.simulation.disk import SimDisk
 
 def main(kind: str, seeds: int) -> None:
     logging.disable()
+    moved = [object() for _ in range(hash("addresses") % 5_000)]  # so that objects lie elsewhere in another process
     run_seed = importlib.import_module(f"tests.simulation.test_crash_{kind}").run_seed
     step = SimDisk._step
     asked = hashlib.sha256()
@@ -26,6 +27,7 @@ def main(kind: str, seeds: int) -> None:
     for seed in range(seeds):
         run_seed(seed)
         print(seed, asked.hexdigest())
+    del moved
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class Simulation:
         try:
             for _ in range(100):
                 self.world.offload.close()
-                left = asyncio.all_tasks(self.loop)
+                left = self.loop.tasks()
                 if not left:
                     return
                 for task in left:

@@ -43,7 +43,7 @@ class Delayed:
     def __init__(self, broker: Core) -> None:
         self._broker = broker
         self._feed: QueueFeed | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self) -> None:
         self._broker.queues.subscribe_leads(self._open_if_there)
@@ -72,8 +72,8 @@ class Delayed:
         due: asyncio.Queue[list[Delivered]] = asyncio.Queue()
         self._feed = QueueFeed(shard, queue, "delayed", due.put_nowait, lambda error: self._ended(due))
         task = asyncio.get_running_loop().create_task(self._run(self._feed, due), name="delayed-messages")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         self._feed.credit(CREDIT)
 
     def _ended(self, due: asyncio.Queue[list[Delivered]]) -> None:

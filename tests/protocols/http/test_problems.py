@@ -10,6 +10,7 @@ from waystation import errors
 from waystation.errors import WaystationError
 from waystation.protocols.http import problems
 from waystation.protocols.http.problems import problem_of, problem_of_status, status_of
+from waystation.spark.pipelines.problems import PipelineFailed
 
 OTHERS = ("tests.", "waystation.cli", "waystation.client", "waystation.embedded", "waystation.protocols.kafka")
 """Whose own errors never reach this door."""
@@ -22,7 +23,7 @@ def all_errors(kind: type[WaystationError] = WaystationError) -> list[type[Wayst
 
 def test_every_error_of_the_vocabulary_has_a_status_of_its_own_and_every_other_that_of_its_kin() -> None:
     vocabulary = [kind for kind in WaystationError.__subclasses__() if kind.__module__ == errors.__name__]
-    on_the_client = {errors.RequestFailed}
+    on_the_client = {errors.RequestFailed, PipelineFailed}
     assert not [kind for kind in vocabulary if kind not in problems.STATUS and kind not in on_the_client]
     for kind in all_errors():
         error = kind.__new__(kind)
