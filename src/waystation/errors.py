@@ -172,6 +172,10 @@ class RevisionConflict(Conflict):
     """Somebody else changed the same entry of the catalog first; read it again."""
 
 
+class StoreUnavailable(Unavailable):
+    """The cluster's store gives no answer. A change that was asked for may have been made: look, then try again."""
+
+
 class WriteInDoubt(StorageFailed):
     """The disk failed in the middle: the change is not in force, but may be after a restart."""
 
