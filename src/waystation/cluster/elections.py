@@ -21,7 +21,7 @@ from waystation.catalog.catalog import ABSENT
 from waystation.cluster.promises import floor
 from waystation.cluster.state import NOBODY, DiskState, NodeState, PartitionState, changed, node_key
 from waystation.cluster.writes import Identity, Known, Write
-from waystation.errors import ElectionNotNeeded, NoEligibleLeader
+from waystation.errors import ElectionNotNeeded, NoEligibleLeader, NoPreferredLeader
 
 
 def store_went_back(state: PartitionState, log_epoch: int) -> bool:
@@ -121,6 +121,23 @@ def preferred(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caug
     """To whom a leader hands over because it is preferred; None: it leads already, or cannot yet."""
     first = next((one for one in state.replicas if one not in state.removing), None)
     return first if first is not None and first == heir(state, nodes, caught_up) else None
+
+
+def elect_preferred(
+    partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+) -> int:
+    """As `preferred`, where somebody has asked for it. ElectionNotNeeded, NoPreferredLeader."""
+    state = partition.state
+    wanted = next((one for one in state.replicas if one not in state.removing), NOBODY)
+    if state.leader == wanted:
+        raise ElectionNotNeeded(f"node {wanted} is the preferred leader of {partition.key}, and leads it already")
+    to = preferred(state, nodes, caught_up)
+    if to is None:
+        raise NoPreferredLeader(
+            f"node {wanted}, the preferred leader of {partition.key}, is not alive, is being drained, or is not in sync"
+            " yet; try again later"
+        )
+    return to
 
 
 def evict(peer: Known[NodeState], incarnation: int) -> Write | None:

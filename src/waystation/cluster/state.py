@@ -62,8 +62,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     epoch: int  # the leader epoch: one more with each leader
     in_sync: tuple[int, ...]  # in ascending order: all of these have what was acknowledged, on disk
     version: int = 0  # Kafka's partition epoch: one more with each change
-    adding: tuple[int, ...] = ()  # replicas that are to stay when the reassignment is done, and are not in sync yet
-    removing: tuple[int, ...] = ()  # replicas that are to leave then
+    adding: tuple[int, ...] = ()  # of a reassignment: replicas that are new
+    removing: tuple[int, ...] = ()  # replicas that will leave when all of those are in sync
 
 
 def changed(
