@@ -1,8 +1,8 @@
 """Which nodes get the replicas of a new topic: spread over racks, even over nodes and leaders. Pure.
 
 - The replicas of a partition are on different nodes, and in as many racks as there are, up to their number.
-- Of a topic, each node is the preferred leader of as many partitions as any other, but for one; and has as many replicas
-  as any other, but for one or two, unless racks of different sizes forbid it.
+- Of a topic, each node is the preferred leader of as many partitions as any other, but for one; and has as many
+  replicas as any other, but for one or two, unless racks of different sizes forbid it.
 - Where that leaves a choice, the partitions of one leader get different followers, so that its work is spread when it
   dies; and then the node that has fewer replicas of other topics gets it.
 
