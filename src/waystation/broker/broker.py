@@ -14,6 +14,7 @@ from waystation.broker.access import Access
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -76,7 +77,9 @@ class Broker:
         settings: BrokerSettings,
         catalog: Catalog,
         tracing: Tracing | None = None,
+        view: ClusterView | None = None,
     ) -> None:
+        """`view`: of the cluster that it is a node of; None: it is alone."""
         self.world = world
         self.root = root
         self.settings = settings
@@ -90,6 +93,7 @@ class Broker:
         self.follower = Follower(catalog, world)
         self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points)
         self.follower.follow(self.topics)
+        self.view: ClusterView = Alone(self.node_id, self.topics.epoch_of) if view is None else view
         self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
         self.follower.follow(self.runtime_settings)
         self.publishing = Publishing(world)

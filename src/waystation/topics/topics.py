@@ -225,6 +225,11 @@ class Topics:
         found = self._by_id.get(topic_id)
         return None if found is None else found.name
 
+    def epoch_of(self, topic_id: UUID, index: int) -> int | None:
+        """The leader epoch of a partition; None: there is none."""
+        found = self._by_id.get(topic_id)
+        return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
+
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
 

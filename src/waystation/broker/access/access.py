@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.topic_queues import TopicQueueAccess
     from waystation.broker.access.views import ViewAccess
     from waystation.broker.broker import Broker
+    from waystation.cluster.view import ClusterView
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
     from waystation.topics.partition import Partition
@@ -129,6 +130,12 @@ class Access:
         self._subscriptions: SubscriptionAccess | None = None
         self._topics: TopicAccess | None = None
         self._transactions: TransactionAccess | None = None
+
+    @property
+    def view(self) -> ClusterView:
+        """Which nodes live and who leads what: nobody could be served without it, so nobody is asked. Of a topic that
+        the principal does not see, it has to be told nothing."""
+        return self._broker.view
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
