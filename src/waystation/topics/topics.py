@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -34,6 +34,7 @@ from waystation.errors import (
     StorageFailed,
     UnknownTopic,
     UnknownTopicId,
+    WaystationError,
     WriteInDoubt,
 )
 from waystation.log.commit import GroupCommit
@@ -56,6 +57,9 @@ Change = Callable[[dict[str, str]], Mapping[str, str]]
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000
 """Per topic. A partition costs a folder and a few files; more than this is a mistake."""
+
+MOST_AT_ONCE = 100
+"""Entries in one write (`cluster.store.MOST_CHANGES`)."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -144,6 +148,19 @@ class Replicas(Protocol):
     def high_watermark(self, topic_id: UUID, index: int) -> int:
         """As far as it was written down."""
 
+    def place(
+        self,
+        topic_id: UUID,
+        indexes: range,
+        factor: int | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Mapping[str, bytes]:
+        """The catalog's entries of new partitions: which nodes get them. InvalidReplicationFactor,
+        InvalidReplicaAssignment."""
+
+    def entries_of(self, topic_id: UUID, count: int) -> Sequence[str]:
+        """The keys of a topic's partitions."""
+
 
 class Topics:
     """All topics of a broker: a part that follows the catalog."""
@@ -194,6 +211,9 @@ class Topics:
 
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
+
+    def find_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
 
     def partition(self, topic: str | UUID, index: int) -> Partition:
         """One partition, by the topic's name or id. A single call: produce and fetch ask for each of theirs."""
@@ -375,12 +395,48 @@ class Topics:
             await asyncio.wait(set(self._under_way))
 
     async def create(
-        self, name: str, partitions: int, overrides: Mapping[str, str] | None = None, *, internal: bool = False
+        self,
+        name: str,
+        partitions: int,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        internal: bool = False,
+        factor: int | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
-        """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself."""
+        """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself. `factor`: how
+        many replicas, in a cluster; `assignment`: the nodes of each partition, the preferred leader first."""
         own = dict(overrides or {})
         self.check_new(name, partitions, own)  # before waiting for others: a bad request is refused at once
-        return await self._to_the_end(self._create(name, partitions, own, internal))
+        row = self._new_row(name, partitions, internal, own)
+        places = self._place(row, range(partitions), factor, assignment)
+        return await self._to_the_end(self._create(row, places))
+
+    def _place(
+        self,
+        row: TopicRow,
+        indexes: range,
+        factor: int | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Mapping[str, bytes]:
+        """Entries of the catalog that a cluster has besides the topic's own."""
+        return {} if self._replicas is None else self._replicas.place(row.id, indexes, factor, assignment)
+
+    async def _write_places(self, places: Mapping[str, bytes]) -> None:
+        """Before the topic, which exists when its own entry does."""
+        for some in _in_portions(places):
+            await self._follower.write({key: places[key] for key in some}, dict.fromkeys(some, ABSENT))
+
+    async def _forget_places(self, keys: Iterable[str]) -> None:
+        """What is left of them does no harm: nobody knows the topic."""
+        for some in _in_portions(keys):
+            try:
+                await self._follower.write(dict.fromkeys(some))
+            except WaystationError as error:
+                logger.warning(
+                    "topic.places_left", "entries of a topic's partitions are left in the store: {error}", error=error
+                )
+                return
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         """Raises what `create` would raise now."""
@@ -391,15 +447,16 @@ class Topics:
             raise AlreadyExists(f"topic {name!r} exists already")
         check_like(name, self._by_name)
 
-    async def _create(self, name: str, partitions: int, overrides: dict[str, str], internal: bool) -> Topic:
-        self.check_new(name, partitions, overrides)
-        row = self._new_row(name, partitions, internal, overrides)
+    async def _create(self, row: TopicRow, places: Mapping[str, bytes]) -> Topic:
+        self.check_new(row.name, row.partitions, row.overrides)
+        await self._write_places(places)
         try:
             revision = await self._follower.write(
-                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
+                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(row.name): ABSENT}
             )
         except RevisionConflict as error:
-            raise AlreadyExists(f"topic {name!r} exists already") from error
+            await self._forget_places(places)
+            raise AlreadyExists(f"topic {row.name!r} exists already") from error
         try:
             await self._follower.applied(revision)
         except StorageFailed:
@@ -472,13 +529,15 @@ class Topics:
                 log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
         await self._follower.applied(revision)
+        if self._replicas is not None:
+            await self._forget_places(self._replicas.entries_of(topic.id, topic.row.partitions))
         removal = self._removals.get(topic.id)
         if removal is not None:
             await asyncio.shield(removal)
 
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        """Grows a topic to `total` partitions."""
-        return await self._to_the_end(self._add_partitions(name, total))
+    async def add_partitions(self, name: str, total: int, assignment: Sequence[Sequence[int]] | None = None) -> Topic:
+        """Grows a topic to `total` partitions. `assignment`: the nodes of each new one."""
+        return await self._to_the_end(self._add_partitions(name, total, assignment))
 
     def check_growth(self, name: str, total: int) -> Topic:
         """Raises what `add_partitions` would raise now."""
@@ -490,8 +549,10 @@ class Topics:
             )
         return topic
 
-    async def _add_partitions(self, name: str, total: int) -> Topic:
+    async def _add_partitions(self, name: str, total: int, assignment: Sequence[Sequence[int]] | None = None) -> Topic:
         topic = self.check_growth(name, total)
+        indexes = range(len(topic.partitions), total)
+        await self._write_places(self._place(topic.row, indexes, None, assignment))
         return await self._rewrite(topic, replace(topic.row, partitions=total))
 
     async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
@@ -574,6 +635,13 @@ class Topics:
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
+
+
+def _in_portions(keys: Iterable[str]) -> Iterator[list[str]]:
+    """As many as a cluster's store takes in one write."""
+    left = list(keys)
+    for begin in range(0, len(left), MOST_AT_ONCE):
+        yield left[begin : begin + MOST_AT_ONCE]
 
 
 def _close(partitions: Iterable[Partition]) -> None:
