@@ -164,6 +164,10 @@ class NotEnoughReplicas(Unavailable):
     """Fewer replicas are in sync than the topic's `min.insync.replicas` asks for. Nothing was stored."""
 
 
+class OffsetNotAvailable(Unavailable):
+    """A new leader does not know yet up to where readers have seen the partition; ask again."""
+
+
 class UnknownLeaderEpoch(Unavailable):
     """The client's leader epoch is newer than the broker's."""
 

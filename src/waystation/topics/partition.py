@@ -11,7 +11,14 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.errors import FencedLeaderEpoch, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch, WaystationError
+from waystation.errors import (
+    FencedLeaderEpoch,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+    WaystationError,
+)
 from waystation.log import retention
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import Header
@@ -92,8 +99,16 @@ class Partition:
     def leads(self) -> bool:
         return self.append != self._refuse
 
+    def check_leads(self) -> None:
+        """Raises NotLeader where another broker leads."""
+        if self.append == self._refuse:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+
     def _refuse(self, batch: bytearray | memoryview, header: Header) -> Appended:
-        raise NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+        raise self._not_leader()
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
@@ -111,6 +126,19 @@ class Partition:
     def visible_offset(self) -> int:
         """Readers see records before this offset."""
         return self._log.written_offset
+
+    @property
+    def all_visible(self) -> bool:
+        """Whether readers see all that any leader has ever shown them."""
+        return True
+
+    def check_end_known(self) -> None:
+        """Raises OffsetNotAvailable where the end may be before what readers have seen (KIP-207)."""
+        if not self.all_visible:
+            raise OffsetNotAvailable(
+                f"{self.topic.name}-{self.index} has a new leader, which does not know yet where it ends for readers;"
+                " ask again in a moment"
+            )
 
     @property
     def stable_offset(self) -> int:

@@ -189,6 +189,7 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     try:
         partition = call.access.topics.get(topic).partition(asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
+        partition.check_leads()
         if asked.leader_epoch == partition.epoch:
             epoch, end = partition.epoch, partition.end_offset  # also when nothing was written in it yet
         else:

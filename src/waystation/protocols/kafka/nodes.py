@@ -73,7 +73,6 @@ def leader(view: ClusterView, placed: Placed, listener: Listener) -> Leader:
     return Leader(NO_NODE if endpoint is None else endpoint.node_id, placed.epoch, endpoint)
 
 
-def distinct(leaders: Iterable[Leader | None]) -> list[Endpoint]:
+def distinct(leaders: Iterable[Leader]) -> list[Endpoint]:
     """The nodes among these, each once."""
-    found = {one.endpoint.node_id: one.endpoint for one in leaders if one is not None and one.endpoint is not None}
-    return list(found.values())
+    return list({one.endpoint.node_id: one.endpoint for one in leaders if one.endpoint is not None}.values())
