@@ -18,7 +18,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
@@ -30,7 +30,6 @@ from waystation.errors import (
     InvalidPartitions,
     InvalidTopicName,
     NotAllowed,
-    NotEnoughReplicas,
     RevisionConflict,
     StorageFailed,
     UnknownTopic,
@@ -43,7 +42,9 @@ from waystation.log.points import RecoveryPoints
 from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.observe.events import event_logger
 from waystation.topics.folders import TopicFolders
+from waystation.topics.no_log import NoLog
 from waystation.topics.partition import Partition, log_of
+from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
@@ -96,10 +97,6 @@ def check_partitions(count: int) -> None:
         raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
 
 
-IN_SYNC = 1
-"""Replicas of a partition: this broker's own."""
-
-
 class Topic:
     """A topic and its partitions."""
 
@@ -137,13 +134,15 @@ class Topic:
             return self.partitions[index]
         raise UnknownTopic(f"topic {self.name!r} has no partition {index}; it has 0 to {len(self.partitions) - 1}")
 
-    def check_in_sync(self) -> None:
-        """Raises NotEnoughReplicas where durability cannot be promised as the topic asks for it."""
-        wanted = self.settings.min_insync_replicas
-        if wanted > IN_SYNC:
-            raise NotEnoughReplicas(
-                f"topic {self.name!r} wants {wanted} replicas in sync (min.insync.replicas); there is {IN_SYNC}"
-            )
+
+class Replicas(Protocol):
+    """Where the replicas of a cluster's partitions are: what opening one has to know."""
+
+    def here(self, topic_id: UUID, index: int) -> bool:
+        """Whether this broker has, or is to have, a replica."""
+
+    def high_watermark(self, topic_id: UUID, index: int) -> int:
+        """As far as it was written down."""
 
 
 class Topics:
@@ -160,14 +159,16 @@ class Topics:
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,
+        replicas: Replicas | None = None,
     ) -> None:
+        self._replicas = replicas  # None: a broker alone, which leads everything
         self._world = world
         self._catalog = catalog
         self._follower = follower
         self._settings = settings
         self._commit = commit
         self._points = points
-        self.folders = TopicFolders(world.disk, root, catalog, points)
+        self.folders = TopicFolders(world.disk, root, catalog, points, replicas)
         self._unfinished = UnfinishedBatches()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
@@ -243,7 +244,9 @@ class Topics:
         """Every log with the name that its recovery point has."""
         for topic in self:
             for partition in topic.partitions:
-                yield f"{topic.id}/{partition.index}", log_of(partition)
+                log = log_of(partition)
+                if not isinstance(log, NoLog):
+                    yield f"{topic.id}/{partition.index}", log
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -307,9 +310,17 @@ class Topics:
         return opened
 
     def _open_partition(self, topic: Topic, index: int) -> Partition:
-        points = self._points
-        trust = Trust(points.of(f"{topic.id}/{index}"), points.clean, points.same_boot)
-        log = open_log(
+        if self._replicas is not None:
+            return self._open_replica(topic, index, self._replicas)
+        trust = self._trust(topic, index)
+        log = self._open_log(topic, index, trust)
+        lead_alone(log, trust)
+        partition = Partition(topic, index, log, self._unfinished, self._commit)
+        partition.lead(log.epoch)  # a broker alone leads everything
+        return partition
+
+    def _open_log(self, topic: Topic, index: int, trust: Trust) -> Log:
+        return open_log(
             self._world,
             f"{topic.folder}/{index}",
             topic.settings,
@@ -317,10 +328,23 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
-        lead_alone(log, trust)
-        partition = Partition(topic, index, log, self._unfinished, self._commit)
-        partition.lead(log.epoch)  # a broker alone leads everything
-        return partition
+
+    def _trust(self, topic: Topic, index: int) -> Trust:
+        points = self._points
+        return Trust(points.of(f"{topic.id}/{index}"), points.clean, points.same_boot)
+
+    def _open_replica(self, topic: Topic, index: int, replicas: Replicas) -> Partition:
+        here = replicas.here(topic.id, index)
+        log = self.open_log_of(topic, index) if here else self.no_log(topic, index)
+        known = replicas.high_watermark(topic.id, index)
+        return ReplicatedPartition(topic, index, log, self._unfinished, self._commit, known)
+
+    def open_log_of(self, topic: Topic, index: int) -> Log:
+        """The files of a replica, made if there are none. Blocks."""
+        return self._open_log(topic, index, self._trust(topic, index))
+
+    def no_log(self, topic: Topic, index: int) -> Log:
+        return NoLog(self._world, f"{topic.folder}/{index}", topic.settings)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ more, once for every protocol, before anything is stored:
 - is there room: while a resource alarm or a limit of the namespace is on, a publish is refused (ResourceAlarm). A
   protocol that holds its publishers back instead says `waits=True` and asks `alarm`. What such a client has sent before
   it was held back is stored;
-- are enough replicas in sync, where durability is promised (`Topic.check_in_sync`);
+- are enough replicas in sync, where durability is promised (`Partition.check_in_sync`);
 - is the topic there, or to be created on first use.
 
 What was taken is metered here, too, and waiting until it is durable goes through `durable` and `when_durable`.
@@ -377,7 +377,7 @@ class Access:
         topic = partition.topic
         self.admit_topic(topic.name)
         if promised:
-            topic.check_in_sync()
+            partition.check_in_sync()
         appended = self._broker.publishing.append(partition, batch, header)
         if not appended.duplicate:
             self.count(appended.last_offset - appended.base_offset + 1, len(batch))

@@ -129,8 +129,7 @@ class Reading:
             first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
         else:
             first = left if self.size == begin else portion
-        end = None if self._end >= partition.visible_offset else self._end
-        data = partition.read_within(self._offset, portion, end, first)
+        data = partition.read_within(self._offset, portion, self._end, first)
         if not data:
             return data is None and (patient or first < left)
         whole, offset = partition.whole_of_read(data)
