@@ -202,6 +202,12 @@ class NodeIdTaken(Conflict):
     kafka_code: ClassVar[str | None] = "DUPLICATE_BROKER_REGISTRATION"
 
 
+class NoSuchNode(NotFound):
+    """No node of the cluster has this id."""
+
+    kafka_code: ClassVar[str | None] = "BROKER_ID_NOT_REGISTERED"
+
+
 class ElectionNotNeeded(Conflict):
     """The partition has the leader that the election would give it, or can have one that lacks nothing."""
 
