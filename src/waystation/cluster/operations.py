@@ -107,8 +107,8 @@ class ClusterOperations:
         await self._change(topic_id, index, self._prefer)
 
     def _prefer(self, partition: Known[PartitionState]) -> Write | None:
-        """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader is
-        in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
+        """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader
+        is in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
         state, nodes = partition.state, self._view.living
         to = elections.elect_preferred(partition, nodes, state.in_sync)
         expected = {partition.key: partition.revision, node_key(to): nodes[to].revision}
