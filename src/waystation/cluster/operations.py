@@ -134,7 +134,7 @@ class ClusterOperations:
             raise NoSuchNode(f"there is no node {node_id} in this cluster")
         if node_id in self._view.living:
             raise Conflict(f"node {node_id} runs; stop it first, or wait until its lease has run out")
-        left = [known.key for known in self._view.partitions.values() if node_id in known.state.replicas]
+        left = [known.key for _, known in self._view.partitions() if node_id in known.state.replicas]
         if left:
             raise Conflict(
                 f"node {node_id} has replicas of {len(left)} partitions still ({left[0]} is one); reassign them first"
@@ -144,7 +144,7 @@ class ClusterOperations:
     async def _change(self, topic_id: UUID, index: int, decide: Decide) -> None:
         """Writes what is decided, from what is known; again if that was not what the store has."""
         for _ in range(ATTEMPTS):
-            partition = self._view.partitions.get((topic_id, index))
+            partition = self._view.partition(topic_id, index)
             if partition is None:
                 raise UnknownTopic(f"there is no entry {partition_key(topic_id, index)}: the topic was deleted")
             write = decide(partition)

@@ -221,7 +221,7 @@ def test_a_node_without_replicas_that_has_stopped_is_forgotten(cluster: ClusterD
     cluster.dies(3)
     code, message = unregister(3)
     assert (code, "reassign" in str(message)) == (ErrorCode.invalid_request, True)
-    for (topic_id, index), known in list(cluster.known.partitions.items()):
+    for (topic_id, index), known in cluster.known.partitions():
         rest = tuple(one for one in known.state.replicas if one != 3)
         cluster.placed(topic_id, index, replicas=rest, in_sync=rest)
     assert unregister(3) == (ErrorCode.none, None)
