@@ -176,6 +176,10 @@ class NotEnoughReplicas(Unavailable):
     """Fewer replicas are in sync than the topic's `min.insync.replicas` asks for. Nothing was stored."""
 
 
+class OffsetNotAvailable(Unavailable):
+    """A new leader does not know yet up to where readers have seen the partition; ask again."""
+
+
 class UnknownLeaderEpoch(Unavailable):
     """The client's leader epoch is newer than the broker's."""
 
@@ -200,6 +204,12 @@ class NodeIdTaken(Conflict):
     """Another process runs under the same node id."""
 
     kafka_code: ClassVar[str | None] = "DUPLICATE_BROKER_REGISTRATION"
+
+
+class NoSuchNode(NotFound):
+    """No node of the cluster has this id."""
+
+    kafka_code: ClassVar[str | None] = "BROKER_ID_NOT_REGISTERED"
 
 
 class ElectionNotNeeded(Conflict):

@@ -15,12 +15,11 @@ one at a time that writes. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from waystation.catalog.follower import Follower
 from waystation.cluster import elections, in_sync, reassignment
-from waystation.cluster.disk_view import DiskView
 from waystation.cluster.link import Links
 from waystation.cluster.membership import Membership
 from waystation.cluster.peer import Key
@@ -30,9 +29,9 @@ from waystation.cluster.replication.serving import FetchServer
 from waystation.cluster.state import (
     NOBODY,
     NODES,
+    PARTITIONS,
     NodeState,
     PartitionState,
-    node_key,
     node_of,
     partition_key,
     partition_of,
@@ -52,6 +51,7 @@ from waystation.world import World
 logger = event_logger("waystation.cluster")
 
 MIN_IN_SYNC = "min.insync.replicas"
+INTERNAL_REPLICAS = 3
 LOOK_S = 0.25
 STAGGER_S = 0.1
 """Between the attempts of two replicas to take over."""
@@ -107,7 +107,6 @@ class Leadership:
         store: Store,
         follower: Follower,
         view: StoreView,
-        disks: DiskView,
         membership: Membership,
         topics: Topics,
         commit: GroupCommit,
@@ -121,7 +120,6 @@ class Leadership:
         self._store = store
         self._follower = follower
         self._view = view
-        self._disks = disks
         self._membership = membership
         self._topics = topics
         self._commit = commit
@@ -167,7 +165,7 @@ class Leadership:
         """Before a clean stop: other replicas lead what this node leads, as far as they can."""
         give_up = self._world.clock.monotonic() + timeout_s
         while self._world.clock.monotonic() < give_up:
-            nodes = self._nodes()
+            nodes = self._view.living
             writes = [write for led in self.led() if (write := self._hand_over(led, nodes)) is not None]
             if not writes:
                 return
@@ -184,11 +182,10 @@ class Leadership:
 
     def _changed(self, keys: Iterable[str]) -> None:
         for key in keys:
-            if key.startswith(NODES):
-                if node_of(key) == self._node_id:
-                    self._membership.look()
-            else:
+            if key.startswith(PARTITIONS):
                 self._learn(partition_of(key))
+            elif key.startswith(NODES) and node_of(key) == self._node_id:
+                self._membership.look()
         self._woken.set()
 
     def _topics_changed(self) -> None:
@@ -224,7 +221,7 @@ class Leadership:
         replica = self._replicas.get(key)
         if replica is None:
             replica = self._replicas[key] = _Replica(key, partition)
-        self._take_role(replica, Known(replica.store_key, known.state, known.revision))
+        self._take_role(replica, known)
 
     def _forget(self, key: Key) -> None:
         replica = self._replicas.pop(key, None)
@@ -413,12 +410,11 @@ class Leadership:
     def _look(self) -> None:
         self._server.refresh()
         now = self._world.clock.monotonic()
-        living = {node.id for node in self._view.nodes()}
-        nodes = self._nodes()
+        nodes = self._view.living
         writes: list[Write] = []
         for replica in list(self._replicas.values()):
             if replica.led is None:
-                write = self._take_over(replica, living, now)
+                write = self._take_over(replica, nodes, now)
             else:
                 write = self._tend(replica, replica.led, nodes, now)
             if write is not None:
@@ -426,20 +422,8 @@ class Leadership:
         if writes and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write(writes), name="leadership-write")
 
-    def _nodes(self) -> Mapping[int, Known[NodeState]]:
-        found: dict[int, Known[NodeState]] = {}
-        for node in self._view.nodes():
-            state = self._view.node_state(node.id)
-            if state is not None:
-                found[node.id] = Known(node_key(node.id), state, self._view.node_revision(node.id))
-        return found
-
-    def _known(self, replica: _Replica) -> Known[PartitionState] | None:
+    def _take_over(self, replica: _Replica, living: Container[int], now: float) -> Write | None:
         known = self._view.partition(*replica.key)
-        return None if known is None else Known(replica.store_key, known.state, known.revision)
-
-    def _take_over(self, replica: _Replica, living: set[int], now: float) -> Write | None:
-        known = self._known(replica)
         if known is None or log_of(replica.partition).failure is not None:
             return None
         state, me = known.state, self._membership.identity
@@ -484,7 +468,7 @@ class Leadership:
             return elections.resign(me, known)
         if state.pending is not None:
             return led.proposal  # no answer says nothing: the same again
-        write = in_sync.grow(me, known, state.may_join(), self._disks.disks)
+        write = in_sync.grow(me, known, state.may_join(), self._view.disks)
         if write is None:
             write = in_sync.shrink(me, known, behind, state.min_in_sync, state.broken)
         if write is not None:
@@ -504,6 +488,8 @@ class Leadership:
             return elections.resign(me, known)
         caught_up = state.caught_up()
         moved = reassignment.advance(me, known, state.min_in_sync, nodes, caught_up)
+        if moved is None and replica.partition.topic.internal:
+            moved = self._widen(known, state.min_in_sync, nodes)
         if moved is not None:
             return moved
         if self._membership.draining:
@@ -554,7 +540,7 @@ class Leadership:
     async def _look_up(self, write: Write) -> None:
         """A change of an in-sync set was refused: was it, or was an earlier attempt made?"""
         for key in write.changes:
-            replica = self._replicas.get(partition_of(key)) if not key.startswith(NODES) else None
+            replica = self._replicas.get(partition_of(key)) if key.startswith(PARTITIONS) else None
             if replica is None or replica.led is None or replica.led.proposal is None:
                 continue
             try:
@@ -569,10 +555,9 @@ class Leadership:
 
     def _refused(self, node_id: int, incarnation: int) -> None:
         """A node refuses connections: its process is dead, and others need not wait for its lease to run out."""
-        state = self._view.node_state(node_id)
-        if state is None or self._stopping:
+        known = self._view.living.get(node_id)
+        if known is None or self._stopping:
             return
-        known = Known(node_key(node_id), state, self._view.node_revision(node_id))
         write = elections.evict(known, incarnation)
         if write is not None:
             logger.warning("node.evicted", "node {node} refuses connections: it is taken for dead", node=node_id)

@@ -73,6 +73,20 @@ def placed(state: PartitionState, living: Callable[[int], bool]) -> Placed:
     return Placed(state.leader, state.epoch, members, state.in_sync, offline, state.adding, state.removing)
 
 
+def closest(view: ClusterView, topic_id: UUID, index: int, rack: str) -> int:
+    """From which node a reader in this rack had best read a partition that this node leads: from here, unless another
+    rack's is nearer. Only replicas in sync: they have what the leader may show."""
+    placed = view.placed(topic_id, index)
+    found = [] if placed is None else [one for one in placed.in_sync if _is_in(rack, view.node(one))]
+    if not found or view.node_id in found:
+        return view.node_id
+    return found[index % len(found)]  # partitions spread over the nodes of a rack
+
+
+def _is_in(rack: str, node: KnownNode | None) -> bool:
+    return node is not None and node.rack == rack
+
+
 class Alone:
     """A broker that is no node of a cluster: it has and leads everything."""
 

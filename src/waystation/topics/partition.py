@@ -15,6 +15,7 @@ from waystation.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotLeader,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
     WaystationError,
@@ -85,6 +86,11 @@ class Partition:
         self.check_usable = log.check_usable
         log.on_readable = self.wake
 
+    @property
+    def here(self) -> bool:
+        """Whether this broker has a replica."""
+        return True
+
     # -- who leads --------------------------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
@@ -102,8 +108,16 @@ class Partition:
     def leads(self) -> bool:
         return self.append != self._refuse
 
+    def check_leads(self) -> None:
+        """Raises NotLeader where another broker leads."""
+        if self.append == self._refuse:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+
     def _refuse(self, batch: bytearray | memoryview, header: Header) -> Appended:
-        raise NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+        raise self._not_leader()
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +135,19 @@ class Partition:
     def visible_offset(self) -> int:
         """Readers see records before this offset."""
         return self._log.written_offset
+
+    @property
+    def all_visible(self) -> bool:
+        """Whether readers see all that any leader has ever shown them."""
+        return True
+
+    def check_end_known(self) -> None:
+        """Raises OffsetNotAvailable where the end may be before what readers have seen (KIP-207)."""
+        if not self.all_visible:
+            raise OffsetNotAvailable(
+                f"{self.topic.name}-{self.index} has a new leader, which does not know yet where it ends for readers;"
+                " ask again in a moment"
+            )
 
     @property
     def written_offset(self) -> int:

@@ -23,6 +23,8 @@ from uuid import UUID
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
 from waystation.catalog.follower import Follower
+from waystation.cluster.placing import BY_DEFAULT, Assignment, Placing, WantedReplicas
+from waystation.cluster.store import MOST_CHANGES
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
     AlreadyExists,
@@ -32,9 +34,9 @@ from waystation.errors import (
     NotAllowed,
     RevisionConflict,
     StorageFailed,
+    Unavailable,
     UnknownTopic,
     UnknownTopicId,
-    WaystationError,
     WriteInDoubt,
 )
 from waystation.log.commit import GroupCommit
@@ -57,9 +59,6 @@ Change = Callable[[dict[str, str]], Mapping[str, str]]
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000
 """Per topic. A partition costs a folder and a few files; more than this is a mistake."""
-
-MOST_AT_ONCE = 100
-"""Entries in one write (`cluster.store.MOST_CHANGES`)."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -148,19 +147,6 @@ class Replicas(Protocol):
     def high_watermark(self, topic_id: UUID, index: int) -> int:
         """As far as it was written down."""
 
-    def place(
-        self,
-        topic_id: UUID,
-        indexes: range,
-        factor: int | None = None,
-        assignment: Sequence[Sequence[int]] | None = None,
-    ) -> Mapping[str, bytes]:
-        """The catalog's entries of new partitions: which nodes get them. InvalidReplicationFactor,
-        InvalidReplicaAssignment."""
-
-    def entries_of(self, topic_id: UUID, count: int) -> Sequence[str]:
-        """The keys of a topic's partitions."""
-
 
 class Topics:
     """All topics of a broker: a part that follows the catalog."""
@@ -176,6 +162,7 @@ class Topics:
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,
+        placing: Placing,
         replicas: Replicas | None = None,
     ) -> None:
         self._replicas = replicas  # None: a broker alone, which leads everything
@@ -185,6 +172,7 @@ class Topics:
         self._settings = settings
         self._commit = commit
         self._points = points
+        self._placing = placing
         self.folders = TopicFolders(world.disk, root, catalog, points, replicas)
         self._unfinished = UnfinishedBatches()
         self._by_name: dict[str, Topic] = {}
@@ -249,6 +237,10 @@ class Topics:
         """The leader epoch of a partition; None: there is none."""
         found = self._by_id.get(topic_id)
         return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
+
+    def min_in_sync_of(self, topic_id: UUID) -> int:
+        """How many replicas of each partition have to be in sync, as the topic asks for it."""
+        return self.by_id(topic_id).settings.min_insync_replicas
 
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
@@ -399,47 +391,23 @@ class Topics:
         name: str,
         partitions: int,
         overrides: Mapping[str, str] | None = None,
+        wanted: WantedReplicas = BY_DEFAULT,
         *,
         internal: bool = False,
-        factor: int | None = None,
-        assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
-        """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself. `factor`: how
-        many replicas, in a cluster; `assignment`: the nodes of each partition, the preferred leader first."""
+        """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself."""
         own = dict(overrides or {})
-        self.check_new(name, partitions, own)  # before waiting for others: a bad request is refused at once
-        row = self._new_row(name, partitions, internal, own)
-        places = self._place(row, range(partitions), factor, assignment)
-        return await self._to_the_end(self._create(row, places))
+        self.check_new(name, partitions, own, wanted)  # before waiting for others: a bad request is refused at once
+        return await self._to_the_end(self._create(name, partitions, own, wanted, internal))
 
-    def _place(
-        self,
-        row: TopicRow,
-        indexes: range,
-        factor: int | None = None,
-        assignment: Sequence[Sequence[int]] | None = None,
-    ) -> Mapping[str, bytes]:
-        """Entries of the catalog that a cluster has besides the topic's own."""
-        return {} if self._replicas is None else self._replicas.place(row.id, indexes, factor, assignment)
+    def check_new(
+        self, name: str, partitions: int, overrides: Mapping[str, str], wanted: WantedReplicas = BY_DEFAULT
+    ) -> int:
+        """Raises what `create` would raise now; returns how many replicas its partitions would have."""
+        self._check_new(name, partitions, overrides)
+        return len(self._placing.place(name, partitions, wanted)[0])
 
-    async def _write_places(self, places: Mapping[str, bytes]) -> None:
-        """Before the topic, which exists when its own entry does."""
-        for some in _in_portions(places):
-            await self._follower.write({key: places[key] for key in some}, dict.fromkeys(some, ABSENT))
-
-    async def _forget_places(self, keys: Iterable[str]) -> None:
-        """What is left of them does no harm: nobody knows the topic."""
-        for some in _in_portions(keys):
-            try:
-                await self._follower.write(dict.fromkeys(some))
-            except WaystationError as error:
-                logger.warning(
-                    "topic.places_left", "entries of a topic's partitions are left in the store: {error}", error=error
-                )
-                return
-
-    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
-        """Raises what `create` would raise now."""
+    def _check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         check_name(name)
         check_partitions(partitions)
         resolve_topic(overrides, self._settings)
@@ -447,22 +415,50 @@ class Topics:
             raise AlreadyExists(f"topic {name!r} exists already")
         check_like(name, self._by_name)
 
-    async def _create(self, row: TopicRow, places: Mapping[str, bytes]) -> Topic:
-        self.check_new(row.name, row.partitions, row.overrides)
-        await self._write_places(places)
+    async def _create(
+        self, name: str, partitions: int, overrides: dict[str, str], wanted: WantedReplicas, internal: bool
+    ) -> Topic:
+        self._check_new(name, partitions, overrides)
+        row = self._new_row(name, partitions, internal, overrides)
+        await self._write_entries(row, ABSENT, 0, self._placing.place(name, partitions, wanted))
         try:
             revision = await self._follower.write(
                 rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(row.name): ABSENT}
             )
         except RevisionConflict as error:
-            await self._forget_places(places)
-            raise AlreadyExists(f"topic {row.name!r} exists already") from error
+            await self._delete_entries(row.name, self._placing.keys(row.id, partitions))
+            raise AlreadyExists(f"topic {name!r} exists already") from error
         try:
             await self._follower.applied(revision)
         except StorageFailed:
             await self._undo_creation(row, revision)
             raise
         return self.by_id(row.id)
+
+    async def _write_entries(
+        self, row: TopicRow, revision: int, first: int, replicas: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Of new partitions, where the catalog has such: they are there before their topic has that many.
+
+        As long as the topic's own entry has this revision, nobody uses these partitions: what an earlier attempt has
+        left behind is replaced. RevisionConflict: it has another one."""
+        entries = list(self._placing.entries(row.id, first, replicas).items())
+        for start in range(0, len(entries), MOST_CHANGES - 1):
+            some = dict(entries[start : start + MOST_CHANGES - 1])
+            await self._follower.write(some, {rows.topic_key(row.id): revision})
+
+    async def _delete_entries(self, topic: str, keys: Sequence[str]) -> None:
+        """Of partitions that no topic has any more."""
+        try:
+            for start in range(0, len(keys), MOST_CHANGES):
+                await self._follower.write(dict.fromkeys(keys[start : start + MOST_CHANGES]))
+        except (StorageFailed, Unavailable) as error:
+            logger.warning(
+                "topic.entries_left",
+                "entries of partitions of topic {topic!r}, which is not there, are left in the catalog: {error}",
+                topic=topic,
+                error=error,
+            )
 
     async def _undo_creation(self, row: TopicRow, revision: int) -> None:
         try:
@@ -475,6 +471,7 @@ class Topics:
                 error=error,
             )
         else:
+            await self._delete_entries(row.name, self._placing.keys(row.id, row.partitions))
             await self._world.offload(self.folders.remove, row)
 
     async def _rewrite(self, topic: Topic, row: TopicRow) -> Topic:
@@ -491,9 +488,7 @@ class Topics:
         try:
             return await self._follower.write(changes, {rows.topic_key(topic.id): topic.revision})
         except RevisionConflict as error:
-            raise Conflict(
-                f"topic {topic.name!r} was changed by somebody else at the same time; look at it, then try again"
-            ) from error
+            raise _changed_meanwhile(topic) from error
 
     async def _put_back(self, topic: Topic) -> None:
         """The catalog says something of a topic that could not be done: it shall say what is so."""
@@ -529,18 +524,24 @@ class Topics:
                 log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
         await self._follower.applied(revision)
-        if self._replicas is not None:
-            await self._forget_places(self._replicas.entries_of(topic.id, topic.row.partitions))
+        await self._delete_entries(topic.name, self._placing.keys(topic.id, topic.row.partitions))
         removal = self._removals.get(topic.id)
         if removal is not None:
             await asyncio.shield(removal)
 
-    async def add_partitions(self, name: str, total: int, assignment: Sequence[Sequence[int]] | None = None) -> Topic:
-        """Grows a topic to `total` partitions. `assignment`: the nodes of each new one."""
+    async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
+        """Grows a topic to `total` partitions. `assignment`: of the new ones to nodes; None: as the others are."""
         return await self._to_the_end(self._add_partitions(name, total, assignment))
 
-    def check_growth(self, name: str, total: int) -> Topic:
+    def check_growth(self, name: str, total: int, assignment: Assignment | None = None) -> None:
         """Raises what `add_partitions` would raise now."""
+        self._place_more(self._check_growth(name, total), total, assignment)
+
+    def _place_more(self, topic: Topic, total: int, assignment: Assignment | None) -> list[tuple[int, ...]]:
+        factor = None if assignment is not None else self._placing.factor_of(topic.id)
+        return self._placing.place(topic.name, total - len(topic.partitions), WantedReplicas(factor, assignment))
+
+    def _check_growth(self, name: str, total: int) -> Topic:
         topic = self._not_internal(name)
         check_partitions(total)
         if total <= len(topic.partitions):
@@ -549,10 +550,13 @@ class Topics:
             )
         return topic
 
-    async def _add_partitions(self, name: str, total: int, assignment: Sequence[Sequence[int]] | None = None) -> Topic:
-        topic = self.check_growth(name, total)
-        indexes = range(len(topic.partitions), total)
-        await self._write_places(self._place(topic.row, indexes, None, assignment))
+    async def _add_partitions(self, name: str, total: int, assignment: Assignment | None) -> Topic:
+        topic = self._check_growth(name, total)
+        replicas = self._place_more(topic, total, assignment)
+        try:
+            await self._write_entries(topic.row, topic.revision, len(topic.partitions), replicas)
+        except RevisionConflict as error:
+            raise _changed_meanwhile(topic) from error
         return await self._rewrite(topic, replace(topic.row, partitions=total))
 
     async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
@@ -637,11 +641,8 @@ class Topics:
             callback()
 
 
-def _in_portions(keys: Iterable[str]) -> Iterator[list[str]]:
-    """As many as a cluster's store takes in one write."""
-    left = list(keys)
-    for begin in range(0, len(left), MOST_AT_ONCE):
-        yield left[begin : begin + MOST_AT_ONCE]
+def _changed_meanwhile(topic: Topic) -> Conflict:
+    return Conflict(f"topic {topic.name!r} was changed by somebody else at the same time; look at it, then try again")
 
 
 def _close(partitions: Iterable[Partition]) -> None:
