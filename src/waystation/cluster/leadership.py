@@ -15,6 +15,7 @@ one at a time that writes. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -495,6 +496,22 @@ class Leadership:
         if self._membership.draining:
             return self._hand_over(led, nodes)
         return self._prefer(replica, led, nodes, now)
+
+    def _widen(
+        self, known: Known[PartitionState], min_in_sync: int, nodes: Mapping[int, Known[NodeState]]
+    ) -> Write | None:
+        """The broker's own topics get more replicas when nodes join a cluster that began with fewer than three."""
+        state = known.state
+        if state.adding or state.removing or len(state.replicas) >= min(INTERNAL_REPLICAS, len(nodes)):
+            return None
+        others = [one for one in nodes if one not in state.replicas and not nodes[one].state.draining]
+        if not others:
+            return None
+        racks = {nodes[one].state.rack for one in state.replicas if one in nodes}
+        load = Counter(one for _, other in self._view.partitions() for one in other.state.replicas)
+        others.sort(key=lambda one: (nodes[one].state.rack in racks, load[one], one))
+        missing = min(INTERNAL_REPLICAS, len(nodes)) - len(state.replicas)
+        return reassignment.begin(known, (*state.replicas, *others[:missing]), list(nodes), min_in_sync)
 
     def _prefer(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
         """The preferred leader leads again, when it has been fit for it for a while."""
