@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from pathlib import Path
 from types import TracebackType
 
 import pytest
 
+from tests.support.waiting import wait_for
 from waystation.cli.cluster.etcd_process import EtcdProcess
 
 
@@ -33,7 +35,17 @@ class Etcd(EtcdProcess):
         return f"etcd://{user}{self.address}/{prefix}{options}"
 
     def pause(self) -> None:
+        """Returns when all of its threads have stopped."""
         os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        wait_for(lambda: all(_state(task) == "T" for task in tasks.iterdir()), "etcd has stopped", every_s=0.005)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:  # it has ended
+        return "T"

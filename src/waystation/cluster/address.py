@@ -84,7 +84,7 @@ def _options(query: str) -> dict[str, str]:
     for name in options:
         if name not in _OPTIONS:
             known = ", ".join(_OPTIONS)
-            raise Invalid(f"a cluster's address has no {name!r}; it has {known}{nearest_field(name, _OPTIONS)}")
+            raise Invalid(f"a cluster's address has no {name!r}; it may have {known}{nearest_field(name, _OPTIONS)}")
     return options
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from waystation.errors import NotFound, Unavailable
@@ -89,11 +90,24 @@ class EtcdProcess:
             if self.process.poll() is not None:
                 self.process = None
                 return False
-            if answers(self.port):
+            if self._is_healthy():
                 return True
             time.sleep(0.02)
         self.kill()
         raise Unavailable(f"etcd has not begun to listen within {READY_S:g} s; see {self.log}")
+
+    def _is_healthy(self) -> bool:
+        """It listens before it can be asked. With TLS it is not asked: only whoever has the certificates may."""
+        if self._scheme != "http":
+            return answers(self.port)
+        asking = HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            asking.request("GET", "/health")
+            return b"true" in asking.getresponse().read(1000)
+        except (OSError, HTTPException):
+            return False
+        finally:
+            asking.close()
 
     def stop(self) -> None:
         """Returns when it has ended."""
@@ -123,7 +137,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether something listens there. etcd does so when it can be asked."""
+    """Whether something listens there."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1):
             return True
