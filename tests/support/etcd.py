@@ -36,12 +36,12 @@ class Etcd(EtcdProcess):
 
     def pause(self) -> None:
         """Returns when all of its threads have stopped."""
-        os.kill(self.pid, signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.pid}/task")
+        self.process.signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid()}/task")
         wait_for(lambda: all(_state(task) == "T" for task in tasks.iterdir()), "etcd has stopped", every_s=0.005)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self.process.signal(signal.SIGCONT)
 
 
 def _state(task: Path) -> str:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from waystation.cli.cluster.folder_process import FolderProcess, stop_all
+from waystation.cli.cluster.free_ports import answers, free_ports
 from waystation.errors import NotFound, Unavailable
 
-READY_S = 20.0
-STOP_S = 20.0
+READY_S = 30.0
 _TRIES = 5
 
 
@@ -27,8 +26,9 @@ def program() -> str:
     found = shutil.which("etcd")
     if found is None:
         raise NotFound(
-            "there is no etcd on this machine, which a cluster's nodes agree through; install it (Debian and Ubuntu:"
-            " apt-get install etcd-server), or name one that runs elsewhere with --cluster etcd://HOST:2379/PREFIX"
+            "there is no etcd on this machine, which the nodes of a cluster agree through; install it (Debian and"
+            " Ubuntu: apt-get install etcd-server), or name one that runs elsewhere with --cluster"
+            " etcd://HOST:2379/PREFIX"
         )
     return found
 
@@ -40,7 +40,7 @@ class EtcdProcess:
         """Port 0: a free one, which `port` says when it has started."""
         self.folder = folder
         self.port = port
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process = FolderProcess(folder, "etcd.log")
         self._options = list(options)
         self._scheme = scheme
 
@@ -49,30 +49,22 @@ class EtcdProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def pid(self) -> int:
-        if self.process is None:
-            raise RuntimeError("etcd is not running")
-        return self.process.pid
-
-    @property
     def log(self) -> Path:
-        return self.folder / "etcd.log"
+        return self.process.log
 
     def start(self) -> None:
-        """Returns when it answers. Raises NotFound, Unavailable."""
+        """Returns when it answers. Raises NotFound, Conflict, Unavailable."""
         etcd = program()
-        self.folder.mkdir(parents=True, exist_ok=True)
         chosen = self.port
-        for turn in range(_TRIES):
-            self.port = chosen or free_port()
+        for _ in range(1 if chosen else _TRIES):
+            self.port = chosen or free_ports(1)[0]
             if self._starts(etcd):
                 return
-            if chosen or turn == _TRIES - 1:
-                raise Unavailable(f"etcd does not start; see {self.log}")
+        raise Unavailable(f"etcd does not start; the end of {self.log}:\n{self.process.tail()}")
 
     def _starts(self, etcd: str) -> bool:
         """False: it ended, perhaps since somebody else took the port."""
-        client, peer = f"{self._scheme}://{self.address}", f"http://127.0.0.1:{free_port()}"
+        client, peer = f"{self._scheme}://{self.address}", f"http://127.0.0.1:{free_ports(1)[0]}"
         command = [etcd, "--name", "waystation", "--data-dir", str(self.folder / "data")]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
@@ -80,21 +72,16 @@ class EtcdProcess:
         # Without it, the history of everything that was ever written would stay on the disk.
         command += ["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h"]
         command += ["--logger", "zap", "--log-level", "warn", *self._options]
-        with self.log.open("ab") as log:
-            # A group of its own, so that Ctrl-C in the terminal is the caller's to handle: the nodes stop before etcd.
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=_environment()
-            )
+        self.process.start(command, _environment())
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                self.process = None
+            if self.process.pid() is None:
                 return False
             if self._is_healthy():
                 return True
             time.sleep(0.02)
         self.kill()
-        raise Unavailable(f"etcd has not begun to listen within {READY_S:g} s; see {self.log}")
+        raise Unavailable(f"etcd does not answer {READY_S:g} s after its start; see {self.log}")
 
     def _is_healthy(self) -> bool:
         """It listens before it can be asked. With TLS it is not asked: only whoever has the certificates may."""
@@ -110,39 +97,12 @@ class EtcdProcess:
             asking.close()
 
     def stop(self) -> None:
-        """Returns when it has ended."""
-        self._end(signal.SIGTERM)
+        """Returns when it has ended. Fine if it does not run."""
+        stop_all([self.process])
 
     def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self.process is None:
-            return
-        self.process.send_signal(how)
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-
-def free_port() -> int:
-    """Of loopback. Somebody else may take it before it is used."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(port: int) -> bool:
-    """Whether something listens there."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1):
-            return True
-    except OSError:
-        return False
+        self.process.signal(signal.SIGKILL)
+        self.process.wait_ended(time.monotonic() + READY_S)
 
 
 def _environment() -> dict[str, str]:
