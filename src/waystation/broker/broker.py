@@ -14,6 +14,9 @@ from waystation.broker.access import Access
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.placing import ClusterPlacing, PlacingAlone
+from waystation.cluster.store_view import StoreView
+from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -76,7 +79,9 @@ class Broker:
         settings: BrokerSettings,
         catalog: Catalog,
         tracing: Tracing | None = None,
+        view: StoreView | None = None,
     ) -> None:
+        """`view`: of the cluster that it is a node of; None: it is alone."""
         self.world = world
         self.root = root
         self.settings = settings
@@ -88,8 +93,12 @@ class Broker:
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
         self.follower = Follower(catalog, world)
-        self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points)
+        placing = PlacingAlone(self.node_id) if view is None else ClusterPlacing(view, world.random)
+        self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points, placing)
+        if view is not None:
+            self.follower.follow(view)
         self.follower.follow(self.topics)
+        self.view: ClusterView = Alone(self.node_id, self.topics.epoch_of) if view is None else view
         self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
         self.follower.follow(self.runtime_settings)
         self.publishing = Publishing(world)

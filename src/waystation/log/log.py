@@ -79,6 +79,7 @@ class Log(SegmentReader):
         self.tier = tier
         self.on_write = on_write
         self.on_readable: Callable[[], None] | None = None
+        self.on_durable: Callable[[], None] | None = None
         self.end_offset = 0
         self.durable_offset = 0
         self.epoch = 0
@@ -242,6 +243,12 @@ class Log(SegmentReader):
     def lead(self, epoch: int) -> None:
         """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back
         would stand for two histories. Blocks."""
+        self.begin_epoch(epoch)
+        if self.epochs.changed:
+            self.epochs.save()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The same where somebody else sees to it that no epoch is given twice: a cluster's store does."""
         if epoch < self.epochs.latest:
             raise FencedLeaderEpoch(
                 f"{self.folder} has epoch {self.epochs.latest}: nobody leads it in {epoch} any more"
@@ -249,8 +256,6 @@ class Log(SegmentReader):
         self.epoch = epoch
         self.known_epoch = max(self.known_epoch, epoch)
         self.epochs.note(epoch, self.end_offset)
-        if self.epochs.changed:
-            self.epochs.save()
 
     def _write(self, batch: bytearray | memoryview, header: Header) -> None:
         try:
@@ -474,6 +479,8 @@ class Log(SegmentReader):
             logger.warning(
                 "log.start_not_saved", "{log}: cannot be noted now: {error}", log=self.folder, error=job.unsaved
             )
+        if self.on_durable is not None:
+            self.on_durable()
 
     def unsynced(self, segments: list[Segment]) -> list[Segment]:
         """Those of the segments that are to be synced."""

@@ -27,6 +27,7 @@ from waystation.broker.access import Access
 from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.broker.broker import Broker
 from waystation.catalog import MemoryCatalog
+from waystation.cluster.view import ClusterView
 from waystation.config import BrokerSettings
 from waystation.log import batch as batches
 from waystation.protocols.kafka import cluster, configs, metadata, topics
@@ -103,10 +104,10 @@ def _default(field: Any, kind: Any) -> Any:
 class Desk:
     """The broker, its loop, and a client's way to ask it."""
 
-    def __init__(self, root: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, settings: Mapping[str, str], view: ClusterView | None = None) -> None:
         few = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "1"}
         self.loop = asyncio.new_event_loop()
-        self.broker = Broker(real_world(), str(root), BrokerSettings({**few, **settings}), MemoryCatalog())
+        self.broker = Broker(real_world(), str(root), BrokerSettings({**few, **settings}), MemoryCatalog(), view=view)
         self.run(self.broker.start())
 
     @property

@@ -6,7 +6,7 @@ more, once for every protocol, before anything is stored:
 - is there room: while a resource alarm or a limit of the namespace is on, a publish is refused (ResourceAlarm). A
   protocol that holds its publishers back instead says `waits=True` and asks `alarm`. What such a client has sent before
   it was held back is stored;
-- are enough replicas in sync, where durability is promised (`Topic.check_in_sync`);
+- are enough replicas in sync, where durability is promised (`Partition.check_in_sync`);
 - is the topic there, or to be created on first use.
 
 What was taken is metered here, too, and waiting until it is durable goes through `durable` and `when_durable`.
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.topic_queues import TopicQueueAccess
     from waystation.broker.access.views import ViewAccess
     from waystation.broker.broker import Broker
+    from waystation.cluster.view import ClusterView
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
     from waystation.topics.partition import Partition
@@ -129,6 +130,12 @@ class Access:
         self._subscriptions: SubscriptionAccess | None = None
         self._topics: TopicAccess | None = None
         self._transactions: TransactionAccess | None = None
+
+    @property
+    def view(self) -> ClusterView:
+        """Which nodes live and who leads what: nobody could be served without it, so nobody is asked. Of a topic that
+        the principal does not see, it has to be told nothing."""
+        return self._broker.view
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
@@ -370,7 +377,7 @@ class Access:
         topic = partition.topic
         self.admit_topic(topic.name)
         if promised:
-            topic.check_in_sync()
+            partition.check_in_sync()
         appended = self._broker.publishing.append(partition, batch, header)
         if not appended.duplicate:
             self.count(appended.last_offset - appended.base_offset + 1, len(batch))

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from waystation.broker.access.family import Family
+from waystation.cluster.view import ClusterView
 from waystation.config import BrokerSettings
 from waystation.health.health import disk_room
 
@@ -21,6 +22,11 @@ class ClusterAccess(Family):
     """Made by `Access`."""
 
     __slots__ = ()
+
+    def view(self) -> ClusterView:
+        """Which nodes there are, and who has and leads which partition."""
+        self._ask_cluster("describe")
+        return self._broker.view
 
     def settings(self) -> BrokerSettings:
         """As they are now; topics and groups have their own over these."""

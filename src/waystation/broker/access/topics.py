@@ -103,4 +103,6 @@ class TopicAccess(Family):
     async def delete_records(self, name: str, index: int, before_offset: int) -> int:
         """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
         self._ask("delete", "topic", name)
-        return await self._broker.topics.partition(name, index).delete_records(before_offset)
+        partition = self._broker.topics.partition(name, index)
+        partition.check_leads()
+        return await partition.delete_records(before_offset)

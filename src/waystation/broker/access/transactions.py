@@ -12,6 +12,7 @@ from dataclasses import replace
 from waystation.broker.access.family import Family
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
+from waystation.topics.topics import TRANSACTIONS_TOPIC
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
 from waystation.transactions.machine import Producer, Transaction
@@ -26,6 +27,11 @@ class TransactionAccess(Family):
     """Made by `Access`."""
 
     __slots__ = ()
+
+    def coordinator(self, transactional_id: str) -> int:
+        """The node that coordinates transactions of this id, used before or not. NOBODY: none does now."""
+        self._ask("describe", "transactional-id", transactional_id)
+        return self._leader(TRANSACTIONS_TOPIC, self._broker.transactions.partition_of(transactional_id))
 
     # -- producers --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,11 @@ from waystation.broker.access.access import RouteTable as RouteTable
 from waystation.broker.access.queue_figures import QueueFigures as QueueFigures
 from waystation.broker.access.transactions import CheckProduce as CheckProduce
 from waystation.broker.access.transactions import NamedPartition as NamedPartition
+from waystation.cluster.state import NOBODY as NOBODY
+from waystation.cluster.view import ClusterView as ClusterView
+from waystation.cluster.view import KnownNode as KnownNode
+from waystation.cluster.view import Placed as Placed
+from waystation.cluster.view import closest as closest
 from waystation.groups.calls import ConsumerBeat as ConsumerBeat
 from waystation.groups.calls import ConsumerGroupView as ConsumerGroupView
 from waystation.groups.calls import ConsumerMemberView as ConsumerMemberView

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.errors import Invalid, WaystationError
+from waystation.errors import NoReassignment, WaystationError
 from waystation.protocols.kafka.api_versions import FEATURES
 from waystation.protocols.kafka.config_entries import LISTENER
 from waystation.protocols.kafka.registry import Call
@@ -28,12 +28,6 @@ METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls the log of its quorum."""
 PREFERRED, UNCLEAN = 0, 1
 NO_AUTHORIZER = "access rules are not enforced by this broker: everybody may do everything"
-
-
-class NoReassignment(Invalid):
-    """Nothing is being moved that could be cancelled."""
-
-    kafka_code: ClassVar[str | None] = "NO_REASSIGNMENT_IN_PROGRESS"
 
 
 # -- DescribeLogDirs -------------------------------------------------------------------------------------------------
@@ -189,6 +183,7 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     try:
         partition = call.access.topics.get(topic).partition(asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
+        partition.check_leads()
         if asked.leader_epoch == partition.epoch:
             epoch, end = partition.epoch, partition.end_offset  # also when nothing was written in it yet
         else:

@@ -16,6 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from waystation.errors import (
     Invalid,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     InvalidSetting,
     NotAllowed,
     WaystationError,
@@ -36,18 +38,6 @@ NO_LOW_WATERMARK = -1
 
 MOVES_AT_ONCE = 16
 """Of DeleteRecords: enough to keep the disk busy, few enough that a request of millions costs no memory."""
-
-
-class InvalidReplicationFactor(Invalid):
-    """More replicas than brokers, or none."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REPLICATION_FACTOR"
-
-
-class InvalidReplicaAssignment(Invalid):
-    """A partition was given to brokers that do not exist, to none, or twice to the same."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REPLICA_ASSIGNMENT"
 
 
 class DeletionDisabled(NotAllowed):
