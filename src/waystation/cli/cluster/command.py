@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from waystation.cli.cluster import up
+from waystation.cli.cluster import status, up
 
 VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "up": ("start a whole cluster on this machine, to try it", up.configure_up),
     "start-node": ("bring back a node of such a cluster", up.configure_start_node),
+    "status": ("show nodes and partitions", status.configure),
 }
 
 
