@@ -20,6 +20,7 @@ from tests.support.permissions import RefusesEverything
 from waystation.broker.access import Access
 from waystation.broker.access.cluster import ClusterAccess
 from waystation.broker.access.groups import GroupAccess
+from waystation.broker.access.placement import PlacementAccess
 from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
@@ -43,7 +44,7 @@ from waystation.transactions.listing import Listing
 
 ALICE = Principal("alice")
 TOPIC, GROUP, SHARE, TX = "orders", "readers", "workers", "shop"
-FAMILIES = (ClusterAccess, GroupAccess, ShareAccess, TopicAccess, TransactionAccess)
+FAMILIES = (ClusterAccess, GroupAccess, PlacementAccess, ShareAccess, TopicAccess, TransactionAccess)
 
 HIDE: dict[Callable[..., Any], object] = {
     GroupAccess.listing: [],
@@ -100,11 +101,13 @@ class Stage:
             "member_id": "m",
             "members": [LeavingMember("m")],
             "name": TOPIC,
+            "node_id": 1,
             "offsets": [(TOPIC, 0, 1)],
             "own": {"share.delivery.count.limit": "3"},
             "partitions": [(TOPIC, 0)],
             "producer": producer,
             "removed": [],
+            "replicas": [1],
             "session": session,
             "settings": {},
             "timeout_ms": 1_000,
@@ -113,6 +116,7 @@ class Stage:
             "topics": [TOPIC],
             "total": 7,
             "transactional_id": TX,
+            "unclean": False,
             "wanted": TransactionFilter(),
         }
         self.own: dict[Callable[..., Any], dict[str, Any]] = {
@@ -153,7 +157,7 @@ class Stage:
         """Calls it on the family of a new Access, with what its parameters are called; defaults stay."""
         family = next(
             one
-            for name in ("cluster", "groups", "shares", "topics", "transactions")
+            for name in ("cluster", "groups", "placement", "shares", "topics", "transactions")
             if type(one := getattr(self.access, name)).__qualname__ == verb.__qualname__.partition(".")[0]
         )
         own = self.own.get(verb, {})

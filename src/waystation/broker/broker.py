@@ -14,6 +14,7 @@ from waystation.broker.access import Access
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.operations import ClusterOperations, Operations, OperationsAlone
 from waystation.cluster.placing import ClusterPlacing, PlacingAlone
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.view import Alone, ClusterView
@@ -93,12 +94,19 @@ class Broker:
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
         self.follower = Follower(catalog, world)
-        placing = PlacingAlone(self.node_id) if view is None else ClusterPlacing(view, world.random)
+        alone = PlacingAlone(self.node_id)
+        placing = alone if view is None else ClusterPlacing(view, world.random)
         self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points, placing)
-        if view is not None:
+        self.view: ClusterView
+        self.operations: Operations
+        if view is None:
+            self.view = Alone(self.node_id, self.topics.epoch_of)
+            self.operations = OperationsAlone(self.node_id, alone)
+        else:
+            self.view = view
+            self.operations = ClusterOperations(view, self.follower, self.topics.min_in_sync_of)
             self.follower.follow(view)
         self.follower.follow(self.topics)
-        self.view: ClusterView = Alone(self.node_id, self.topics.epoch_of) if view is None else view
         self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
         self.follower.follow(self.runtime_settings)
         self.publishing = Publishing(world)

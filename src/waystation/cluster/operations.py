@@ -107,8 +107,8 @@ class ClusterOperations:
         await self._change(topic_id, index, self._prefer)
 
     def _prefer(self, partition: Known[PartitionState]) -> Write | None:
-        """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader is
-        in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
+        """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader
+        is in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
         state, nodes = partition.state, self._view.living
         to = elections.elect_preferred(partition, nodes, state.in_sync)
         expected = {partition.key: partition.revision, node_key(to): nodes[to].revision}
@@ -134,7 +134,7 @@ class ClusterOperations:
             raise NoSuchNode(f"there is no node {node_id} in this cluster")
         if node_id in self._view.living:
             raise Conflict(f"node {node_id} runs; stop it first, or wait until its lease has run out")
-        left = [known.key for known in self._view.partitions.values() if node_id in known.state.replicas]
+        left = [known.key for _, known in self._view.partitions() if node_id in known.state.replicas]
         if left:
             raise Conflict(
                 f"node {node_id} has replicas of {len(left)} partitions still ({left[0]} is one); reassign them first"
@@ -144,7 +144,7 @@ class ClusterOperations:
     async def _change(self, topic_id: UUID, index: int, decide: Decide) -> None:
         """Writes what is decided, from what is known; again if that was not what the store has."""
         for _ in range(ATTEMPTS):
-            partition = self._view.partitions.get((topic_id, index))
+            partition = self._view.partition(topic_id, index)
             if partition is None:
                 raise UnknownTopic(f"there is no entry {partition_key(topic_id, index)}: the topic was deleted")
             write = decide(partition)

@@ -128,7 +128,7 @@ class ClusterPlacing:
     def _candidates(self) -> list[Candidate]:
         replicas: Counter[int] = Counter()
         leads: Counter[int] = Counter()
-        for known in self._view.partitions.values():
+        for _, known in self._view.partitions():
             replicas.update(known.state.replicas)
             leads.update(known.state.replicas[:1])
         return [
@@ -143,7 +143,7 @@ class ClusterPlacing:
         }
 
     def factor_of(self, topic_id: UUID) -> int | None:
-        known = self._view.partitions.get((topic_id, 0))
+        known = self._view.partition(topic_id, 0)
         if known is None:
             return None
         return len(known.state.replicas) - len(known.state.removing)

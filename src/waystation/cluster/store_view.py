@@ -82,9 +82,20 @@ class StoreView:
         """By the ids of nodes, those that do not live too."""
         return self._disks
 
-    @property
-    def partitions(self) -> Mapping[PartitionId, Known[PartitionState]]:
-        return self._partitions
+    def node_state(self, node_id: int) -> NodeState | None:
+        known = self._nodes.get(node_id)
+        return None if known is None else known.state
+
+    def node_revision(self, node_id: int) -> int:
+        known = self._nodes.get(node_id)
+        return ABSENT if known is None else known.revision
+
+    def partition(self, topic_id: UUID, index: int) -> Known[PartitionState] | None:
+        return self._partitions.get((topic_id, index))
+
+    def partitions(self) -> list[tuple[PartitionId, Known[PartitionState]]]:
+        """All of them, as they are now."""
+        return list(self._partitions.items())
 
     # -- as a part ---------------------------------------------------------------------------------------------------
 

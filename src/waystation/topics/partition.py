@@ -86,6 +86,11 @@ class Partition:
         self.check_usable = log.check_usable
         log.on_readable = self.wake
 
+    @property
+    def here(self) -> bool:
+        """Whether this broker has a replica."""
+        return True
+
     # -- who leads --------------------------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:

@@ -235,6 +235,10 @@ class Topics:
         found = self._by_id.get(topic_id)
         return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
 
+    def min_in_sync_of(self, topic_id: UUID) -> int:
+        """How many replicas of each partition have to be in sync, as the topic asks for it."""
+        return self.by_id(topic_id).settings.min_insync_replicas
+
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
 
@@ -395,10 +399,10 @@ class Topics:
 
     def check_new(
         self, name: str, partitions: int, overrides: Mapping[str, str], wanted: WantedReplicas = BY_DEFAULT
-    ) -> None:
-        """Raises what `create` would raise now."""
+    ) -> int:
+        """Raises what `create` would raise now; returns how many replicas its partitions would have."""
         self._check_new(name, partitions, overrides)
-        self._placing.place(name, partitions, wanted)
+        return len(self._placing.place(name, partitions, wanted)[0])
 
     def _check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         check_name(name)

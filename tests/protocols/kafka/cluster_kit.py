@@ -17,8 +17,18 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from tests.protocols.kafka.admin_kit import Desk, build, entity
-from waystation.catalog.catalog import Change, Update
-from waystation.cluster.state import Address, NodeState, PartitionState, encode, node_key, partition_key
+from waystation.catalog import MemoryCatalog
+from waystation.cluster.state import (
+    Address,
+    DiskState,
+    NodeState,
+    PartitionState,
+    disk_key,
+    encode,
+    node_key,
+    partition_key,
+    read_partition,
+)
 from waystation.cluster.store_view import StoreView
 from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.codec import API_KEYS
@@ -34,8 +44,8 @@ class ClusterDesk(Desk):
 
     def __init__(self, root: Path, settings: Mapping[str, str]) -> None:
         self.known = StoreView(1)
-        self._revision = 0
-        super().__init__(root, settings, self.known)
+        self.catalog = MemoryCatalog()
+        super().__init__(root, settings, self.known, self.catalog)
         for number in RACKS:
             self.node(number)
         for topic in self.broker.topics:
@@ -68,11 +78,19 @@ class ClusterDesk(Desk):
         )
         self._tell(partition_key(topic_id, index), encode(state))
 
+    def forget(self, name: str, index: int = 0) -> None:
+        """The store says nothing of a partition, as before it was told."""
+        self._tell(partition_key(self.broker.topics.get(name).id, index), None)
+
     def moved(self, name: str, index: int, leader: int, epoch: int = 7) -> None:
         """Another node leads a partition, and this one follows."""
         partition = self.broker.topics.get(name).partition(index)
         partition.follow(epoch)
         self.placed(partition.topic.id, index, leader=leader, epoch=epoch)
+
+    def disk(self, number: int) -> None:
+        """What outlives the node's own entry."""
+        self._tell(disk_key(number), encode(DiskState(f"folder{number}", 1)))
 
     def create_placed(self, name: str, partitions: int = 1) -> UUID:
         """A topic that is on all nodes and led here."""
@@ -81,9 +99,14 @@ class ClusterDesk(Desk):
             self.placed(topic.id, index)
         return UUID(str(topic.id))
 
+    def state(self, name: str, index: int = 0) -> PartitionState:
+        """What the store has of a partition."""
+        entry = self.catalog.get(partition_key(self.broker.topics.get(name).id, index))
+        assert entry is not None
+        return read_partition(entry.value)
+
     def _tell(self, key: str, value: bytes | None) -> None:
-        self._revision += 1
-        self.run(self.known.apply(Update(self._revision, (Change(key, value),))))
+        self.run(self.broker.follower.change({key: value}))
 
 
 class HotClient:

@@ -77,6 +77,7 @@ def test_a_node_that_has_no_address_in_the_store_is_what_its_client_has_reached(
 
 def test_a_partition_whose_entry_was_not_told_yet_has_no_leader(cluster: ClusterDesk) -> None:
     cluster.create("a")
+    cluster.forget("a")
     one = told(cluster.ask("metadata", 13, topics=[{"name": "a"}]))
     assert (one.error_code, one.leader_id, one.leader_epoch) == (ErrorCode.leader_not_available, -1, -1)
 

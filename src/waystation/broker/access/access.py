@@ -28,6 +28,7 @@ from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
+from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
 from waystation.errors import ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.cluster import ClusterAccess
     from waystation.broker.access.exchanges import ExchangeAccess
     from waystation.broker.access.namespaces import NamespaceAccess
+    from waystation.broker.access.placement import PlacementAccess
     from waystation.broker.access.policies import PolicyAccess
     from waystation.broker.access.queue_figures import QueueFigureAccess
     from waystation.broker.access.staged import StagedAccess
@@ -333,12 +335,16 @@ class Access:
         return await self.ensure_topic(topic, deduplicates=deduplicates)
 
     async def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        replicas: WantedReplicas = BY_DEFAULT,
     ) -> Topic:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self._permissions.check(self.principal, "create", "topic", topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
-        return await self._broker.topics.create(topic, count, settings)
+        return await self._broker.topics.create(topic, count, settings, replicas)
 
     async def delete_topic(self, topic: str) -> None:
         self._permissions.check(self.principal, "delete", "topic", topic)
@@ -561,6 +567,12 @@ class Access:
         from waystation.broker.access.namespaces import NamespaceAccess
 
         return NamespaceAccess(self._broker, self.principal)
+
+    @property
+    def placement(self) -> PlacementAccess:
+        from waystation.broker.access.placement import PlacementAccess
+
+        return PlacementAccess(self._broker, self.principal)
 
     @property
     def policies(self) -> PolicyAccess:

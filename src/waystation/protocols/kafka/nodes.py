@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from waystation.errors import NotLeader, WaystationError
+
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.types import ClusterView, KnownNode, Placed
-    from waystation.protocols.kafka.registry import Listener
+    from waystation.protocols.kafka.registry import Call, Listener
 
 LISTENER = "kafka"
 """The name that the address for Kafka's clients has in a node's entry."""
@@ -76,3 +78,19 @@ def leader(view: ClusterView, placed: Placed, listener: Listener) -> Leader:
 def distinct(leaders: Iterable[Leader]) -> list[Endpoint]:
     """The nodes among these, each once."""
     return list({one.endpoint.node_id: one.endpoint for one in leaders if one.endpoint is not None}.values())
+
+
+# -- in share groups' answers ------------------------------------------------------------------------------------------
+
+
+def leader_asked(call: Call, topic_id: UUID, index: int, error: WaystationError | None) -> Leader:
+    """Who leads a partition that a share consumer has asked this node for: this one, unless that was the error."""
+    found = leader_of(call.access, topic_id, index, call.listener) if isinstance(error, NotLeader) else None
+    return Leader(call.broker.node_id, 0, None) if found is None else found
+
+
+def endpoint_entities(call: Call, leaders: Iterable[Leader]) -> tuple[object, ...]:
+    return tuple(
+        call.make("NodeEndpoint", node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+        for one in distinct(leaders)
+    )
