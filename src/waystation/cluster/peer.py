@@ -109,6 +109,7 @@ class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
     producer_epoch: int
     topic: str
     indexes: tuple[int, ...]
+    verify: bool = False  # they have to be in it already: the producer's version of the protocol adds them itself
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

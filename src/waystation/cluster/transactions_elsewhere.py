@@ -40,6 +40,7 @@ from waystation.observe.events import event_logger
 from waystation.topics.markers import Markers
 from waystation.topics.topics import TRANSACTIONS_TOPIC, Topic, Topics
 from waystation.transactions.coordinator import TransactionCoordinator
+from waystation.transactions.errors import InvalidTransactionState
 from waystation.transactions.machine import Producer, Transaction
 
 logger = event_logger("waystation.cluster")
@@ -125,6 +126,10 @@ class Joining:
             raise NotCoordinator(f"transactional id {transactional_id!r} has no coordinator now; ask again")
         return placed.leader
 
+    def elsewhere(self, transactional_id: str) -> bool:
+        """Whether another node coordinates it."""
+        return self._home(transactional_id) != self._view.node_id
+
     def check_produce(
         self, transactional_id: str | None, producer_id: int, producer_epoch: int, topic: str, partition: int
     ) -> bool:
@@ -138,13 +143,21 @@ class Joining:
         return self._guards.pop((producer_id, producer_epoch, topic, partition), 0) is None
 
     async def add_implicitly(
-        self, transactional_id: str | None, producer_id: int, producer_epoch: int, topic: str, partitions: Iterable[int]
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        producer_epoch: int,
+        topic: str,
+        partitions: Iterable[int],
+        *,
+        verify: bool = False,
     ) -> None:
+        """`verify`: they have to be in it already."""
         indexes = tuple(partitions)
         if transactional_id is None or self._home(transactional_id) == self._view.node_id:
             await self._coordinator.add_implicitly(transactional_id, producer_id, producer_epoch, topic, indexes)
             return
-        request = JoinTransaction(transactional_id, producer_id, producer_epoch, topic, indexes)
+        request = JoinTransaction(transactional_id, producer_id, producer_epoch, topic, indexes, verify)
         answer = await self._links.to(self._home(transactional_id)).ask(request, ANSWER_S)
         if isinstance(answer, Refused):
             raise error_of(answer)
@@ -155,6 +168,13 @@ class Joining:
 
     async def answer(self, request: JoinTransaction) -> Done:
         """Another node leads the partitions, and this one coordinates."""
+        if request.verify:
+            producer = Producer(request.producer_id, request.producer_epoch)
+            wanted = [(request.topic, index) for index in request.indexes]
+            found = self._coordinator.verify_partitions(request.transactional_id, producer, wanted)
+            if not all(found.values()):
+                raise InvalidTransactionState(f"{request.topic} is not part of the transaction of its producer")
+            return Done()
         await self._coordinator.add_implicitly(
             request.transactional_id, request.producer_id, request.producer_epoch, request.topic, request.indexes
         )

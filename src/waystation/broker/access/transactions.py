@@ -83,10 +83,20 @@ class TransactionAccess(Family):
         self._ask("write", "transactional-id", transactional_id or "")
         return self._joining.check_produce
 
-    async def add_producing(self, transactional_id: str | None, producer: Producer, topic: str, index: int) -> None:
-        """A partition joins because data for it arrived (KIP-890); durable when this returns."""
+    async def add_producing(
+        self, transactional_id: str | None, producer: Producer, topic: str, index: int, *, verify: bool = False
+    ) -> None:
+        """A partition joins because data for it arrived (KIP-890); durable when this returns. `verify`: it has to be in
+        the transaction already, and another node knows that."""
         self._ask_writing(transactional_id or "", {topic})
-        await self._joining.add_implicitly(transactional_id, *producer, topic, [index])
+        if self._broker.member is None:
+            await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
+        else:
+            await self._broker.joining.add_implicitly(transactional_id, *producer, topic, [index], verify=verify)
+
+    def coordinated_elsewhere(self, transactional_id: str) -> bool:
+        """Whether another node has to be asked which partitions are in the transaction."""
+        return self._broker.member is not None and self._broker.joining.elsewhere(transactional_id)
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
         """A group's offsets join the transaction; durable when this returns."""
