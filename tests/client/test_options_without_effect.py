@@ -44,6 +44,7 @@ WITHOUT_EFFECT = [
         ({"start": "earliest"}, "start: a live subscription begins now.*history"),
         ({"start": 1_700_000_000}, "start: a live subscription begins now.*history"),
         ({"hold": 5}, "hold: .* no visibility timeout"),
+        ({"mode": "live", "guarantee": "exactly-once"}, "guarantee: a live subscription has no position"),
         ({"group": "g", "slow": "drop"}, "slow: is for live subscriptions"),
         ({"group": "g", "mode": "stream", "hold": 5}, "hold: .* no visibility timeout"),
     ],

@@ -18,6 +18,7 @@ from zlib import crc32
 import msgspec
 
 from waystation.client.budget import Budget
+from waystation.client.command_check import check
 from waystation.client.connection import Connection, Ignored, Waiter
 from waystation.client.feeding import Feed, Held, Wanted
 from waystation.client.forks import no_loop
@@ -26,8 +27,8 @@ from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
 from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
-from waystation.client.values import MessageOptions, make_message, outgoing
-from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
+from waystation.client.values import MessageOptions, make_message, outgoing, seconds
+from waystation.errors import ConnectionLost, Invalid, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.observe.events import event_logger
 from waystation.protocol import (
@@ -37,6 +38,7 @@ from waystation.protocol import (
     Got,
     HelloAnswer,
     Publish,
+    Put,
     QueueInfo,
     Reply,
     Settle,
@@ -121,7 +123,8 @@ class Core:
             holder.forked(error)
 
     async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
-        """A request of its own, over the first connection."""
+        """A request of its own, over the first connection. Raises Invalid, naming what is wrong in it."""
+        check(command)
         return await self.main.ask(command, kind, resend=resend, timeout_s=timeout_s)
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -142,6 +145,7 @@ class Core:
         key = ("queue", queue, wait_ms, guarantee)
         lane = self._lanes.get(key)
         if lane is None:
+            check(Put(queue=queue, messages=[], wait_ms=wait_ms))
             made = PutLane(self._to(queue), self.budget, queue, wait_ms=wait_ms, guarantee=guarantee)
             lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
@@ -150,6 +154,7 @@ class Core:
         key = (shape.topic, shape.exchange, shape.routing_key, shape.partition, shape.acks, shape.mandatory, guarantee)
         lane = self._lanes.get(key)
         if lane is None:
+            check(shape)
             made = PublishLane(self._to(shape.topic or shape.exchange or ""), self.budget, shape, guarantee=guarantee)
             lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
@@ -185,6 +190,8 @@ class Core:
         self, queue: str, count: int, timeout_s: float | None, *, hold_ms: int | None = None, auto_ack: bool = False
     ) -> list[Held]:
         """At least one message, or none when the time is over; None waits for ever."""
+        check(Get(queue=queue, count=count, hold_ms=hold_ms, auto_ack=auto_ack))
+        timeout_s = seconds("timeout", timeout_s)
         until = None if timeout_s is None else self.loop.time() + timeout_s
         while True:
             left = LONG_POLL_S if until is None else max(0.0, until - self.loop.time())
@@ -266,6 +273,8 @@ class Core:
 
     async def request(self, lane: Lane, what: str, message: Message, timeout_s: float) -> Delivered:
         """Sends and waits for the reply; the request expires with the wait."""
+        if seconds("timeout", timeout_s) is None:
+            raise Invalid("timeout: how long to wait for the reply, in seconds")
         if self._inbox is None:
             self._inbox = Inbox(self.main)
         try:

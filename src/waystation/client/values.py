@@ -199,6 +199,13 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
     return -int(-round(seconds * 1000, 2) // 1)
 
 
+def seconds(name: str, value: float | None) -> float | None:
+    """How long to wait; raises Invalid, naming it."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise Invalid(f"{name}: {value!r:.60} is not a number of seconds")
+
+
 def moment_ms(name: str, value: Moment | None) -> int | None:
     """A time as milliseconds since 1970."""
     if value is None:

@@ -29,6 +29,7 @@ from waystation.client.results import Published
 from waystation.client.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
+    check_concurrency,
     consume_wanted,
     responder_queue,
     split_on,
@@ -275,6 +276,7 @@ class Client:
         the message is acked: `async def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
         """
         split_on(patterns, queue)
+        check_concurrency(concurrency)
         if patterns is not None:
             wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
         else:
@@ -310,6 +312,7 @@ class Client:
         Requests wait in a queue of that name, so several responders share them. A function that raises fails the
         request: who asked gets RequestFailed with the error's text.
         """
+        check_concurrency(concurrency)
 
         def register(handler: F) -> F:
             wanted = consume_wanted(name, options, "at-least-once")
