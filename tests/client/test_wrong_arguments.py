@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import decimal
 import math
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +172,9 @@ def test_connect_with_a_wrong_argument_is_refused_by_its_name() -> None:
         ({"tags": {"a", "b"}}, "a set"),
         (frozenset([1]), "a frozenset"),
         ([[{1}]], "a set"),
+        ({"photo": b"\x89PNG"}, "bytes inside of JSON"),
+        ([b"x"], "bytes inside of JSON"),
+        ([1, [bytearray(b"x")]], "bytes inside of JSON"),
         ({1: "one"}, "the key 1 "),
         ({"a": {None: 1}}, "str-like"),
         ([{"a": 1}] * 20 + [{2.5: 1}], "the key 2.5 "),
@@ -187,6 +193,21 @@ def test_what_json_would_change_is_refused(mq: Any, value: Any, said: str) -> No
             call()
         assert said in str(caught.value)
     assert jobs.describe().put == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        ((1, (2,)), [1, [2]]),
+        ({"on": datetime.date(2026, 11, 18)}, {"on": "2026-11-18"}),
+        ([uuid.UUID(int=7)], ["00000000-0000-0000-0000-000000000007"]),
+        ({"sum": decimal.Decimal("1.50")}, {"sum": "1.50"}),
+    ],
+)
+def test_what_json_has_a_usual_form_for_is_sent_in_that_form(mq: Any, value: Any, received: Any) -> None:
+    jobs = mq.queue(unique("forms"))
+    jobs.put(value)
+    assert jobs.get(DEADLINE_S).value == received
 
 
 @pytest.mark.parametrize(
