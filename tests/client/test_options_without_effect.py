@@ -64,6 +64,27 @@ def test_json_lines_and_http_refuse_what_a_subscription_cannot_keep(
     assert (answer.status, answer.json["field"]) == (400, said.split(":")[0])
 
 
+# -- answers and conditions --------------------------------------------------------------------------------------------
+
+
+def test_exactly_once_without_an_answer_is_refused(mq: Any) -> None:
+    topic = unique("once")
+    for call in (mq.publish, lambda name, value, **options: mq.publish_many(name, [value], **options)):
+        with pytest.raises(errors.Invalid, match="acks: exactly-once needs the broker's answer"):
+            call(topic, "x", guarantee="exactly-once", acks="none")
+    assert topic not in [info.topic for info in mq.topics()]
+
+
+def test_a_binding_has_one_kind_of_condition(mq: Any) -> None:
+    jobs, by_headers = mq.queue(unique("jobs")), mq.exchange(unique("x"), "headers")
+    with pytest.raises(errors.Invalid, match=r"filter: .* is of the kind 'headers'"):
+        by_headers.bind(jobs, filter="headers.a = 1")
+    for kind in ("headers", "filter"):
+        with pytest.raises(errors.Invalid, match=r"filter: give headers or a filter, not both|of the kind 'headers'"):
+            mq.exchange(unique("x"), kind).bind(jobs, headers={"a": 1}, filter="headers.a = 1")
+    assert not [one for one in mq.routing().bindings if one[1] == f"queue:{jobs.name}"]
+
+
 # -- delays ------------------------------------------------------------------------------------------------------------
 
 

@@ -313,6 +313,8 @@ def binding_arguments(
     headers: Mapping[str, Any] | None, match: Literal["all", "any"], filter: str | None
 ) -> dict[str, Any]:
     """What a binding to a headers or filter exchange says."""
+    if headers is not None and filter is not None:
+        raise Invalid("filter: give headers or a filter, not both: no exchange looks at both of them")
     arguments: dict[str, Any] = dict(headers or {})
     if headers is not None:
         arguments["x-match"] = match

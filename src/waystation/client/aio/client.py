@@ -37,6 +37,7 @@ from waystation.client.subscribing import (
 )
 from waystation.client.transacting import Tx, WorkerIds
 from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
+from waystation.errors import Invalid
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -185,6 +186,8 @@ class Client:
         wanted = chosen(guarantee, self._core.guarantee)
         acks = acks or ("none" if wanted == "at-most-once" else "durable")
         once = wanted == "exactly-once"
+        if once and acks == "none":
+            raise Invalid("acks: exactly-once needs the broker's answer; leave acks out, or publish at-most-once")
         return Publish(messages=[], topic=topic, partition=partition, acks=acks, once=once), wanted
 
     async def _publish(
@@ -394,7 +397,7 @@ class Client:
     ) -> Exchange:
         """An exchange, made if it is not there: direct, fanout, topic, headers, filter, x-consistent-hash, …"""
         await admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
-        return Exchange(self, name)
+        return Exchange(self, name, None if passive else kind)
 
     async def routing(self) -> RoutingInfo:
         """All exchanges and bindings."""

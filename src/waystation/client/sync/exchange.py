@@ -11,6 +11,7 @@ from waystation.client.payloads import Value
 from waystation.client.results import Published
 from waystation.client.sync.queue import Queue
 from waystation.client.values import MessageOptions
+from waystation.errors import Invalid
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 class Exchange:
     """Made by `Client.exchange`."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, kind: str | None = None) -> None:
         self.name = name
+        self._kind = kind
+        """None: it was there before, of whatever kind."""
         self._client = client
         self._core = client._core
         self._bridge = client._bridge
@@ -43,6 +46,11 @@ class Exchange:
         `key` is the routing key, or a pattern of a topic exchange; `headers` (all or any of them) is for headers
         exchanges, `filter` for filter exchanges.
         """
+        if filter is not None and self._kind == "headers":
+            raise Invalid(
+                f"filter: exchange {self.name!r} is of the kind 'headers' and would look for a header of that name;"
+                " give headers, or bind to a filter exchange"
+            )
         arguments = admin.binding_arguments(headers, match, filter)
         self._bridge.run(admin.bind(self._core, self.name, _target(target), key, arguments))
 
