@@ -80,7 +80,7 @@ def test_a_binding_has_one_kind_of_condition(mq: Any) -> None:
     with pytest.raises(errors.Invalid, match=r"filter: .* is of the kind 'headers'"):
         by_headers.bind(jobs, filter="headers.a = 1")
     for kind in ("headers", "filter"):
-        with pytest.raises(errors.Invalid, match=r"filter: give headers or a filter, not both|of the kind 'headers'"):
+        with pytest.raises(errors.Invalid, match="filter: give headers or a filter, not both"):
             mq.exchange(unique("x"), kind).bind(jobs, headers={"a": 1}, filter="headers.a = 1")
     assert not [one for one in mq.routing().bindings if one[1] == f"queue:{jobs.name}"]
 

@@ -309,12 +309,22 @@ def target_name(target: str) -> str:
     return target if target.startswith(("queue:", "topic:", "exchange:")) else f"queue:{target}"
 
 
+def check_conditions(exchange: str, kind: str | None, headers: Mapping[str, Any] | None, filter: str | None) -> None:
+    """Raises Invalid for a filter that would be ignored, or looked for as a header. Only for new bindings: those of
+    before can be taken back. `kind`: None where the caller does not know it."""
+    if headers is not None and filter is not None:
+        raise Invalid("filter: give headers or a filter, not both: no exchange looks at both of them")
+    if filter is not None and kind == "headers":
+        raise Invalid(
+            f"filter: exchange {exchange!r} is of the kind 'headers' and would look for a header of that name;"
+            " give headers, or bind to a filter exchange"
+        )
+
+
 def binding_arguments(
     headers: Mapping[str, Any] | None, match: Literal["all", "any"], filter: str | None
 ) -> dict[str, Any]:
     """What a binding to a headers or filter exchange says."""
-    if headers is not None and filter is not None:
-        raise Invalid("filter: give headers or a filter, not both: no exchange looks at both of them")
     arguments: dict[str, Any] = dict(headers or {})
     if headers is not None:
         arguments["x-match"] = match

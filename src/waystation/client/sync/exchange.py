@@ -11,7 +11,6 @@ from waystation.client.payloads import Value
 from waystation.client.results import Published
 from waystation.client.sync.queue import Queue
 from waystation.client.values import MessageOptions
-from waystation.errors import Invalid
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:
@@ -46,11 +45,7 @@ class Exchange:
         `key` is the routing key, or a pattern of a topic exchange; `headers` (all or any of them) is for headers
         exchanges, `filter` for filter exchanges.
         """
-        if filter is not None and self._kind == "headers":
-            raise Invalid(
-                f"filter: exchange {self.name!r} is of the kind 'headers' and would look for a header of that name;"
-                " give headers, or bind to a filter exchange"
-            )
+        admin.check_conditions(self.name, self._kind, headers, filter)
         arguments = admin.binding_arguments(headers, match, filter)
         self._bridge.run(admin.bind(self._core, self.name, _target(target), key, arguments))
 
