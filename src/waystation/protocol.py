@@ -633,6 +633,7 @@ class PutAnswer(msgspec.Struct, omit_defaults=True):
 class Got(msgspec.Struct, omit_defaults=True):
     consumer: int  # below zero: what Settle and Touch name
     messages: list[Delivered] = []
+    more: bool = False  # the answer is short because other clients wait: ask again for the rest
 
 
 class Peeked(msgspec.Struct, array_like=True):
