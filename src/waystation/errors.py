@@ -84,6 +84,12 @@ class InvalidTopicName(Invalid):
     """The name is empty, too long, or has characters that a topic name cannot have."""
 
 
+class DeletionDisabled(NotAllowed):
+    """The broker's `delete.topic.enable` is off."""
+
+    kafka_code: ClassVar[str | None] = "TOPIC_DELETION_DISABLED"
+
+
 class InvalidPartitions(Invalid):
     """A partition count that is not positive, or would shrink a topic."""
 

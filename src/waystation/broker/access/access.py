@@ -28,7 +28,7 @@ from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
-from waystation.errors import ResourceAlarm
+from waystation.errors import DeletionDisabled, ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -334,7 +334,10 @@ class Access:
         return await self._broker.topics.create(topic, count, settings)
 
     async def delete_topic(self, topic: str) -> None:
+        """With all that is in it; DeletionDisabled where topics are not to be deleted."""
         self._permissions.check(self.principal, "delete", "topic", topic)
+        if not self._broker.settings.flag("delete.topic.enable"):
+            raise DeletionDisabled(f"topic {topic!r} cannot be deleted: the broker has delete.topic.enable=false")
         await self._broker.topics.delete(topic)
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
