@@ -42,7 +42,12 @@ class Full(WaystationError):
 
 
 class NotAllowed(WaystationError):
-    """The caller may not do this."""
+    """The caller may not do this. `resource`: the kind of thing for which it has no permission; None: it is refused to
+    everybody."""
+
+    def __init__(self, text: str = "", resource: str | None = None) -> None:
+        super().__init__(text)
+        self.resource = resource
 
 
 class NotLeader(WaystationError):
