@@ -28,9 +28,9 @@ class StreamQueueAccess(Family):
         return None if found is None or found.internal else found
 
     def names(self) -> list[str]:
-        """Topics that were declared as streams, in order."""
-        self._ask("describe", "topic", "*")
-        return sorted(topic.name for topic in self._broker.topics if topic.settings.stream)
+        """Topics that were declared as streams and that the principal may see, in order."""
+        streams = (topic.name for topic in self._broker.topics if topic.settings.stream)
+        return sorted(name for name in streams if self._sees("topic", name))
 
     def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
         """A reader; it delivers when it is given credit."""

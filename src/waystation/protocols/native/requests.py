@@ -192,7 +192,7 @@ def describe_topic(session: NativeSession, command: DescribeTopic) -> TopicInfo 
 
 
 async def _describe_new(session: NativeSession, topic: str) -> TopicInfo:
-    await session.access.ensure_topic(topic)
+    await session.access.topics.ensure(topic)
     return session.access.reading.describe(topic)
 
 
