@@ -248,7 +248,7 @@ class Broker:
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
-            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure
+            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure, self.node_id
         )
         self.follower.follow(self.topic_queues)
         self.topic_queues.load()
