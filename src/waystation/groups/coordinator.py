@@ -100,7 +100,8 @@ class GroupCoordinator:
         return partition_for(group_id, self.partition_count)
 
     def exists(self, group_id: str) -> bool:
-        return self._shards.find(group_id) is not None
+        """Whether it is known here: of groups that another broker coordinates this one cannot say."""
+        return self._shards.knows(group_id)
 
     def reserve_names(self, taken: Callable[[object], bool]) -> None:
         """`taken` says which names belong to groups of another kind (share groups)."""

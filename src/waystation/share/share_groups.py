@@ -214,7 +214,8 @@ class SharedGroups:
         return group
 
     def make(self, group_id: str) -> SharedGroup:
-        """The group, a new one if there is none."""
+        """The group, a new one if there is none. A name is of one kind of group, as far as this broker can tell: a
+        consumer group that another one coordinates is not known here."""
         group = self._groups.get(group_id)
         if group is not None:
             return group
