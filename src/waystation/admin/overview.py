@@ -1,6 +1,6 @@
-"""What there is, as every door shows it: topics with their partitions, and the counters of `stats`.
+"""What there is, as every protocol shows it: topics with their partitions, and the counters of `stats`.
 
-Nothing here changes anything but `commit_offsets`, which is here because two doors would else write it twice.
+Nothing here changes anything but `commit_offsets`, which is here because two protocols would else write it twice.
 """
 
 from __future__ import annotations

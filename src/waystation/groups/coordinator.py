@@ -1,4 +1,4 @@
-"""The group coordinator: everything the broker and its doors ask about groups goes through here.
+"""The group coordinator: everything the broker and its listeners ask about groups goes through here.
 
 Construct, `recover` from the logs there are, `start` inside the event loop, `close` when done. One coordinator serves
 all groups of a broker; it is made of desks, each for one kind of business, that share the shards. Everything runs on

@@ -90,7 +90,7 @@ class Namespaces:
         self._on_delete: list[OnDelete] = []
 
     def load(self) -> None:
-        """Reads the catalog. Blocks: before the doors open and before the exchanges are loaded."""
+        """Reads the catalog. Blocks: before the listeners open and before the exchanges are loaded."""
         for key, entry in self._broker.catalog.read(rows.definitions_of(KIND)).entries.items():
             name = rows.definition_name(KIND, key)
             self._known[name] = _read(name, entry.value)

@@ -1,6 +1,6 @@
 """Shared subscriptions: many consumers take single records of topics, acknowledge each, and get what failed again.
 
-A Kafka share group and a shared subscription of our own doors are the same thing under the same name. The group's
+A Kafka share group and a shared subscription of our own protocols are the same thing under the same name. The group's
 position in every partition, and what is done above it, is kept in `__share_group_state` (`shared_journal`); who holds
 what is in memory, so a crash gives records back and takes no acknowledgement back.
 

@@ -1,8 +1,8 @@
 """Queues on topics: names under which clients that know queues alone share the messages of a topic.
 
 A topic queue is a shared subscription (`SharedGroups`) that has been given a name, a place to begin and terms of its
-own. The group is called as the queue is; its members of other doors and Kafka's compete with the queue's consumers. The
-topic stays what it is, and other readers of it are not concerned.
+own. The group is called as the queue is; its members of other protocols and Kafka's compete with the queue's consumers.
+The topic stays what it is, and other readers of it are not concerned.
 
 What must hold: a name is in the catalog (kind `topic-queue`) before it is found here, and out of it before its group is
 removed. Whoever declares or deletes one writes to the catalog, and the queue comes and goes when the catalog tells it

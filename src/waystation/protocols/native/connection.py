@@ -92,7 +92,7 @@ class Out:
 
 
 class NativeConnection(asyncio.BufferedProtocol):
-    """Made by the door for each client. `talk` makes the framing's side, given where to write and whom to call
+    """Made by the listener for each client. `talk` makes the framing's side, given where to write and whom to call
     when it is no longer busy."""
 
     def __init__(
