@@ -52,6 +52,8 @@ MOST_LANES = 10_000
 GIVE_UP_S = 1.0
 """How long a client that is closed waits for a broker that is away."""
 LONG_POLL_S = 30.0
+GET_BYTES = 8 * 1024 * 1024
+"""Payloads that one `get` returns, about: as many as the broker's longest answer has."""
 FAILED_HEADER = "x-error"
 """On a reply: whoever was to answer failed, and this is what they said."""
 
@@ -189,7 +191,8 @@ class Core:
     async def get(
         self, queue: str, count: int, timeout_s: float | None, *, hold_ms: int | None = None, auto_ack: bool = False
     ) -> list[Held]:
-        """At least one message, or none when the time is over; None waits for ever."""
+        """At least one message, or none when the time is over; None waits for ever. Up to `count` of those that are
+        ready, in as many answers as the broker makes of them."""
         check(Get(queue=queue, count=count, hold_ms=hold_ms, auto_ack=auto_ack))
         timeout_s = seconds("timeout", timeout_s)
         until = None if timeout_s is None else self.loop.time() + timeout_s
@@ -205,10 +208,37 @@ class Core:
                 orphan=None if auto_ack else self._give_back,
             )
             if got.messages:
-                holder = self._getter(got.consumer, queue, settles=not auto_ack)
-                return [Held(delivered, holder) for delivered in got.messages]
+                return await self._get_on(command, got)
             if left <= wait_s and until is not None:
                 return []
+
+    async def _get_on(self, command: Get, got: Got) -> list[Held]:
+        """What came, and what follows where the broker gave less at once because others wait; all of it is no more than
+        one long answer. An error ends it: what came is there."""
+        answers = [got]
+        left, room = command.count, GET_BYTES
+        give_back = None if command.auto_ack else self._give_back
+        try:
+            while True:
+                left -= len(got.messages)
+                room -= sum([len(delivered.message.payload) for delivered in got.messages])
+                if not (got.more and got.messages) or left <= 0 or room <= 0:
+                    break
+                command = msgspec.structs.replace(command, count=left, wait_ms=0)
+                got = await self.main.ask(command, Got, timeout_s=self.timeout_s, orphan=give_back)
+                answers.append(got)
+        except WaystationError:
+            pass
+        except asyncio.CancelledError:
+            if give_back is not None:
+                for answer in answers:
+                    give_back(answer)
+            raise
+        held: list[Held] = []
+        for answer in answers:
+            holder = self._getter(answer.consumer, command.queue, settles=not command.auto_ack)
+            held += [Held(delivered, holder) for delivered in answer.messages]
+        return held
 
     def _getter(self, consumer: int, queue: str, *, settles: bool) -> Holder:
         holder = self._getters.get(consumer)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from waystation.broker.access.family import Family
+from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
 from waystation.transactions.errors import TransactionAbortable
@@ -66,14 +67,19 @@ class TransactionAccess(Family):
 
     def producing(self, transactional_id: str | None) -> CheckProduce:
         """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
+        Who does not say whose transaction it is may not write in it, as with Kafka.
 
         The append has to follow that without an `await` between, else the transaction may have ended before it."""
-        self._ask("write", "transactional-id", transactional_id or "")
+        if transactional_id is None:
+            raise NotAllowed(
+                "a transactional batch came without a transactional id; name it in the request", "transactional-id"
+            )
+        self._ask("write", "transactional-id", transactional_id)
         return self._broker.transactions.check_produce
 
-    async def add_producing(self, transactional_id: str | None, producer: Producer, topic: str, index: int) -> None:
+    async def add_producing(self, transactional_id: str, producer: Producer, topic: str, index: int) -> None:
         """A partition joins because data for it arrived (KIP-890); durable when this returns."""
-        self._ask_writing(transactional_id or "", {topic})
+        self._ask_writing(transactional_id, {topic})
         await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:

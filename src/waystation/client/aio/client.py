@@ -17,7 +17,7 @@ from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
-from waystation.client.core import Core
+from waystation.client.core import GIVE_UP_S, Core
 from waystation.client.feeding import Held
 from waystation.client.forks import tell_after_fork
 from waystation.client.holding import Holder
@@ -71,6 +71,7 @@ class Client:
         """
         if self.closed:
             return
+        await self._handlers.settle(GIVE_UP_S)  # asyncio only
         for handler in self._handlers.all():
             await self.off(handler, timeout)
         self._bridge.over.set()

@@ -65,11 +65,12 @@ def _proceed(
     access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
-    if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
+    transactional_id = request.transactional_id
+    if transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
         missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
-            return _join_and_append(access, own, missing, answer)
+            return _join_and_append(access, own, transactional_id, missing, answer)
     _append_all(access, request, answer)
     return None
 
@@ -149,11 +150,15 @@ def _may_produce(access: Access, request: ProduceRequest) -> CheckProduce:
 
 
 async def _join_and_append(
-    access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+    access: Access,
+    request: ProduceRequest,
+    transactional_id: str,
+    missing: list[tuple[Producer, str, int]],
+    answer: Answer,
 ) -> None:
     for producer, topic, index in missing:
         try:
-            await access.transactions.add_producing(request.transactional_id, producer, topic, index)
+            await access.transactions.add_producing(transactional_id, producer, topic, index)
         except WaystationError as error:
             code = refused(access.meter, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]

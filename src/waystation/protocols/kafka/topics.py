@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import (
+    DeletionDisabled,
     Invalid,
     InvalidSetting,
     NotAllowed,
@@ -48,12 +49,6 @@ class InvalidReplicaAssignment(Invalid):
     """A partition was given to brokers that do not exist, to none, or twice to the same."""
 
     kafka_code: ClassVar[str | None] = "INVALID_REPLICA_ASSIGNMENT"
-
-
-class DeletionDisabled(NotAllowed):
-    """The broker's `delete.topic.enable` is off."""
-
-    kafka_code: ClassVar[str | None] = "TOPIC_DELETION_DISABLED"
 
 
 class NotForCompacted(NotAllowed):
@@ -209,8 +204,6 @@ async def _delete(call: Call, name: str | None, topic_id: Any, repeated: bool) -
 
 
 def _to_delete(call: Call, name: str | None, topic_id: Any) -> Topic:
-    if not call.broker.settings.flag("delete.topic.enable"):
-        raise DeletionDisabled("topics cannot be deleted: the broker's setting delete.topic.enable is false")
     if (name is None) == (topic_id is None):
         raise Invalid("a topic is deleted by its name or by its id: give one of them")
     topic = call.access.topics.get(topic_id if name is None else name)
