@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
     from waystation.admin.view_pipelines import Runner
+    from waystation.cluster.operations import Operations
     from waystation.cluster.view import ClusterView
     from waystation.groups.history import GroupHistory
     from waystation.health.admission import Admission
@@ -31,6 +32,7 @@ class ManagedBroker(Core, Protocol):
     cluster_id: str
     root: str
     view: ClusterView
+    operations: Operations
     started_ms: int
     readers: Readers
     durability: Durability

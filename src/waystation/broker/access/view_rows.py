@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from waystation.admin import (
+    cluster_operations,
     group_resetting,
     jobs,
     search_terms,
@@ -234,6 +235,9 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.DeletedRecords,
         Asks("delete", "topic", "topic"),
     ),
+    "elect-leaders": Row(cluster_operations.Elect, cluster_operations.elect, cluster_operations.ElectOut, OPERATE),
+    "reassign": Row(cluster_operations.Reassign, cluster_operations.reassign, cluster_operations.ReassignOut, OPERATE),
+    "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE),
     "redrive": Row(
         RedriveQueue,
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
