@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.cluster.moving import Move, PartitionId, moves
-from waystation.errors import ElectionNotNeeded, Invalid, NoReassignment, NotFound, UnknownTopic, near_matches
+from waystation.errors import Conflict, ElectionNotNeeded, Invalid, NoReassignment, NotFound, UnknownTopic, near_matches
 from waystation.paging import Pace
 
 if TYPE_CHECKING:
@@ -64,6 +64,14 @@ class ElectOut(msgspec.Struct):
 
 class RemoveNode(msgspec.Struct):
     node: int
+
+
+class Draining(msgspec.Struct, kw_only=True):
+    draining: Annotated[bool, Meta(description="false: it may lead again")] = True
+
+
+class DrainNode(Draining, kw_only=True):
+    node: Annotated[int, Meta(description="the one that is asked")]
 
 
 # -- moving -----------------------------------------------------------------------------------------------------------
@@ -144,6 +152,15 @@ async def elect(broker: ManagedBroker, asked: Elect) -> ElectOut:
             continue
         done.append(Elected(topic.name, index))
     return ElectOut(done)
+
+
+async def drain_node(broker: ManagedBroker, asked: DrainNode) -> None:
+    """It hands over what it leads, and gets nothing new, until its process ends or this is taken back."""
+    if broker.member is None:
+        raise Conflict("this broker is alone: there is no other node that could lead in its place")
+    if asked.node != broker.view.node_id:
+        raise Conflict(f"this is node {broker.view.node_id}: ask node {asked.node} itself")
+    await broker.member.membership.drain(asked.draining)
 
 
 async def remove_node(broker: ManagedBroker, asked: RemoveNode) -> None:

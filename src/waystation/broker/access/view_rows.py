@@ -235,6 +235,7 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.DeletedRecords,
         Asks("delete", "topic", "topic"),
     ),
+    "drain-node": Row(cluster_operations.DrainNode, cluster_operations.drain_node, None, OPERATE),
     "elect-leaders": Row(cluster_operations.Elect, cluster_operations.elect, cluster_operations.ElectOut, OPERATE),
     "reassign": Row(cluster_operations.Reassign, cluster_operations.reassign, cluster_operations.ReassignOut, OPERATE),
     "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE),

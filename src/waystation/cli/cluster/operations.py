@@ -176,6 +176,8 @@ def _remove(arguments: argparse.Namespace) -> int:
                 f"move {spell_count(count, 'replica')} of node {node['id']} to other nodes?", yes=arguments.yes
             ):
                 return 1
+            if node["alive"]:
+                _drain_node(node, draining=True)  # so that it gets nothing new meanwhile
             _act(mq, "reassign", away_from=[node["id"]])
             _wait(arguments, lambda: not _replicas(_node(mq, arguments.node)), f"node {node['id']} has replicas still")
         if _node(mq, arguments.node)["alive"]:
