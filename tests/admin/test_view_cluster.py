@@ -97,6 +97,8 @@ def test_replicas_are_moved_away_from_a_node_wherever_it_has_some(cluster: Clust
     cluster.placed(topic, 1, leader=1, replicas=(1, 2), in_sync=(1, 2))
     moved = act(cluster, "reassign", topics=["a"], away_from=[3])["partitions"]
     assert moved == [{"topic": "a", "partition": 0, "replicas": [1, 2]}]
+    everywhere = act(cluster, "reassign", away_from=[3])["partitions"]
+    assert {"__consumer_offsets", "__queues"} <= {one["topic"] for one in everywhere}
     with pytest.raises(NotFound, match="no node 9"):
         act(cluster, "reassign", away_from=[9])
 

@@ -172,8 +172,8 @@ def _meant(broker: ManagedBroker, topics: list[str], partition: int | None) -> l
     """Partitions by name; those of all topics if none is named."""
     if partition is not None and len(topics) != 1:
         raise Invalid("a partition is one of a topic: name one topic")
-    chosen = []
-    for name in topics or sorted(broker.topics.names()):
+    chosen = [] if topics else sorted(broker.topics, key=lambda topic: topic.name)
+    for name in topics:
         topic = broker.topics.find(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
