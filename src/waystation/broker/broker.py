@@ -24,11 +24,13 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.operations import ClusterOperations, Operations, OperationsAlone
 from waystation.cluster.peers import Peers
 from waystation.cluster.placing import ClusterPlacing, PlacingAlone
+from waystation.cluster.producer_ids import StoreProducerIds
 from waystation.cluster.replica_places import ReplicaPlaces
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.serving import FetchServer
 from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
+from waystation.cluster.transactions_elsewhere import Joining
 from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
@@ -78,7 +80,7 @@ from waystation.topics.topics import (
     Topics,
 )
 from waystation.transactions.coordinator import TransactionCoordinator
-from waystation.transactions.settings import TransactionSettings
+from waystation.transactions.settings import PRODUCER_ID_BLOCK, TransactionSettings
 from waystation.transactions.transacting import Transacting
 from waystation.world import World
 
@@ -174,6 +176,8 @@ class Broker:
         self.shared_admin: SharedAdmin
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
+        self.joining: Joining  # of a node in a cluster
+        self._node = node
         self.member = None if node is None or view is None else self._become_member(node, view)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
@@ -206,7 +210,7 @@ class Broker:
             Homes(self),
             self.settings,
         )
-        peers = Peers(server, self.markers.write_all)
+        peers = Peers(server, self.markers.write_all, lambda request: self.joining.answer(request))
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
@@ -271,9 +275,12 @@ class Broker:
             TransactionSettings(self.settings),
             state_logs.__getitem__,
             len(state_logs),
-            self.markers,
+            self.markers if self.member is None else self.member.spread_markers(self.markers),
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
+            None if self._node is None else StoreProducerIds(self._node.store, self.world, PRODUCER_ID_BLOCK),
         )
+        if self.member is not None:
+            self.joining = self.member.joining(self.transactions)
         self.shards = Shards(
             len(queue_logs.partitions),
             self.world,
@@ -390,6 +397,7 @@ class Broker:
         """Ends cleanly: the next start reads nothing again."""
         if self.member is not None:
             await self.member.hand_over()
+            self.member.step_down()
         await self.sampling.stop()
         await self.lags.stop()
         await self.jobs.stop()

@@ -173,6 +173,13 @@ class Leadership:
             await self._write(writes)
             await asyncio.sleep(0)
 
+    def step_down(self) -> None:
+        """What could not be handed over is not led any more, either: whoever waits for followers that may be gone is
+        told now. The store goes on naming this node, which claims the next epoch when it starts again."""
+        self._stopping = True
+        for replica in self._replicas.values():
+            self._depose(replica)
+
     def led(self) -> list[Led]:
         return [replica.led for replica in self._replicas.values() if replica.led is not None]
 
@@ -182,6 +189,8 @@ class Leadership:
     # -- what the store tells -----------------------------------------------------------------------------------------
 
     def _changed(self, keys: Iterable[str]) -> None:
+        if self._stopping:
+            return
         for key in keys:
             if key.startswith(PARTITIONS):
                 self._learn(partition_of(key))
@@ -331,7 +340,7 @@ class Leadership:
         replica.partition.follow(epoch, leader)
 
     def _fetch_from(self, replica: _Replica, leader: int | None) -> None:
-        if replica.fetching is not None and replica.fetching != leader:
+        if replica.fetching is not None and replica.fetching != leader and replica.fetching in self._fetchers:
             self._fetchers[replica.fetching].drop(replica.key)
         replica.fetching = leader
         if leader is not None and not self._stopping:

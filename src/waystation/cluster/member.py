@@ -21,10 +21,13 @@ from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.led import history
 from waystation.cluster.state import Address, partition_key
 from waystation.cluster.store_view import StoreView
+from waystation.cluster.transactions_elsewhere import Joining, SpreadMarkers
 from waystation.errors import StoreUnavailable
 from waystation.observe.events import event_logger
+from waystation.topics.markers import Markers
 from waystation.topics.partition import log_of
 from waystation.topics.topics import Topics
+from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.world import World
 
 logger = event_logger("waystation.cluster")
@@ -58,6 +61,12 @@ class Member:
         self.leadership = leadership
         self.peers = peers
         self._checkpointing: asyncio.Task[None] | None = None
+
+    def spread_markers(self, markers: Markers) -> SpreadMarkers:
+        return SpreadMarkers(markers, self._topics, self.view, self._links)
+
+    def joining(self, coordinator: TransactionCoordinator) -> Joining:
+        return Joining(coordinator, self._topics, self.view, self._links)
 
     async def begin(self, own_topics: Sequence[InternalTopic]) -> None:
         """This node is who it says, by its disk; and the broker's own topics are there."""
@@ -95,6 +104,10 @@ class Member:
     async def hand_over(self) -> None:
         """Others lead what this node leads, as far as they can; before a clean stop."""
         await self.leadership.hand_over_all(HAND_OVER_S)
+
+    def step_down(self) -> None:
+        """Nothing is led any more."""
+        self.leadership.step_down()
 
     async def stop(self) -> None:
         if self._checkpointing is not None:

@@ -100,6 +100,18 @@ class MarkersWritten(msgspec.Struct, frozen=True, tag="marked"):
     """For each of them, in order: empty, or the name of the error."""
 
 
+class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
+    """The leader of partitions has them join a transaction that the other node coordinates. Answered by `Done` when
+    that is durable."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topic: str
+    indexes: tuple[int, ...]
+    verify: bool = False  # they have to be in it already: the producer's version of the protocol adds them itself
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     pass
 
@@ -109,5 +121,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Request = Fetch | Hurry | WriteMarkers
+Request = Fetch | Hurry | WriteMarkers | JoinTransaction
 Answer = Fetched | MarkersWritten | Done | Refused

@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from waystation.cluster.peer import Answer, Fetch, Hurry, MarkersWritten, Refused, Request, WriteMarkers
+from waystation.cluster.peer import (
+    Answer,
+    Done,
+    Fetch,
+    Hurry,
+    JoinTransaction,
+    MarkersWritten,
+    Refused,
+    Request,
+    WriteMarkers,
+)
 from waystation.cluster.replication.serving import FetchServer
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
@@ -17,14 +27,16 @@ _request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _encode = msgspec.msgpack.Encoder().encode
 
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
+Join = Callable[[JoinTransaction], Awaitable[Done]]
 
 
 class Peers:
     """`link.Answering`."""
 
-    def __init__(self, server: FetchServer, write_markers: WriteAll) -> None:
+    def __init__(self, server: FetchServer, write_markers: WriteAll, join: Join) -> None:
         self._server = server
         self._write_markers = write_markers
+        self._join = join
 
     async def answer_encoded(self, request: bytes) -> bytes:
         """The same as it travels between processes. Invalid: this is no request that is known here."""
@@ -40,6 +52,8 @@ class Peers:
                 return await self._server.fetch(request)
             if isinstance(request, Hurry):
                 return self._server.hurry(request)
+            if isinstance(request, JoinTransaction):
+                return await self._join(request)
             return await self._write_markers(request)
         except WaystationError as error:
             return Refused(type(error).__name__, str(error))

@@ -68,13 +68,24 @@ def _proceed(
     access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
-    if request.transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
+    if request.transactional_id is not None and _may_join(access, request):
         missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
             return _join_and_append(access, own, missing, answer)
     _append_all(access, request, answer)
     return None
+
+
+def _may_join(access: Access, request: ProduceRequest) -> bool:
+    """Whether partitions are looked at before anything is appended: they join by being written to, or another node has
+    to be asked whether they are in the transaction."""
+    if request.version >= produce_codec.IMPLICIT_TRANSACTION:
+        return True
+    try:
+        return access.transactions.coordinated_elsewhere(request.transactional_id or "")
+    except WaystationError:
+        return False  # found again, and answered, when it comes to appending
 
 
 def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
@@ -157,7 +168,8 @@ async def _join_and_append(
 ) -> None:
     for producer, topic, index in missing:
         try:
-            await access.transactions.add_producing(request.transactional_id, producer, topic, index)
+            verify = request.version < produce_codec.IMPLICIT_TRANSACTION
+            await access.transactions.add_producing(request.transactional_id, producer, topic, index, verify=verify)
         except WaystationError as error:
             code = refused(access.meter, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]
