@@ -99,6 +99,18 @@ class InvalidPartitions(Invalid):
     """A partition count that is not positive, or would shrink a topic."""
 
 
+class InvalidReplicationFactor(Invalid):
+    """More replicas than brokers, or none."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_REPLICATION_FACTOR"
+
+
+class InvalidReplicaAssignment(Invalid):
+    """A partition was given to brokers that do not exist, to none, or twice to the same."""
+
+    kafka_code: ClassVar[str | None] = "INVALID_REPLICA_ASSIGNMENT"
+
+
 class InvalidSetting(Invalid):
     """A setting that does not exist or a value that it cannot take."""
 
@@ -175,6 +187,10 @@ class NotEnoughReplicas(Unavailable):
     """Fewer replicas are in sync than the topic's `min.insync.replicas` asks for. Nothing was stored."""
 
 
+class OffsetNotAvailable(Unavailable):
+    """A new leader does not know yet up to where readers have seen the partition; ask again."""
+
+
 class UnknownLeaderEpoch(Unavailable):
     """The client's leader epoch is newer than the broker's."""
 
@@ -189,6 +205,46 @@ class StoreUnavailable(Unavailable):
 
 class WriteInDoubt(StorageFailed):
     """The disk failed in the middle: the change is not in force, but may be after a restart."""
+
+
+class WrongCluster(Conflict):
+    """A data folder belongs to another cluster. It was left untouched."""
+
+
+class NodeIdTaken(Conflict):
+    """Another process runs under the same node id."""
+
+    kafka_code: ClassVar[str | None] = "DUPLICATE_BROKER_REGISTRATION"
+
+
+class NoSuchNode(NotFound):
+    """No node of the cluster has this id."""
+
+    kafka_code: ClassVar[str | None] = "BROKER_ID_NOT_REGISTERED"
+
+
+class ElectionNotNeeded(Conflict):
+    """The partition has the leader that the election would give it, or can have one that lacks nothing."""
+
+    kafka_code: ClassVar[str | None] = "ELECTION_NOT_NEEDED"
+
+
+class NoEligibleLeader(Unavailable):
+    """The replica that is to lead cannot: it is not alive, or not in sync."""
+
+    kafka_code: ClassVar[str | None] = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+
+
+class NoPreferredLeader(Unavailable):
+    """The replica that the partition prefers as its leader is not alive, or has not caught up."""
+
+    kafka_code: ClassVar[str | None] = "PREFERRED_LEADER_NOT_AVAILABLE"
+
+
+class NoReassignment(Invalid):
+    """Nothing is being moved that could be cancelled."""
+
+    kafka_code: ClassVar[str | None] = "NO_REASSIGNMENT_IN_PROGRESS"
 
 
 class DataInUse(Conflict):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.protocols.kafka.admin_kit import Desk
+from tests.protocols.kafka.admin_kit import LISTENER, Desk
 from tests.transactions.test_door import commit_offsets, committed, end, start, stored_log
 from waystation.broker.broker import Broker
 from waystation.log import batch as batches
@@ -55,7 +55,7 @@ def send(desk: Desk, producer: Producer, sequence: int, partition: int = 0) -> E
             answered.set_result(b"".join(parts or []))
 
         access = desk.broker.access(ANONYMOUS, "/", desk.broker.meters.kafka)
-        waiting = produce.handle(desk.broker, access, VERSION, memoryview(bytearray(body)), 0, answer)
+        waiting = produce.handle(desk.broker, access, VERSION, memoryview(bytearray(body)), 0, answer, LISTENER)
         if waiting is not None:
             await waiting
         return await answered

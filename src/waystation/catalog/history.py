@@ -57,6 +57,16 @@ class History:
         found.reverse()
         return found
 
+    def compact(self, revision: int) -> None:
+        """Forgets what was written up to this revision: who has not taken it is told so."""
+        with self._lock:
+            while self._updates and self._updates[0][0].revision <= revision:
+                self._bytes -= self._updates.popleft()[1]
+            self._begin = max(self._begin, revision)
+            wakers = list(self._wakers.values())
+        for wake in wakers:
+            wake()
+
     def watch(self, after: int, wake: Callable[[], None]) -> HistoryWatch:
         watch = HistoryWatch(self, after)
         with self._lock:

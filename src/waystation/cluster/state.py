@@ -12,6 +12,7 @@ Everything else of a cluster's names and settings is what a broker alone has in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -40,6 +41,7 @@ class NodeState(msgspec.Struct, frozen=True):
     rack: str = ""
     version: str = ""
     folder: str = ""  # the id of its data folder
+    draining: bool = False  # it hands its leaderships over, and gets no new ones and no new replicas
 
 
 class DiskState(msgspec.Struct, frozen=True):
@@ -60,8 +62,30 @@ class PartitionState(msgspec.Struct, frozen=True):
     epoch: int  # the leader epoch: one more with each leader
     in_sync: tuple[int, ...]  # in ascending order: all of these have what was acknowledged, on disk
     version: int = 0  # Kafka's partition epoch: one more with each change
-    adding: tuple[int, ...] = ()  # replicas that are to stay when the reassignment is done, and are not in sync yet
-    removing: tuple[int, ...] = ()  # replicas that are to leave then
+    adding: tuple[int, ...] = ()  # of a reassignment: replicas that are new
+    removing: tuple[int, ...] = ()  # replicas that will leave when all of those are in sync
+
+
+def changed(
+    state: PartitionState,
+    *,
+    leader: int | None = None,
+    epoch: int | None = None,
+    in_sync: Iterable[int] | None = None,
+    replicas: tuple[int, ...] | None = None,
+    adding: tuple[int, ...] | None = None,
+    removing: tuple[int, ...] | None = None,
+) -> PartitionState:
+    """The partition's next version; what is not given stays."""
+    return PartitionState(
+        replicas=state.replicas if replicas is None else replicas,
+        leader=state.leader if leader is None else leader,
+        epoch=state.epoch if epoch is None else epoch,
+        in_sync=state.in_sync if in_sync is None else tuple(sorted(in_sync)),
+        version=state.version + 1,
+        adding=state.adding if adding is None else adding,
+        removing=state.removing if removing is None else removing,
+    )
 
 
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from waystation.catalog.catalog import Catalog
+from waystation.errors import TooLarge
 
 MOST_CHANGES = 100
 """In one write, keys that are only compared included: etcd takes 128 operations in a transaction by default."""
@@ -43,5 +44,15 @@ class Store(Catalog):
         *,
         lease: int | None = None,
     ) -> int:
-        """As `Catalog.write`; what is put is deleted when the lease runs out. RevisionConflict, StoreUnavailable, and
-        NotFound if there is no such lease any more."""
+        """As `Catalog.write`; what is put is deleted when the lease runs out. RevisionConflict, StoreUnavailable,
+        TooLarge (more than MOST_CHANGES keys), and NotFound if there is no such lease any more."""
+
+
+def check_size(changes: Mapping[str, bytes | None], expected: Mapping[str, int]) -> None:
+    """Raises TooLarge if this is more than one write may have."""
+    keys = len(changes.keys() | expected.keys())
+    if keys > MOST_CHANGES:
+        raise TooLarge(
+            f"a write of {keys} entries; the cluster's store takes at most {MOST_CHANGES} at once, those that are only"
+            " compared included. Make fewer changes at a time"
+        )

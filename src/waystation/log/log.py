@@ -79,6 +79,7 @@ class Log(SegmentReader):
         self.tier = tier
         self.on_write = on_write
         self.on_readable: Callable[[], None] | None = None
+        self.on_durable: Callable[[], None] | None = None
         self.end_offset = 0
         self.durable_offset = 0
         self.epoch = 0
@@ -242,6 +243,12 @@ class Log(SegmentReader):
     def lead(self, epoch: int) -> None:
         """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back
         would stand for two histories. Blocks."""
+        self.begin_epoch(epoch)
+        if self.epochs.changed:
+            self.epochs.save()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The same where somebody else sees to it that no epoch is given twice: a cluster's store does."""
         if epoch < self.epochs.latest:
             raise FencedLeaderEpoch(
                 f"{self.folder} has epoch {self.epochs.latest}: nobody leads it in {epoch} any more"
@@ -249,8 +256,6 @@ class Log(SegmentReader):
         self.epoch = epoch
         self.known_epoch = max(self.known_epoch, epoch)
         self.epochs.note(epoch, self.end_offset)
-        if self.epochs.changed:
-            self.epochs.save()
 
     def _write(self, batch: bytearray | memoryview, header: Header) -> None:
         try:
@@ -278,7 +283,7 @@ class Log(SegmentReader):
         commits = batches.marker_commits(batch, header)
         if commits is None:
             return
-        start = self.producers.end_transaction(header, 0, now_ms)
+        start = self.producers.end_transaction(header, batches.marker_epoch(batch, header), now_ms)
         if start is not None and not commits:
             self.aborted.add(Aborted(header.producer_id, start, header.last_offset))
 
@@ -474,6 +479,8 @@ class Log(SegmentReader):
             logger.warning(
                 "log.start_not_saved", "{log}: cannot be noted now: {error}", log=self.folder, error=job.unsaved
             )
+        if self.on_durable is not None:
+            self.on_durable()
 
     def unsynced(self, segments: list[Segment]) -> list[Segment]:
         """Those of the segments that are to be synced."""
@@ -513,6 +520,15 @@ class Log(SegmentReader):
         self._checkpointed_size = 0
         self.derived.cut(point.offset)
         return gone
+
+    def jump(self, offset: int) -> None:
+        """An empty log continues here, where its leader's begins; the start is saved already. For `truncation.py`."""
+        self.start_offset = self.saved_start = offset
+        self.end_offset = self.written_offset = self.durable_offset = offset
+        self.cleaned_offset = min(self.cleaned_offset, offset)
+        self.producers = Producers()
+        self.epochs.cut(0)
+        self.recovery_point = RecoveryPoint(offset, self.active.base_offset, self.active.size, self.truncations)
 
     def fail(self, failure: WaystationError) -> None:
         if self.failure is None:

@@ -29,10 +29,10 @@ Checked = tuple[Partition, bytearray, Header]
 
 async def check_batches(publishing: Publishing, topic: Topic, placed: Sequence[Placed]) -> list[Checked]:
     """The batches, if all of them can be taken. What is large is opened on a thread."""
-    topic.check_in_sync()
     checked: list[Checked] = []
     for index, batch in placed:
         partition = topic.partition(index)
+        partition.check_in_sync()
         header = await publishing.checked(partition, batch)
         if header.producer_id != NO_PRODUCER or header.transactional:
             raise InvalidRecord(

@@ -48,7 +48,7 @@ def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bo
         end = end_of(partition, committed=committed)
         if offset == end:
             partition.check_usable()  # nothing more will come
-        outside = not partition.start_offset <= offset <= partition.visible_offset
+        outside = not partition.start_offset <= offset <= partition.written_offset
         following = partition.start_offset if outside else offset
         answer = PartitionBatches(partition.topic.name, partition.index, partition.start_offset, end, following)
         if partition.start_offset <= offset < end and (size < max_bytes or not size):
@@ -61,10 +61,9 @@ def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bo
 def _read_into(
     answer: PartitionBatches, partition: Partition, offset: int, room: int, *, first: bool, committed: bool
 ) -> None:
-    before = None if answer.end_offset >= partition.visible_offset else answer.end_offset
     largest = LARGEST_BATCH_BYTES if first else room  # one batch is always given, however little there is room for
     try:
-        data = partition.read_within(offset, min(room, PARTITION_BYTES), before, largest)
+        data = partition.read_within(offset, min(room, PARTITION_BYTES), answer.end_offset, largest)
     except CorruptBatch:
         if not first:
             return  # its reader meets it when it is next
@@ -108,7 +107,7 @@ async def grown(positions: Sequence[Position], wait_ms: int, *, committed: bool 
 
 def _something(positions: Sequence[Position], *, committed: bool) -> bool:
     for partition, offset in positions:
-        if partition.failure is not None or offset > partition.visible_offset:
+        if partition.failure is not None or offset > partition.written_offset:
             return True
         if offset < end_of(partition, committed=committed):
             return True

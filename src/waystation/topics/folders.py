@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from waystation.catalog import Catalog, DeletedTopic, TopicRow
 from waystation.errors import Corrupt, StorageFailed
@@ -24,6 +25,9 @@ from waystation.observe.events import event_logger
 from waystation.topics import lost as lost_topics
 from waystation.topics import topic_file
 from waystation.world.disk import Disk
+
+if TYPE_CHECKING:
+    from waystation.topics.topics import Replicas
 
 logger = event_logger("waystation.topics")
 
@@ -39,7 +43,10 @@ def folder_name(topic: TopicRow | DeletedTopic) -> str:
 class TopicFolders:
     """One per broker."""
 
-    def __init__(self, disk: Disk, root: str, catalog: Catalog, points: RecoveryPoints) -> None:
+    def __init__(
+        self, disk: Disk, root: str, catalog: Catalog, points: RecoveryPoints, replicas: Replicas | None = None
+    ) -> None:
+        self._replicas = replicas
         self._disk = disk
         self._root = root
         self._catalog = catalog
@@ -108,6 +115,8 @@ class TopicFolders:
         folder = self.path(row)
         names = self._disk.list(folder)
         for index in range(row.partitions):
+            if self._replicas is not None and not self._replicas.here(row.id, index):
+                continue  # it has moved to other brokers
             point = self._points.of(f"{row.id}/{index}")
             if str(index) not in names and point is not None and point.offset > 0:
                 raise Corrupt(
@@ -120,15 +129,15 @@ class TopicFolders:
         """The row, with the partitions that a catalog that is behind does not know."""
         folder = self.path(row)
         names = self._disk.list(folder)
-        if not names:
+        if not names and self._replicas is None:
             logger.warning(
                 "topic.no_files", "topic {topic!r} is in the catalog and has no files: it starts empty", topic=row.name
             )
         if f"{topic_file.FILE}.new" in names:
             self._disk.remove(f"{folder}/{topic_file.FILE}.new")
         described = topic_file.load(self._disk, folder)
-        if described is None or described.id != row.id:
-            return row
+        if described is None or described.id != row.id or self._replicas is not None:
+            return row  # what a cluster agrees on is not corrected by one of its brokers
         if described.partitions > row.partitions:
             logger.warning(
                 "topic.catalog_behind",
@@ -161,6 +170,8 @@ class TopicFolders:
 
     def describe(self, row: TopicRow) -> None:
         """Writes `topic.json`; OSError if that fails."""
+        if self._replicas is not None:
+            self._disk.make_folder(self.path(row))  # it may have no partition here
         topic_file.save(self._disk, self.path(row), row)
 
     def describe_again(self, row: TopicRow) -> None:
@@ -185,7 +196,8 @@ class TopicFolders:
             if folder_name(topic) in self._disk.list(root):
                 raise OSError(f"{self.path(topic)} is still there")
             self._disk.sync_folder(root)  # or a power cut would bring it back when nobody knows what it was
-            self._catalog.forget_deleted_topic(topic.id)
+            if self._replicas is None:  # else other brokers may not have removed theirs yet
+                self._catalog.forget_deleted_topic(topic.id)
         except (OSError, StorageFailed) as error:
             logger.warning(
                 "topic.files_left",

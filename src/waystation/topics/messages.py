@@ -114,8 +114,6 @@ class Messages:
         """
         found = self._find(topic)
         everything = messages
-        if promised:
-            found.check_in_sync()
         receipts: list[Receipt] = []
         late = [message for message in messages if message.delay_ms or message.deliver_at_ms is not None]
         if late:
@@ -124,6 +122,8 @@ class Messages:
         if late:
             messages = self._without(messages, late, stamp)
         shares = self.spread(found, messages, partition)
+        if promised:
+            check_in_sync(found, shares)
         duplicates: list[int] = []
         if found.settings.dedup_window_ms:
             shares = self._fresh(shares, everything, duplicates, -1 if stamp is None else stamp.producer_id)
@@ -344,3 +344,11 @@ def check_history(count: int) -> None:
 def _check_keys(topic: str, messages: Sequence[Message]) -> None:
     if any(message.key is None for message in messages):
         raise Invalid(f"key: topic {topic!r} is compacted; every message needs a key")
+
+
+def check_in_sync(topic: Topic, shares: Sequence[tuple[Partition, Sequence[Message]]]) -> None:
+    """Raises NotEnoughReplicas where what is published cannot be promised: now, though all of it may be for later."""
+    for partition, _ in shares:
+        partition.check_in_sync()
+    if not shares:
+        topic.partitions[0].check_in_sync()

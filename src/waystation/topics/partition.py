@@ -1,8 +1,8 @@
 """One partition of a topic: the only handle of its log, and the readers that wait for it to grow.
 
-Whoever writes, reads or waits does it here, so that what is visible and what is durable can come to mean more than this
-broker's own disk without anybody else knowing. The log itself is for those in this package who open, tend and close it
-(`log_of`).
+Whoever writes, reads or waits does it here, so that what is visible and what is durable mean more than this broker's
+own disk where several brokers have the partition (`replicated_partition.py`), without anybody else knowing. The log
+itself is for those who open, tend, copy and close it (`log_of`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.errors import FencedLeaderEpoch, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch, WaystationError
+from waystation.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+    WaystationError,
+)
 from waystation.log import retention
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.batch import Header
@@ -56,13 +64,16 @@ class Partition:
     def __init__(self, topic: Topic, index: int, log: Log, unfinished: UnfinishedBatches, commit: GroupCommit) -> None:
         self.topic = topic
         self.index = index
-        self._log = log
         self._commit = commit
         self._broken_promises = 0
         self.unfinished = unfinished
         self.watchers: set[Watcher] = set()
         self.append: Append = self._refuse
-        # What hot paths call is the log's own: one call less for each batch.
+        self._bind(log)
+
+    def _bind(self, log: Log) -> None:
+        """What hot paths call is the log's own: one call less for each batch."""
+        self._log = log
         self.read = log.read
         self.read_within = log.read_within
         self.whole_of_read = log.whole_of_read
@@ -75,6 +86,11 @@ class Partition:
         self.check_usable = log.check_usable
         log.on_readable = self.wake
 
+    @property
+    def here(self) -> bool:
+        """Whether this broker has a replica."""
+        return True
+
     # -- who leads --------------------------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
@@ -83,7 +99,7 @@ class Partition:
             self._log.lead(epoch)
         self.append = self._log.append
 
-    def follow(self, epoch: int) -> None:
+    def follow(self, epoch: int, leader: int = -1) -> None:
         """Another broker leads the partition: nothing is appended here but what that one has."""
         self._log.epoch = epoch
         self.append = self._refuse
@@ -92,8 +108,16 @@ class Partition:
     def leads(self) -> bool:
         return self.append != self._refuse
 
+    def check_leads(self) -> None:
+        """Raises NotLeader where another broker leads."""
+        if self.append == self._refuse:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+
     def _refuse(self, batch: bytearray | memoryview, header: Header) -> Appended:
-        raise NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+        raise self._not_leader()
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
@@ -110,6 +134,25 @@ class Partition:
     @property
     def visible_offset(self) -> int:
         """Readers see records before this offset."""
+        return self._log.written_offset
+
+    @property
+    def all_visible(self) -> bool:
+        """Whether readers see all that any leader has ever shown them."""
+        return True
+
+    def check_end_known(self) -> None:
+        """Raises OffsetNotAvailable where the end may be before what readers have seen (KIP-207)."""
+        if not self.all_visible:
+            raise OffsetNotAvailable(
+                f"{self.topic.name}-{self.index} has a new leader, which does not know yet where it ends for readers;"
+                " ask again in a moment"
+            )
+
+    @property
+    def written_offset(self) -> int:
+        """Where the log ends for who may read all of it: whoever has its state in it. Readers wait between
+        `visible_offset` and here, and are out of range behind it."""
         return self._log.written_offset
 
     @property
@@ -139,6 +182,15 @@ class Partition:
     def next_attempt(self) -> asyncio.Future[None]:
         """Is done when what was appended until now has become durable, has failed, or was put off."""
         return self._commit.join(self._log)
+
+    def check_in_sync(self) -> None:
+        """Raises NotEnoughReplicas where durability cannot be promised as the topic asks for it: a broker alone has the
+        only replica."""
+        wanted = self.topic.settings.min_insync_replicas
+        if wanted > 1:
+            raise NotEnoughReplicas(
+                f"topic {self.topic.name!r} wants {wanted} replicas in sync (min.insync.replicas); there is 1"
+            )
 
     @property
     def truncations(self) -> int:

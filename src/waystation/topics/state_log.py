@@ -61,7 +61,7 @@ class PartitionStateLog:
         partition = self._partition
         offset = partition.start_offset
         told = ""
-        while offset < partition.visible_offset:
+        while offset < partition.written_offset:
             try:
                 for data, header in partition.batches_from(offset):
                     offset = header.last_offset + 1

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
 from waystation.catalog.follower import Follower
+from waystation.cluster.placing import BY_DEFAULT, Assignment, Placing, WantedReplicas
+from waystation.cluster.store import MOST_CHANGES
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
     AlreadyExists,
@@ -30,9 +32,9 @@ from waystation.errors import (
     InvalidPartitions,
     InvalidTopicName,
     NotAllowed,
-    NotEnoughReplicas,
     RevisionConflict,
     StorageFailed,
+    Unavailable,
     UnknownTopic,
     UnknownTopicId,
     WriteInDoubt,
@@ -43,7 +45,9 @@ from waystation.log.points import RecoveryPoints
 from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.observe.events import event_logger
 from waystation.topics.folders import TopicFolders
+from waystation.topics.no_log import NoLog
 from waystation.topics.partition import Partition, log_of
+from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
@@ -96,10 +100,6 @@ def check_partitions(count: int) -> None:
         raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
 
 
-IN_SYNC = 1
-"""Replicas of a partition: this broker's own."""
-
-
 class Topic:
     """A topic and its partitions."""
 
@@ -137,13 +137,15 @@ class Topic:
             return self.partitions[index]
         raise UnknownTopic(f"topic {self.name!r} has no partition {index}; it has 0 to {len(self.partitions) - 1}")
 
-    def check_in_sync(self) -> None:
-        """Raises NotEnoughReplicas where durability cannot be promised as the topic asks for it."""
-        wanted = self.settings.min_insync_replicas
-        if wanted > IN_SYNC:
-            raise NotEnoughReplicas(
-                f"topic {self.name!r} wants {wanted} replicas in sync (min.insync.replicas); there is {IN_SYNC}"
-            )
+
+class Replicas(Protocol):
+    """Where the replicas of a cluster's partitions are: what opening one has to know."""
+
+    def here(self, topic_id: UUID, index: int) -> bool:
+        """Whether this broker has, or is to have, a replica."""
+
+    def high_watermark(self, topic_id: UUID, index: int) -> int:
+        """As far as it was written down."""
 
 
 class Topics:
@@ -160,14 +162,18 @@ class Topics:
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,
+        placing: Placing,
+        replicas: Replicas | None = None,
     ) -> None:
+        self._replicas = replicas  # None: a broker alone, which leads everything
         self._world = world
         self._catalog = catalog
         self._follower = follower
         self._settings = settings
         self._commit = commit
         self._points = points
-        self.folders = TopicFolders(world.disk, root, catalog, points)
+        self._placing = placing
+        self.folders = TopicFolders(world.disk, root, catalog, points, replicas)
         self._unfinished = UnfinishedBatches()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
@@ -193,6 +199,9 @@ class Topics:
 
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
+
+    def find_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
 
     def partition(self, topic: str | UUID, index: int) -> Partition:
         """One partition, by the topic's name or id. A single call: produce and fetch ask for each of theirs."""
@@ -224,6 +233,15 @@ class Topics:
         found = self._by_id.get(topic_id)
         return None if found is None else found.name
 
+    def epoch_of(self, topic_id: UUID, index: int) -> int | None:
+        """The leader epoch of a partition; None: there is none."""
+        found = self._by_id.get(topic_id)
+        return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
+
+    def min_in_sync_of(self, topic_id: UUID) -> int:
+        """How many replicas of each partition have to be in sync, as the topic asks for it."""
+        return self.by_id(topic_id).settings.min_insync_replicas
+
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
 
@@ -238,7 +256,9 @@ class Topics:
         """Every log with the name that its recovery point has."""
         for topic in self:
             for partition in topic.partitions:
-                yield f"{topic.id}/{partition.index}", log_of(partition)
+                log = log_of(partition)
+                if not isinstance(log, NoLog):
+                    yield f"{topic.id}/{partition.index}", log
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -302,9 +322,17 @@ class Topics:
         return opened
 
     def _open_partition(self, topic: Topic, index: int) -> Partition:
-        points = self._points
-        trust = Trust(points.of(f"{topic.id}/{index}"), points.clean, points.same_boot)
-        log = open_log(
+        if self._replicas is not None:
+            return self._open_replica(topic, index, self._replicas)
+        trust = self._trust(topic, index)
+        log = self._open_log(topic, index, trust)
+        lead_alone(log, trust)
+        partition = Partition(topic, index, log, self._unfinished, self._commit)
+        partition.lead(log.epoch)  # a broker alone leads everything
+        return partition
+
+    def _open_log(self, topic: Topic, index: int, trust: Trust) -> Log:
+        return open_log(
             self._world,
             f"{topic.folder}/{index}",
             topic.settings,
@@ -312,10 +340,23 @@ class Topics:
             tier=TIERS.get(topic.name, 0),
             on_write=self._commit.written,
         )
-        lead_alone(log, trust)
-        partition = Partition(topic, index, log, self._unfinished, self._commit)
-        partition.lead(log.epoch)  # a broker alone leads everything
-        return partition
+
+    def _trust(self, topic: Topic, index: int) -> Trust:
+        points = self._points
+        return Trust(points.of(f"{topic.id}/{index}"), points.clean, points.same_boot)
+
+    def _open_replica(self, topic: Topic, index: int, replicas: Replicas) -> Partition:
+        here = replicas.here(topic.id, index)
+        log = self.open_log_of(topic, index) if here else self.no_log(topic, index)
+        known = replicas.high_watermark(topic.id, index)
+        return ReplicatedPartition(topic, index, log, self._unfinished, self._commit, known)
+
+    def open_log_of(self, topic: Topic, index: int) -> Log:
+        """The files of a replica, made if there are none. Blocks."""
+        return self._open_log(topic, index, self._trust(topic, index))
+
+    def no_log(self, topic: Topic, index: int) -> Log:
+        return NoLog(self._world, f"{topic.folder}/{index}", topic.settings)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -346,15 +387,27 @@ class Topics:
             await asyncio.wait(set(self._under_way))
 
     async def create(
-        self, name: str, partitions: int, overrides: Mapping[str, str] | None = None, *, internal: bool = False
+        self,
+        name: str,
+        partitions: int,
+        overrides: Mapping[str, str] | None = None,
+        wanted: WantedReplicas = BY_DEFAULT,
+        *,
+        internal: bool = False,
     ) -> Topic:
         """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself."""
         own = dict(overrides or {})
-        self.check_new(name, partitions, own)  # before waiting for others: a bad request is refused at once
-        return await self._to_the_end(self._create(name, partitions, own, internal))
+        self.check_new(name, partitions, own, wanted)  # before waiting for others: a bad request is refused at once
+        return await self._to_the_end(self._create(name, partitions, own, wanted, internal))
 
-    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
-        """Raises what `create` would raise now."""
+    def check_new(
+        self, name: str, partitions: int, overrides: Mapping[str, str], wanted: WantedReplicas = BY_DEFAULT
+    ) -> int:
+        """Raises what `create` would raise now; returns how many replicas its partitions would have."""
+        self._check_new(name, partitions, overrides)
+        return len(self._placing.place(name, partitions, wanted)[0])
+
+    def _check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         check_name(name)
         check_partitions(partitions)
         resolve_topic(overrides, self._settings)
@@ -362,14 +415,18 @@ class Topics:
             raise AlreadyExists(f"topic {name!r} exists already")
         check_like(name, self._by_name)
 
-    async def _create(self, name: str, partitions: int, overrides: dict[str, str], internal: bool) -> Topic:
-        self.check_new(name, partitions, overrides)
+    async def _create(
+        self, name: str, partitions: int, overrides: dict[str, str], wanted: WantedReplicas, internal: bool
+    ) -> Topic:
+        self._check_new(name, partitions, overrides)
         row = self._new_row(name, partitions, internal, overrides)
+        await self._write_entries(row, ABSENT, 0, self._placing.place(name, partitions, wanted))
         try:
             revision = await self._follower.write(
-                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
+                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(row.name): ABSENT}
             )
         except RevisionConflict as error:
+            await self._delete_entries(row.name, self._placing.keys(row.id, partitions))
             raise AlreadyExists(f"topic {name!r} exists already") from error
         try:
             await self._follower.applied(revision)
@@ -377,6 +434,31 @@ class Topics:
             await self._undo_creation(row, revision)
             raise
         return self.by_id(row.id)
+
+    async def _write_entries(
+        self, row: TopicRow, revision: int, first: int, replicas: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Of new partitions, where the catalog has such: they are there before their topic has that many.
+
+        As long as the topic's own entry has this revision, nobody uses these partitions: what an earlier attempt has
+        left behind is replaced. RevisionConflict: it has another one."""
+        entries = list(self._placing.entries(row.id, first, replicas).items())
+        for start in range(0, len(entries), MOST_CHANGES - 1):
+            some = dict(entries[start : start + MOST_CHANGES - 1])
+            await self._follower.write(some, {rows.topic_key(row.id): revision})
+
+    async def _delete_entries(self, topic: str, keys: Sequence[str]) -> None:
+        """Of partitions that no topic has any more."""
+        try:
+            for start in range(0, len(keys), MOST_CHANGES):
+                await self._follower.write(dict.fromkeys(keys[start : start + MOST_CHANGES]))
+        except (StorageFailed, Unavailable) as error:
+            logger.warning(
+                "topic.entries_left",
+                "entries of partitions of topic {topic!r}, which is not there, are left in the catalog: {error}",
+                topic=topic,
+                error=error,
+            )
 
     async def _undo_creation(self, row: TopicRow, revision: int) -> None:
         try:
@@ -389,6 +471,7 @@ class Topics:
                 error=error,
             )
         else:
+            await self._delete_entries(row.name, self._placing.keys(row.id, row.partitions))
             await self._world.offload(self.folders.remove, row)
 
     async def _rewrite(self, topic: Topic, row: TopicRow) -> Topic:
@@ -405,9 +488,7 @@ class Topics:
         try:
             return await self._follower.write(changes, {rows.topic_key(topic.id): topic.revision})
         except RevisionConflict as error:
-            raise Conflict(
-                f"topic {topic.name!r} was changed by somebody else at the same time; look at it, then try again"
-            ) from error
+            raise _changed_meanwhile(topic) from error
 
     async def _put_back(self, topic: Topic) -> None:
         """The catalog says something of a topic that could not be done: it shall say what is so."""
@@ -443,16 +524,24 @@ class Topics:
                 log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
         await self._follower.applied(revision)
+        await self._delete_entries(topic.name, self._placing.keys(topic.id, topic.row.partitions))
         removal = self._removals.get(topic.id)
         if removal is not None:
             await asyncio.shield(removal)
 
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        """Grows a topic to `total` partitions."""
-        return await self._to_the_end(self._add_partitions(name, total))
+    async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
+        """Grows a topic to `total` partitions. `assignment`: of the new ones to nodes; None: as the others are."""
+        return await self._to_the_end(self._add_partitions(name, total, assignment))
 
-    def check_growth(self, name: str, total: int) -> Topic:
+    def check_growth(self, name: str, total: int, assignment: Assignment | None = None) -> None:
         """Raises what `add_partitions` would raise now."""
+        self._place_more(self._check_growth(name, total), total, assignment)
+
+    def _place_more(self, topic: Topic, total: int, assignment: Assignment | None) -> list[tuple[int, ...]]:
+        factor = None if assignment is not None else self._placing.factor_of(topic.id)
+        return self._placing.place(topic.name, total - len(topic.partitions), WantedReplicas(factor, assignment))
+
+    def _check_growth(self, name: str, total: int) -> Topic:
         topic = self._not_internal(name)
         check_partitions(total)
         if total <= len(topic.partitions):
@@ -461,8 +550,13 @@ class Topics:
             )
         return topic
 
-    async def _add_partitions(self, name: str, total: int) -> Topic:
-        topic = self.check_growth(name, total)
+    async def _add_partitions(self, name: str, total: int, assignment: Assignment | None) -> Topic:
+        topic = self._check_growth(name, total)
+        replicas = self._place_more(topic, total, assignment)
+        try:
+            await self._write_entries(topic.row, topic.revision, len(topic.partitions), replicas)
+        except RevisionConflict as error:
+            raise _changed_meanwhile(topic) from error
         return await self._rewrite(topic, replace(topic.row, partitions=total))
 
     async def alter(self, name: str, change: Mapping[str, str] | Change) -> Topic:
@@ -545,6 +639,10 @@ class Topics:
     def _changed(self) -> None:
         for callback in self._on_change:
             callback()
+
+
+def _changed_meanwhile(topic: Topic) -> Conflict:
+    return Conflict(f"topic {topic.name!r} was changed by somebody else at the same time; look at it, then try again")
 
 
 def _close(partitions: Iterable[Partition]) -> None:

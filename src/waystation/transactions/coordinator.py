@@ -44,7 +44,7 @@ from waystation.transactions.fences import Fences
 from waystation.transactions.listing import Listing, TransactionFilter, select
 from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
 from waystation.transactions.markers import MarkerWriter
-from waystation.transactions.producer_ids import ProducerIds
+from waystation.transactions.producer_ids import Ids, ProducerIds
 from waystation.transactions.records import partition_for, partition_for_name
 from waystation.transactions.settings import (
     EXPIRY_CHECK_MS,
@@ -76,16 +76,18 @@ class TransactionCoordinator:
         partition_count: int,
         markers: MarkerWriter,
         offsets_partition_of: Callable[[str], TopicPartition],
+        ids: Ids | None = None,
     ) -> None:
+        """`ids`: where producer ids come from in a cluster; None: the first state log."""
         self._clock = clock
         self._settings = settings
         self._log_for = log_for
         self._partition_count = partition_count
         self._markers = markers
         self._offsets_partition_of = offsets_partition_of
-        self._table = Table(self._home)
-        self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
-        self._ends = Ends(clock, random, self._table, markers)
+        self._table = Table(self.partition_of)
+        self._ids: Ids = ids or ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
+        self._ends = Ends(clock, random, self._table, markers, spreads=ids is not None)
         self._decisions = Decisions(clock, self._table, self._ends, self._log_of_name)
         self._fences = Fences(clock, self._log_of_id)
         self._alarm: Alarm[str | None] = Alarm(clock, self._ring)  # transactional ids; None: it is time to expire ids
@@ -473,12 +475,13 @@ class TransactionCoordinator:
             raise
 
     def _check_led(self, transactional_id: str) -> None:
-        if self._home(transactional_id) not in self._led:
+        if self.partition_of(transactional_id) not in self._led:
             raise NotCoordinator(
                 f"this broker is not the coordinator of transactional id {transactional_id!r}; ask which one is"
             )
 
-    def _home(self, transactional_id: str) -> int:
+    def partition_of(self, transactional_id: str) -> int:
+        """Where its state is."""
         return partition_for(transactional_id, self._partition_count)
 
     def _check_init(self, transactional_id: str, timeout_ms: int, two_phase: bool, keep_prepared: bool) -> None:
@@ -519,12 +522,12 @@ class TransactionCoordinator:
 
     def _log_of_id(self, transactional_id: str) -> StateLog:
         self._check_led(transactional_id)
-        return self._log_for(self._home(transactional_id))
+        return self._log_for(self.partition_of(transactional_id))
 
     async def _create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Producer:
         if len(self._table) >= MAX_TRANSACTIONAL_IDS:
             raise Full(f"{MAX_TRANSACTIONAL_IDS} transactional ids are in use; let idle ones expire or reuse ids")
-        log = self._log_for(self._home(transactional_id))
+        log = self._log_for(self.partition_of(transactional_id))
         created = Transaction(transactional_id, Producer(producer_id, 0), timeout_ms, self._clock.now_ms())
         await self._table.create(created, log).committed()
         return created.producer

@@ -18,7 +18,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.shard import PutResult, Shard
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
-from waystation.topics.messages import Published, Stamp
+from waystation.topics.messages import Published, Stamp, check_in_sync
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
@@ -103,8 +103,8 @@ class Tx:
         if self._gate is not None:
             self._gate.admit_topic(topic)
         known = self._broker.topics.get(topic)
-        known.check_in_sync()
         shares = self._broker.messages.spread(known, messages, partition)
+        check_in_sync(known, shares)
         await self._join([(topic, target.index) for target, _ in shares])
         positions: dict[int, deque[int]] = {}  # the same message may be given several times
         for position, message in enumerate(messages):

@@ -26,16 +26,17 @@ from kio.static.constants import EntityType
 from waystation.broker.access import Access
 from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.broker.broker import Broker
-from waystation.catalog import MemoryCatalog
+from waystation.catalog import Catalog, MemoryCatalog
+from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.log import batch as batches
-from waystation.protocols.kafka import cluster, configs, metadata, topics
+from waystation.protocols.kafka import cluster, configs, metadata, placement, topics
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.codec import API_KEYS, decode_request, encode_response
 from waystation.protocols.kafka.registry import Call, Listener
 from waystation.world.world import real_world
 
-FAMILIES = (cluster, configs, metadata, topics)
+FAMILIES = (cluster, configs, metadata, placement, topics)
 LISTENER = Listener("broker.test", 19_092)
 DEADLINE_S = 30.0
 
@@ -103,10 +104,17 @@ def _default(field: Any, kind: Any) -> Any:
 class Desk:
     """The broker, its loop, and a client's way to ask it."""
 
-    def __init__(self, root: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, str],
+        view: StoreView | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
         few = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "1"}
         self.loop = asyncio.new_event_loop()
-        self.broker = Broker(real_world(), str(root), BrokerSettings({**few, **settings}), MemoryCatalog())
+        given = BrokerSettings({**few, **settings})
+        self.broker = Broker(real_world(), str(root), given, catalog or MemoryCatalog(), view=view)
         self.run(self.broker.start())
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk
+from tests.protocols.kafka.cluster_kit import ClusterDesk
 
 
 @pytest.fixture
@@ -28,3 +29,10 @@ def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
 @pytest.fixture
 def desk(make_desk: MakeDesk) -> Desk:
     return make_desk()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterDesk]:
+    desk = ClusterDesk(tmp_path, {})
+    yield desk
+    desk.close()

@@ -26,9 +26,9 @@ from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.server import KafkaListener
 
 ASK_NOTHING = {
-    *("api_versions", "describe_cluster", "find_coordinator"),
+    *("api_versions", "describe_cluster"),
     *("describe_acls", "create_acls", "delete_acls", "describe_client_quotas", "describe_user_scram_credentials"),
-    *("list_partition_reassignments", "update_features"),
+    "update_features",
 }
 """What every client may know, and what this broker does not have."""
 

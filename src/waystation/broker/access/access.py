@@ -6,7 +6,7 @@ more, once for every protocol, before anything is stored:
 - is there room: while a resource alarm or a limit of the namespace is on, a publish is refused (ResourceAlarm). A
   protocol that holds its publishers back instead says `waits=True` and asks `alarm`. What such a client has sent before
   it was held back is stored;
-- are enough replicas in sync, where durability is promised (`Topic.check_in_sync`);
+- are enough replicas in sync, where durability is promised (`Partition.check_in_sync`);
 - is the topic there, or to be created on first use.
 
 What was taken is metered here, too, and waiting until it is durable goes through `durable` and `when_durable`.
@@ -29,6 +29,7 @@ from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
+from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
 from waystation.errors import DeletionDisabled, ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.cluster import ClusterAccess
     from waystation.broker.access.exchanges import ExchangeAccess
     from waystation.broker.access.namespaces import NamespaceAccess
+    from waystation.broker.access.placement import PlacementAccess
     from waystation.broker.access.policies import PolicyAccess
     from waystation.broker.access.queue_figures import QueueFigureAccess
     from waystation.broker.access.staged import StagedAccess
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from waystation.broker.access.topic_queues import TopicQueueAccess
     from waystation.broker.access.views import ViewAccess
     from waystation.broker.broker import Broker
+    from waystation.cluster.view import ClusterView
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
     from waystation.topics.partition import Partition
@@ -131,6 +134,12 @@ class Access:
         self._subscriptions: SubscriptionAccess | None = None
         self._topics: TopicAccess | None = None
         self._transactions: TransactionAccess | None = None
+
+    @property
+    def view(self) -> ClusterView:
+        """Which nodes live and who leads what: nobody could be served without it, so nobody is asked. Of a topic that
+        the principal does not see, it has to be told nothing."""
+        return self._broker.view
 
     # -- may it, is there room --------------------------------------------------------------------------------------
 
@@ -330,12 +339,16 @@ class Access:
         return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
 
     async def create_topic(
-        self, topic: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        partitions: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        replicas: WantedReplicas = BY_DEFAULT,
     ) -> Topic:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self._permissions.check(self.principal, "create", "topic", topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
-        return await self._broker.topics.create(topic, count, settings)
+        return await self._broker.topics.create(topic, count, settings, replicas)
 
     async def delete_topic(self, topic: str) -> None:
         """With all that is in it; DeletionDisabled where topics are not to be deleted."""
@@ -383,7 +396,7 @@ class Access:
         topic = partition.topic
         self.admit_topic(topic.name)
         if promised:
-            topic.check_in_sync()
+            partition.check_in_sync()
         appended = self._broker.publishing.append(partition, batch, header)
         if not appended.duplicate:
             self.count(appended.last_offset - appended.base_offset + 1, len(batch))
@@ -572,6 +585,12 @@ class Access:
         from waystation.broker.access.namespaces import NamespaceAccess
 
         return NamespaceAccess(self._broker, self.principal)
+
+    @property
+    def placement(self) -> PlacementAccess:
+        from waystation.broker.access.placement import PlacementAccess
+
+        return PlacementAccess(self._broker, self.principal)
 
     @property
     def policies(self) -> PolicyAccess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.cluster.state import NOBODY
 from waystation.security.permissions import Operation, Resource
 from waystation.security.principals import Principal
 
@@ -33,6 +34,13 @@ class Family:
     def _ask_cluster(self, operation: Operation) -> None:
         """For what concerns the broker itself, and no one thing in it."""
         self._ask(operation, "cluster", "*")
+
+    def _leader(self, topic: str, index: int) -> int:
+        """The node that leads a partition of one of the broker's own topics, and with it what is stored there. NOBODY
+        where none does now."""
+        topic_id = self._broker.topics.id_of(topic)
+        placed = None if topic_id is None else self._broker.view.placed(topic_id, index)
+        return NOBODY if placed is None or not placed.has_leader else placed.leader
 
     def _sees(self, resource: Resource, name: str) -> bool:
         """Lists leave out what the principal may not see."""

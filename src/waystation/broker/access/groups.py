@@ -26,12 +26,18 @@ from waystation.groups.calls import (
     SyncAnswer,
     SyncRequest,
 )
+from waystation.topics.topics import OFFSETS_TOPIC
 
 
 class GroupAccess(Family):
     """Made by `Access`."""
 
     __slots__ = ()
+
+    def coordinator(self, group_id: str) -> int:
+        """The node that coordinates the group, whether there is one of this name or not. NOBODY: none does now."""
+        self._ask("describe", "group", group_id)
+        return self._leader(OFFSETS_TOPIC, self._broker.groups.partition_for(group_id))
 
     # -- members ----------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,18 @@ from waystation.share.checks import check_group_id, check_own
 from waystation.share.group import SharedGroup
 from waystation.share.partition import SharedPartition
 from waystation.share.sessions import ShareSession
+from waystation.topics.topics import SHARE_TOPIC
 
 
 class ShareAccess(Family):
     """Made by `Access`."""
 
     __slots__ = ()
+
+    def coordinator(self, group_id: str) -> int:
+        """The node that has the group's state, whether there is one of this name or not. NOBODY: none has now."""
+        self._ask("describe", "group", group_id)
+        return self._leader(SHARE_TOPIC, self._broker.shared.journal.index_of(group_id))
 
     # -- consumers --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.broker.access.family import Family
+from waystation.cluster.placing import BY_DEFAULT, Assignment, WantedReplicas
 from waystation.errors import UnknownTopic
 from waystation.topics.topics import check_name
 
@@ -80,20 +81,22 @@ class TopicAccess(Family):
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def check_new(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Raises what creating this topic would raise now."""
+    def check_new(
+        self, name: str, partitions: int, settings: Mapping[str, str], replicas: WantedReplicas = BY_DEFAULT
+    ) -> int:
+        """Raises what creating this topic would raise now; returns how many replicas its partitions would have."""
         self._ask("create", "topic", name)
-        self._broker.topics.check_new(name, partitions, settings)
+        return self._broker.topics.check_new(name, partitions, settings, replicas)
 
-    def check_growth(self, name: str, total: int) -> None:
+    def check_growth(self, name: str, total: int, assignment: Assignment | None = None) -> None:
         """Raises what `add_partitions` would raise now."""
         self._ask("alter", "topic", name)
-        self._broker.topics.check_growth(name, total)
+        self._broker.topics.check_growth(name, total, assignment)
 
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        """Grows the topic to `total` partitions."""
+    async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
+        """Grows the topic to `total` partitions. `assignment`: of the new ones to nodes."""
         self._ask("alter", "topic", name)
-        return await self._broker.topics.add_partitions(name, total)
+        return await self._broker.topics.add_partitions(name, total, assignment)
 
     async def alter(self, name: str, change: Mapping[str, str] | Callable[[dict[str, str]], Mapping[str, str]]) -> None:
         """Replaces the topic's own settings, by a map or by what `change` makes of the present ones."""
@@ -103,4 +106,6 @@ class TopicAccess(Family):
     async def delete_records(self, name: str, index: int, before_offset: int) -> int:
         """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
         self._ask("delete", "topic", name)
-        return await self._broker.topics.partition(name, index).delete_records(before_offset)
+        partition = self._broker.topics.partition(name, index)
+        partition.check_leads()
+        return await partition.delete_records(before_offset)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from waystation.broker.access.family import Family
+from waystation.cluster.transactions_elsewhere import Joining
 from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
+from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
 from waystation.transactions.machine import Producer, Transaction
@@ -27,6 +30,11 @@ class TransactionAccess(Family):
     """Made by `Access`."""
 
     __slots__ = ()
+
+    def coordinator(self, transactional_id: str) -> int:
+        """The node that coordinates transactions of this id, used before or not. NOBODY: none does now."""
+        self._ask("describe", "transactional-id", transactional_id)
+        return self._leader(TRANSACTIONS_TOPIC, self._broker.transactions.partition_of(transactional_id))
 
     # -- producers --------------------------------------------------------------------------------------------------
 
@@ -65,6 +73,10 @@ class TransactionAccess(Family):
         self._ask("write", "transactional-id", transactional_id)
         return self._broker.transactions.verify_partitions(transactional_id, producer, partitions)
 
+    @property
+    def _joining(self) -> TransactionCoordinator | Joining:
+        return self._broker.transactions if self._broker.member is None else self._broker.joining
+
     def producing(self, transactional_id: str | None) -> CheckProduce:
         """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
         Who does not say whose transaction it is may not write in it, as with Kafka.
@@ -75,12 +87,22 @@ class TransactionAccess(Family):
                 "a transactional batch came without a transactional id; name it in the request", "transactional-id"
             )
         self._ask("write", "transactional-id", transactional_id)
-        return self._broker.transactions.check_produce
+        return self._joining.check_produce
 
-    async def add_producing(self, transactional_id: str, producer: Producer, topic: str, index: int) -> None:
-        """A partition joins because data for it arrived (KIP-890); durable when this returns."""
+    async def add_producing(
+        self, transactional_id: str, producer: Producer, topic: str, index: int, *, verify: bool = False
+    ) -> None:
+        """A partition joins because data for it arrived (KIP-890); durable when this returns. `verify`: it has to be in
+        the transaction already, and another node knows that."""
         self._ask_writing(transactional_id, {topic})
-        await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
+        if self._broker.member is None:
+            await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
+        else:
+            await self._broker.joining.add_implicitly(transactional_id, *producer, topic, [index], verify=verify)
+
+    def coordinated_elsewhere(self, transactional_id: str) -> bool:
+        """Whether another node has to be asked which partitions are in the transaction."""
+        return self._broker.member is not None and self._broker.joining.elsewhere(transactional_id)
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
         """A group's offsets join the transaction; durable when this returns."""
@@ -103,7 +125,10 @@ class TransactionAccess(Family):
         have to be part of it. One result for each, in the same order."""
         self._ask_committing(transactional_id, group_id)
         transactions = self._broker.transactions
-        if joins:
+        if self._broker.member is not None:  # the group's coordinator is asked, and may not be the transaction's
+            partition = self._broker.groups.partition_for(group_id)
+            await self._broker.joining.add_offsets(transactional_id, producer, OFFSETS_TOPIC, partition)
+        elif joins:
             await transactions.add_offsets_implicitly(transactional_id, producer, group_id)
         elif not transactions.check_offsets(transactional_id, producer, group_id):
             raise TransactionAbortable("the group's offsets are not part of the transaction")

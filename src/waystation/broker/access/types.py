@@ -5,9 +5,16 @@ from waystation.admin.policy_rules import Policy as Policy
 from waystation.admin.policy_rules import anywhere as anywhere
 from waystation.broker.access.access import KnownQueue as KnownQueue
 from waystation.broker.access.access import RouteTable as RouteTable
+from waystation.broker.access.placement import Reassignment as Reassignment
 from waystation.broker.access.queue_figures import QueueFigures as QueueFigures
 from waystation.broker.access.transactions import CheckProduce as CheckProduce
 from waystation.broker.access.transactions import NamedPartition as NamedPartition
+from waystation.cluster.placing import WantedReplicas as WantedReplicas
+from waystation.cluster.state import NOBODY as NOBODY
+from waystation.cluster.view import ClusterView as ClusterView
+from waystation.cluster.view import KnownNode as KnownNode
+from waystation.cluster.view import Placed as Placed
+from waystation.cluster.view import closest as closest
 from waystation.groups.calls import ConsumerBeat as ConsumerBeat
 from waystation.groups.calls import ConsumerGroupView as ConsumerGroupView
 from waystation.groups.calls import ConsumerMemberView as ConsumerMemberView

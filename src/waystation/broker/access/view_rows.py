@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from waystation.admin import (
+    cluster_operations,
     group_resetting,
     jobs,
     search_terms,
     searching,
+    view_cluster,
     view_connections,
     view_dead_letters,
     view_delayed,
@@ -129,6 +131,8 @@ AnyRow = Row[Any]
 VIEWS: dict[str, AnyRow] = {
     "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
     "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
+    "cluster": Row(Nothing, view_cluster.cluster_view, view_cluster.ClusterOut),
+    "partitions": Row(view_cluster.PartitionsQuery, view_cluster.partitions_page, view_cluster.PlacedPage),
     "connections": Row(
         view_connections.ConnectionsQuery, view_connections.connections_view, view_connections.ConnectionsOut
     ),
@@ -281,6 +285,10 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.DeletedRecords,
         Asks("delete", "topic", "topic"),
     ),
+    "drain-node": Row(cluster_operations.DrainNode, cluster_operations.drain_node, None, OPERATE),
+    "elect-leaders": Row(cluster_operations.Elect, cluster_operations.elect, cluster_operations.ElectOut, OPERATE),
+    "reassign": Row(cluster_operations.Reassign, cluster_operations.reassign, cluster_operations.ReassignOut, OPERATE),
+    "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE),
     "redrive": Row(
         RedriveQueue,
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),

@@ -135,6 +135,33 @@ ROUTES: tuple[AnyRoute, ...] = (
         "What the latest dead letters died of, and where",
         tag="dead letters",
     ),
+    # -- cluster ------------------------------------------------------------------------------------------------------
+    _view("/v1/cluster", "cluster", "The nodes of the cluster", tag="cluster"),
+    _view(
+        "/v1/cluster/partitions",
+        "partitions",
+        "Where partitions are: leaders, replicas, those in sync",
+        tag="cluster",
+        description="Offsets are those of the replicas that the node has that answers.",
+    ),
+    _act(
+        "POST",
+        "/v1/cluster/reassign",
+        "reassign",
+        "Move replicas to other nodes, or cancel that",
+        tag="cluster",
+        description="It begins; `/v1/cluster/partitions?which=moving` shows what is not done yet.",
+    ),
+    _act("POST", "/v1/cluster/elect", "elect-leaders", "Make preferred replicas leaders", tag="cluster"),
+    _act(
+        "POST",
+        "/v1/cluster/nodes/{node}/drain",
+        "drain-node",
+        "Have the node hand over what it leads",
+        tag="cluster",
+        description="Ask the node itself.",
+    ),
+    _act("DELETE", "/v1/cluster/nodes/{node}", "remove-node", "Remove a node that has stopped", tag="cluster"),
     # -- jobs ---------------------------------------------------------------------------------------------------------
     _view(
         "/v1/jobs",

@@ -1,4 +1,4 @@
-"""What operators ask of a broker as a machine: its disk, its epochs, its replicas, its features, and who may do what.
+"""What operators ask of a broker as a machine: its disk, its epochs, its features, and who may do what.
 
 Security is not built yet, and the answers say so in the way clients understand: SECURITY_DISABLED for access rules, no
 quotas, no credentials. Requests that would have to keep a quota or a credential are not registered at all, so that a
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.errors import Invalid, WaystationError
+from waystation.errors import WaystationError
+from waystation.protocols.kafka import nodes
 from waystation.protocols.kafka.api_versions import FEATURES
 from waystation.protocols.kafka.config_entries import LISTENER
 from waystation.protocols.kafka.registry import Call
-from waystation.protocols.kafka.topics import check_replicas
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -26,21 +26,14 @@ if TYPE_CHECKING:
 UNKNOWN = -1
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls the log of its quorum."""
-PREFERRED, UNCLEAN = 0, 1
 NO_AUTHORIZER = "access rules are not enforced by this broker: everybody may do everything"
-
-
-class NoReassignment(Invalid):
-    """Nothing is being moved that could be cancelled."""
-
-    kafka_code: ClassVar[str | None] = "NO_REASSIGNMENT_IN_PROGRESS"
 
 
 # -- DescribeLogDirs -------------------------------------------------------------------------------------------------
 
 
 async def describe_log_dirs(call: Call) -> object:
-    """One folder with everything in it, and the room on its disk."""
+    """One folder with everything that this broker has, and the room on its disk."""
     make = call.make
     try:
         total, usable = await call.access.cluster.disk_room()
@@ -76,15 +69,18 @@ async def describe_log_dirs(call: Call) -> object:
 
 
 def _described(access: Access, asked: Iterable[Any] | None) -> Iterator[tuple[str, list[Partition]]]:
-    """Null means all. What does not exist is left out, as Kafka does."""
+    """Null means all. What does not exist, or not here, is left out, as Kafka does."""
     if asked is None:
-        yield from ((topic.name, topic.partitions) for topic in access.topics.listing())
+        for topic in access.topics.listing():
+            here = [partition for partition in topic.partitions if partition.here]
+            if here:
+                yield topic.name, here
         return
     for entry in asked:
-        topic = access.topics.find(entry.topic)
-        if topic is not None:
-            indexes = sorted(index for index in set(entry.partitions) if 0 <= index < len(topic.partitions))
-            yield topic.name, [topic.partitions[index] for index in indexes]
+        found = access.topics.find(entry.topic)
+        if found is not None:
+            indexes = set(entry.partitions)
+            yield found.name, [one for one in found.partitions if one.index in indexes and one.here]
 
 
 # -- AlterReplicaLogDirs ---------------------------------------------------------------------------------------------
@@ -115,9 +111,11 @@ def alter_replica_log_dirs(call: Call) -> object:
 def _moved(call: Call, path: str, topic: str, index: int) -> ErrorCode:
     try:
         call.access.cluster.check_alter()
-        call.access.topics.get(topic).partition(index)
+        here = call.access.topics.get(topic).partition(index).here
     except WaystationError as error:
         return call.code(error)
+    if not here:
+        return ErrorCode.replica_not_available
     return ErrorCode.none if path.rstrip("/") == call.broker.root.rstrip("/") else ErrorCode.log_dir_not_found
 
 
@@ -125,7 +123,9 @@ def _moved(call: Call, path: str, topic: str, index: int) -> ErrorCode:
 
 
 def describe_quorum(call: Call) -> object:
-    """The catalog has the place of Kafka's metadata log, its revision that of the offsets; this broker alone votes."""
+    """The catalog has the place of Kafka's metadata log, its revision that of the offsets. There is no quorum of
+    brokers: the one that answers is told as the leader, since it knows how far it is, and of the others only that they
+    live."""
     make = call.make
     try:
         revision = call.access.cluster.catalog_revision()
@@ -141,9 +141,11 @@ def describe_quorum(call: Call) -> object:
         )
         for asked in call.request.topics
     )
-    listener = make("Listener", name=LISTENER, host=call.listener.host, port=call.listener.port)
-    nodes = (make("Node", node_id=call.broker.node_id, listeners=(listener,)),)
-    return make("DescribeQuorumResponse", error_code=ErrorCode.none, error_message=None, topics=topics, nodes=nodes)
+    told = tuple(
+        make("Node", node_id=one.node_id, listeners=(make("Listener", name=LISTENER, host=one.host, port=one.port),))
+        for one in nodes.endpoints(call.access.view, call.listener)
+    )
+    return make("DescribeQuorumResponse", error_code=ErrorCode.none, error_message=None, topics=topics, nodes=told)
 
 
 def _quorum(call: Call, topic: str, index: int, revision: int) -> object:
@@ -152,7 +154,12 @@ def _quorum(call: Call, topic: str, index: int, revision: int) -> object:
         error, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
         return make("PartitionData", partition_index=index, error_code=error, error_message=message, leader_id=UNKNOWN)
     now_ms = call.broker.world.clock.now_ms()
-    voter = make("ReplicaState", replica_id=node, log_end_offset=revision, last_caught_up_timestamp=now_ms)
+    voters = [make("ReplicaState", replica_id=node, log_end_offset=revision, last_caught_up_timestamp=now_ms)]
+    voters += [
+        make("ReplicaState", replica_id=one.id, log_end_offset=UNKNOWN, last_caught_up_timestamp=UNKNOWN)
+        for one in call.access.view.nodes()
+        if one.id != node
+    ]
     return make(
         "PartitionData",
         partition_index=index,
@@ -161,7 +168,7 @@ def _quorum(call: Call, topic: str, index: int, revision: int) -> object:
         leader_id=node,
         leader_epoch=1,
         high_watermark=revision,
-        current_voters=(voter,),
+        current_voters=tuple(voters),
         observers=(),
     )
 
@@ -189,6 +196,7 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     try:
         partition = call.access.topics.get(topic).partition(asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
+        partition.check_leads()
         if asked.leader_epoch == partition.epoch:
             epoch, end = partition.epoch, partition.end_offset  # also when nothing was written in it yet
         else:
@@ -198,70 +206,6 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
     return call.make(
         "EpochEndOffset", error_code=call.code(error), partition=asked.partition, leader_epoch=epoch, end_offset=end
     )
-
-
-# -- ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments -------------------------------------------
-# One broker leads everything and nothing moves; the answers say so.
-
-
-def elect_leaders(call: Call) -> object:
-    request, make = call.request, call.make
-    kind = getattr(request, "election_type", PREFERRED)
-    known = kind in (PREFERRED, UNCLEAN)
-    results = []
-    for asked in request.topic_partitions or ():  # null means all, and of those only elections that were held are told
-        partitions = []
-        for index in asked.partitions:
-            code, message = ErrorCode.election_not_needed, "the partition's leader is the only broker there is"
-            if not known:
-                code, message = ErrorCode.invalid_request, f"there is no election type {kind}"
-            elif not 0 <= index < (call.access.topics.partitions_of(asked.topic) or 0):
-                code, message = ErrorCode.unknown_topic_or_partition, f"there is no partition {asked.topic}-{index}"
-            partitions.append(make("PartitionResult", partition_id=index, error_code=code, error_message=message))
-        results.append(make("ReplicaElectionResult", topic=asked.topic, partition_result=tuple(partitions)))
-    error = ErrorCode.none if known else ErrorCode.invalid_request
-    return make("ElectLeadersResponse", throttle_time=0, error_code=error, replica_election_results=tuple(results))
-
-
-def alter_partition_reassignments(call: Call) -> object:
-    request, make = call.request, call.make
-    responses = [
-        make(
-            "ReassignableTopicResponse",
-            name=asked.name,
-            partitions=tuple(_reassign(call, asked.name, entry) for entry in asked.partitions),
-        )
-        for asked in request.topics
-    ]
-    return make(
-        "AlterPartitionReassignmentsResponse",
-        throttle_time=0,
-        allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
-        error_code=ErrorCode.none,
-        error_message=None,
-        responses=tuple(responses),
-    )
-
-
-def _reassign(call: Call, name: str, asked: Any) -> object:
-    error: WaystationError | None = None
-    try:
-        call.access.topics.get(name).partition(asked.partition_index)
-        if asked.replicas is None:
-            raise NoReassignment(f"partition {name}-{asked.partition_index} is not being moved")
-        check_replicas(call, asked.replicas)
-    except WaystationError as caught:
-        error = caught
-    return call.make(
-        "ReassignablePartitionResponse",
-        partition_index=asked.partition_index,
-        error_code=call.code(error),
-        error_message=None if error is None else str(error),
-    )
-
-
-def list_partition_reassignments(call: Call) -> object:
-    return call.make("ListPartitionReassignmentsResponse", throttle_time=0, error_code=ErrorCode.none, topics=())
 
 
 # -- UpdateFeatures --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from waystation.config import (
     resolve_topic,
 )
 from waystation.errors import Invalid, InvalidSetting, WaystationError
-from waystation.protocols.kafka import loggers
+from waystation.protocols.kafka import loggers, nodes
 from waystation.protocols.kafka.config_entries import (
     GROUP_SETTINGS,
     Entry,
@@ -106,8 +106,13 @@ def _no_such_type(kind: int) -> Invalid:
 
 
 def _check_broker(call: Call, name: str) -> None:
-    if name != str(call.broker.node_id):
-        raise Invalid(f"there is no broker {name!r}; this one is {call.broker.node_id}")
+    """Each node answers for itself: clients send such a request to the node that it is about."""
+    if name == str(call.broker.node_id):
+        return
+    for other in nodes.endpoints(call.access.view, call.listener):
+        if name == str(other.node_id):
+            raise Invalid(f"this is broker {call.broker.node_id}; ask broker {name}, at {other.host}:{other.port}")
+    raise Invalid(f"there is no broker {name!r}; this one is {call.broker.node_id}")
 
 
 def _config(call: Call, entry: Entry) -> object:
@@ -223,6 +228,8 @@ async def _apply(call: Call, resource: Any, change: Change) -> None:
     elif kind == BROKER:
         if name != "":
             _check_broker(call, name)
+            if len(call.access.view.nodes()) > 1:
+                raise Invalid("settings that are changed at run time hold for all brokers; change them with no name")
         await _apply_to_broker(call, change)
     elif kind == GROUP:
         await _apply_to_group(call, name, change)
@@ -336,11 +343,11 @@ def _change_loggers(call: Call, resource: Any) -> None:
 
 def list_config_resources(call: Call) -> object:
     """Names of what has settings. v0 lists client metrics subscriptions only, of which there are none."""
-    node = str(call.broker.node_id)
+    brokers = [str(node.id) for node in call.access.view.nodes()]
     known: dict[int, list[str]] = {CLIENT_METRICS: []}
     if call.version >= 1:
         topics = sorted(topic.name for topic in call.access.topics.listing())
-        known |= {TOPIC: topics, BROKER: [node], BROKER_LOGGER: [node]}
+        known |= {TOPIC: topics, BROKER: brokers, BROKER_LOGGER: brokers}
         known[GROUP] = sorted({*call.access.groups.with_settings(), *call.access.shares.with_settings()})
     kinds = getattr(call.request, "resource_types", ()) or tuple(known)
     make = call.make

@@ -321,7 +321,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         _, body = request.body(flexible)
         answer = self._slot(request.correlation_id, flexible, self._listener.produce_times)[1]
         broker, place = self._listener.broker, request.end - len(body)
-        waiting = produce.handle(broker, self._access, request.version, body, place, answer)
+        waiting = produce.handle(broker, self._access, request.version, body, place, answer, self.listener)
         if waiting is not None:
             self._hold(waiting)
 
@@ -331,7 +331,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot, answer = self._slot(request.correlation_id, flexible, self._listener.fetch_times)
         door = self._listener
         cancel = fetch.handle(
-            door.broker, self._access, door.sessions, request.version, body, answer, self.unsent, door.budgets.long_work
+            door.broker,
+            self._access,
+            door.sessions,
+            request.version,
+            body,
+            answer,
+            self.unsent,
+            door.budgets.long_work,
+            self.listener,
         )
         if not slot.done:
             slot.cancel = cancel

@@ -40,6 +40,7 @@ _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.FencedLeaderEpoch: ErrorCode.fenced_leader_epoch,
     errors.ResourceAlarm: ErrorCode.not_enough_replicas,  # of those that mean "later", the one that all producers retry
     errors.NotEnoughReplicas: ErrorCode.not_enough_replicas,
+    errors.OffsetNotAvailable: ErrorCode.offset_not_available,
     errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
 }
 

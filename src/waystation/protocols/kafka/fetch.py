@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.protocols.budget import Share
+    from waystation.protocols.kafka.registry import Listener
     from waystation.world.long_work import LongWork
 
 Parts = list[bytes | bytearray | memoryview]
@@ -46,15 +47,17 @@ def handle(
     answer: Answer,
     unsent: Share,
     long_work: LongWork,
+    listener: Listener,
 ) -> Callable[[], None] | None:
-    """Calls `answer` now or later; returns how to give the fetch up, if it is waiting."""
+    """Calls `answer` now or later; returns how to give the fetch up, if it is waiting. `listener`: what the client has
+    reached."""
     request = fetch_codec.decode(data, version)
     try:
         session = sessions.enter(request)
     except SessionError as error:
         answer(fetch_codec.encode(version, [], error=error.code))
         return None
-    fetch = _Fetch(broker, access, request, session, answer, unsent, long_work)
+    fetch = _Fetch(broker, access, request, session, answer, unsent, long_work, listener)
     fetch.begin()
     return fetch.cancel
 
@@ -66,7 +69,9 @@ class _Fetch:
         "_access",
         "_answer",
         "_broker",
+        "_epochs",
         "_in_line",
+        "_listener",
         "_long_work",
         "_needed",
         "_over",
@@ -91,6 +96,7 @@ class _Fetch:
         answer: Answer,
         unsent: Share,
         long_work: LongWork,
+        listener: Listener,
     ) -> None:
         self._broker = broker
         self._access = access
@@ -99,6 +105,7 @@ class _Fetch:
         self._answer = answer
         self._unsent = unsent
         self._long_work = long_work
+        self._listener = listener
         self._partitions: list[Partition] = []
         if session is None or request.session_epoch == 0:
             self._wanted = request.partitions
@@ -106,6 +113,7 @@ class _Fetch:
             self._wanted = list(session.partitions.values())
         self._watched: list[Partition] = []
         self._needed = 0
+        self._epochs = 0  # of all partitions, summed: another leader makes it another number
         self._timer: asyncio.TimerHandle | None = None
         self._reading: Reading
         self._then: Callable[[], None] | None = None  # what follows when all is read, until then
@@ -122,7 +130,7 @@ class _Fetch:
         request = self._request
         most = min(request.max_bytes, self._broker.settings.integer("fetch.max.bytes"))
         room = min(most, self._unsent.room_for_answer)
-        return Reading(self._access, self._wanted, room, committed=request.read_committed)
+        return Reading(self._access, request, self._wanted, room, self._listener)
 
     def _read(self, then: Callable[[], None]) -> None:
         """Reads what there is, in this turn if that is not much or nobody else has much to do; then calls `then`."""
@@ -173,18 +181,22 @@ class _Fetch:
             partition.watchers.add(self._woken)
             self._partitions.append(partition)
             self._watched.append(partition)
+            self._epochs += partition.epoch
         self._needed = sum(one.appended_bytes for one in self._watched) + request.min_bytes - size
         wait = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait, self._finish_waiting)
 
     def _woken(self) -> None:
-        """A partition grew. Bytes are counted, not read, until there are enough."""
+        """A partition grew, or is not what it was. Bytes are counted, not read, until there are enough."""
         if self._in_line:
             return
         if sum(one.appended_bytes for one in self._watched) < self._needed and all(
             one.failure is None for one in self._watched
         ):
-            return
+            epochs = sum(one.epoch for one in self._watched)
+            if epochs == self._epochs:
+                return
+            self._epochs = epochs
         self._read(self._woke)
 
     def _woke(self) -> None:

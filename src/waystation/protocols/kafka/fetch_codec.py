@@ -6,19 +6,24 @@ import struct
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from waystation.protocols.kafka.leader_codec import leader_field, write_endpoints, write_tagged
+from waystation.protocols.kafka.nodes import NO_NODE, Leader
 from waystation.wire.kafka_types import Reader, write_array, write_string, write_uvarint
 
 MIN_VERSION = 4
 MAX_VERSION = 18
 FIRST_FLEXIBLE = 12
 TOPIC_IDS = 13
+FROM_FOLLOWERS = 11
+"""From this version on a consumer says in which rack it is, and may read from a replica that follows (KIP-392)."""
+TELLS_ENDPOINTS = 16
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PARTITION = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
-_DIVERGING = struct.Struct(">iq")
+_DIVERGING = struct.Struct(">iqb")  # epoch, offset, no tagged fields
 
 
 @dataclass(slots=True)
@@ -44,6 +49,7 @@ class FetchRequest:
     session_epoch: int
     partitions: list[FetchPartition]
     forgotten: list[tuple[str | UUID, int]] = field(default_factory=list)
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -58,6 +64,8 @@ class PartitionAnswer:
     records: list[bytes | memoryview] = field(default_factory=list)  # in pieces, one behind the other
     size: int = 0  # of the records
     diverging: tuple[int, int] | None = None  # (epoch, where it ended)
+    leader: Leader | None = None  # where this broker does not lead
+    preferred: int = NO_NODE  # a replica that is nearer to the consumer
     delivered: int = 0  # offsets that the records span; not sent
 
 
@@ -77,8 +85,8 @@ def decode(data: memoryview, version: int) -> FetchRequest:
             topic: str | UUID = reader.uuid() if version >= TOPIC_IDS else reader.string()
             request.forgotten += [(topic, reader.i32()) for _ in range(reader.array())]
             reader.tags()
-    if version >= 11:
-        reader.nullable_string()  # the consumer's rack
+    if version >= FROM_FOLLOWERS:
+        request.rack = reader.nullable_string() or ""
     reader.tags()
     return request
 
@@ -130,7 +138,8 @@ def encode(
         if compact:
             out.append(0)
     if compact:
-        out.append(0)
+        leaders = [answer.leader for answer in answers if answer.leader is not None]
+        write_endpoints(out, leaders if version >= TELLS_ENDPOINTS else ())
     parts.append(out)
     return parts
 
@@ -148,8 +157,8 @@ def _write_head(out: bytearray, answer: PartitionAnswer, version: int, compact: 
             out += _ABORTED.pack(producer_id, first_offset)
             if compact:
                 out.append(0)
-    if version >= 11:
-        out += _I32.pack(-1)  # preferred read replica
+    if version >= FROM_FOLLOWERS:
+        out += _I32.pack(answer.preferred)
     if compact:
         write_uvarint(out, answer.size + 1)
     else:
@@ -157,8 +166,9 @@ def _write_head(out: bytearray, answer: PartitionAnswer, version: int, compact: 
 
 
 def _write_tags(out: bytearray, answer: PartitionAnswer) -> None:
-    if answer.diverging is None:
+    if answer.diverging is not None:
+        write_tagged(out, [(0, _DIVERGING.pack(*answer.diverging, 0))])
+    elif answer.leader is not None:
+        write_tagged(out, [(1, leader_field(answer.leader))])
+    else:
         out.append(0)
-        return
-    body = _DIVERGING.pack(*answer.diverging) + b"\0"
-    out += bytes((1, 0, len(body))) + body

@@ -13,13 +13,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waystation.errors import WaystationError
+from waystation.broker.access.types import closest
+from waystation.errors import FencedLeaderEpoch, NotLeader, WaystationError
 from waystation.protocols.kafka.errors_map import refused
-from waystation.protocols.kafka.fetch_codec import FetchPartition, PartitionAnswer
+from waystation.protocols.kafka.fetch_codec import FROM_FOLLOWERS, FetchPartition, FetchRequest, PartitionAnswer
+from waystation.protocols.kafka.nodes import NO_NODE, endpoint_with_id, leader_of
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.types import Partition
+    from waystation.protocols.kafka.registry import Listener
 
 STEP_BYTES = 256 * 1024
 """A quarter of a millisecond, from the disk's cache into memory."""
@@ -28,11 +31,17 @@ STEP_BYTES = 256 * 1024
 class Reading:
     """The answers of one fetch, as they are read. `room`: bytes that it may have in all."""
 
-    def __init__(self, access: Access, wanted: Sequence[FetchPartition], room: int, *, committed: bool) -> None:
+    def __init__(
+        self, access: Access, request: FetchRequest, wanted: Sequence[FetchPartition], room: int, listener: Listener
+    ) -> None:
+        self._access = access
         self._find = access.topics.partition_to_read
         self._meter = access.meter
+        self._listener = listener
         self._wanted = wanted
-        self._committed = committed
+        self._committed = request.read_committed
+        self._leader_only = request.version < FROM_FOLLOWERS
+        self._rack = request.rack
         self._at = 0  # the partition that is next, or begun
         self._partition: Partition | None = None  # of that one, if it is begun
         self._offset = 0
@@ -64,9 +73,11 @@ class Reading:
                 more = False
                 if not answer.records:  # else its client meets it with the next fetch
                     answer.error = refused(self._meter, error)
+                    if isinstance(error, NotLeader | FencedLeaderEpoch):
+                        answer.leader = leader_of(self._access, wanted.topic, wanted.index, self._listener)
             if more:
                 return False
-            self.urgent = self.urgent or bool(answer.error) or answer.diverging is not None
+            self.urgent = self.urgent or bool(answer.error) or answer.diverging is not None or answer.preferred >= 0
             self._partition = None
             self._at += 1
         return True
@@ -75,6 +86,8 @@ class Reading:
         """Whether there may be something to read."""
         partition = self.partitions[-1] = self._find(wanted.topic, wanted.index)
         partition.check_epoch(wanted.leader_epoch)
+        if self._leader_only:
+            partition.check_leads()
         answer.high_watermark = partition.visible_offset
         answer.stable_offset = partition.stable_offset
         answer.start_offset = partition.start_offset
@@ -83,6 +96,10 @@ class Reading:
             if 0 <= epoch < wanted.last_fetched_epoch or 0 <= end < wanted.offset:
                 answer.diverging = (epoch, end)
                 return False
+        if self._rack:
+            answer.preferred = self._nearer(partition, wanted.offset)
+            if answer.preferred != NO_NODE:
+                return False
         if self.size and self.room <= self.size:
             return False
         self._partition, self._offset, self._end = partition, wanted.offset, partition.visible_offset
@@ -90,6 +107,16 @@ class Reading:
             answer.aborted = []
             self._end = answer.stable_offset
         return True
+
+    def _nearer(self, partition: Partition, offset: int) -> int:
+        """A replica in the consumer's rack that has what it wants; NO_NODE: it shall read here."""
+        view = self._access.view
+        if not partition.leads or not partition.start_offset <= offset <= partition.visible_offset:
+            return NO_NODE
+        node_id = closest(view, partition.topic.id, partition.index, self._rack)
+        if node_id == view.node_id or endpoint_with_id(view, node_id, self._listener) is None:
+            return NO_NODE
+        return node_id
 
     def _read(self, wanted: FetchPartition, answer: PartitionAnswer, begin: int, limit: int, *, patient: bool) -> bool:
         """Reads on in a partition; whether there is more, for a later step."""
@@ -102,8 +129,7 @@ class Reading:
             first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
         else:
             first = left if self.size == begin else portion
-        end = None if self._end >= partition.visible_offset else self._end
-        data = partition.read_within(self._offset, portion, end, first)
+        data = partition.read_within(self._offset, portion, self._end, first)
         if not data:
             return data is None and (patient or first < left)
         whole, offset = partition.whole_of_read(data)

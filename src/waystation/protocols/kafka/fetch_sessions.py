@@ -57,7 +57,8 @@ class FetchSession:
         for answer in answers:
             key = (answer.topic, answer.index)
             state = (answer.high_watermark, answer.stable_offset, answer.start_offset)
-            if answer.records or answer.error or answer.diverging or self.told.get(key) != state:
+            urgent = answer.records or answer.error or answer.diverging or answer.preferred >= 0
+            if urgent or self.told.get(key) != state:
                 new.append(answer)
                 self.told[key] = state
                 if answer.records and key in self.partitions:

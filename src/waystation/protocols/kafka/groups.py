@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import GroupView, JoinRequest, LeavingMember, MemberIdRequired, SyncRequest
-from waystation.errors import WaystationError
+from waystation.errors import Invalid, WaystationError
+from waystation.protocols.kafka import nodes
 from waystation.protocols.kafka.registry import Call
+
+if TYPE_CHECKING:
+    from waystation.broker.access import Access
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
@@ -32,20 +36,47 @@ def milliseconds(duration: timedelta) -> int:
 
 
 async def find_coordinator(call: Call) -> object:
-    """One broker: it coordinates everything."""
+    """The node that leads the partition with the state of what is asked for."""
     request = call.request
-    known = getattr(request, "key_type", GROUP) in (GROUP, TRANSACTION, SHARE)
-    where = {
-        "error_code": ErrorCode.none if known else ErrorCode.invalid_request,
-        "error_message": None if known else "unknown type of coordinator",
-        "node_id": call.broker.node_id if known else -1,
-        "host": call.listener.host if known else "",
-        "port": call.listener.port if known else -1,
-    }
+    kind = getattr(request, "key_type", GROUP)
     if call.version < 4:
-        return call.make("FindCoordinatorResponse", throttle_time=0, **where)
-    coordinators = tuple(call.make("Coordinator", key=key, **where) for key in request.coordinator_keys)
+        return call.make("FindCoordinatorResponse", throttle_time=0, **_coordinator(call, kind, request.key))
+    coordinators = tuple(
+        call.make("Coordinator", key=key, **_coordinator(call, kind, key)) for key in request.coordinator_keys
+    )
     return call.make("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
+
+
+def _coordinator(call: Call, kind: int, key: str) -> dict[str, object]:
+    try:
+        node_id = _coordinating_node(call.access, kind, key)
+    except WaystationError as error:
+        return _nowhere(call.code(error), str(error))
+    endpoint = nodes.endpoint_with_id(call.access.view, node_id, call.listener)
+    if endpoint is None:
+        return _nowhere(ErrorCode.coordinator_not_available, f"nobody coordinates {key!r} now; ask again in a moment")
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "node_id": endpoint.node_id,
+        "host": endpoint.host,
+        "port": endpoint.port,
+    }
+
+
+def _nowhere(code: ErrorCode, message: str) -> dict[str, object]:
+    return {"error_code": code, "error_message": message, "node_id": nodes.NO_NODE, "host": "", "port": -1}
+
+
+def _coordinating_node(access: Access, kind: int, key: str) -> int:
+    if kind == GROUP:
+        return access.groups.coordinator(key)
+    if kind == TRANSACTION:
+        return access.transactions.coordinator(key)
+    if kind == SHARE:
+        # GROUP:TOPIC_ID:PARTITION; here a group has all of its state in one place.
+        return access.shares.coordinator(key.rsplit(":", 2)[0])
+    raise Invalid("unknown type of coordinator")
 
 
 async def join_group(call: Call) -> object:

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import NOBODY, Placed
 from waystation.errors import Invalid, UnknownTopicId, WaystationError
+from waystation.protocols.kafka import nodes
 from waystation.protocols.kafka.errors_map import code_of
 from waystation.protocols.kafka.registry import Call
 
 if TYPE_CHECKING:
     from waystation.broker.access.types import Partition, Topic
+
+UNKNOWN = Placed(NOBODY, -1, (), ())
+"""A partition of which nothing was told yet, or whose topic is being deleted."""
+LISTENER_ERRORS = 6
+"""From this version of Metadata on, a client can be told that a leader is there, but has no listener for it."""
 
 NOT_ASKED = -(2**31)
 """Kafka's value for "authorized operations were not asked for"."""
@@ -47,7 +54,7 @@ CLUSTER_OPERATIONS = _bits(
 
 
 async def metadata(call: Call) -> object:
-    request, broker = call.request, call.broker
+    request, broker, view = call.request, call.broker, call.access.view
     asked = request.topics
     if asked is None or (call.version == 0 and not asked):  # v0 had no null arrays: empty meant all
         topics = [_topic(call, topic) for topic in call.access.topics.listing()]
@@ -58,11 +65,12 @@ async def metadata(call: Call) -> object:
     return make(
         "MetadataResponse",
         throttle_time=0,
-        brokers=(
-            make("MetadataResponseBroker", node_id=broker.node_id, host=call.listener.host, port=call.listener.port),
+        brokers=tuple(
+            make("MetadataResponseBroker", node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in nodes.endpoints(view, call.listener)
         ),
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=view.controller(),
         topics=tuple(topics),
         cluster_authorized_operations=operations,
         error_code=ErrorCode.none,
@@ -97,19 +105,28 @@ async def _asked_topic(call: Call, entry: Any) -> object:
 
 
 def _placed(call: Call, partition: Partition) -> dict[str, object]:
-    """Where a partition is: here, like all of them."""
-    nodes = (call.broker.node_id,)
+    """Where a partition is."""
+    view = call.access.view
+    placed = view.placed(partition.topic.id, partition.index) or UNKNOWN
+    leader = nodes.endpoint_with_id(view, placed.leader, call.listener)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": _leader_error(call, placed.has_leader, leader is not None),
         "partition_index": partition.index,
-        "leader_id": nodes[0],
-        "leader_epoch": partition.epoch,
-        "replica_nodes": nodes,
-        "isr_nodes": nodes,
+        "leader_id": nodes.NO_NODE if leader is None else leader.node_id,
+        "leader_epoch": placed.epoch,
+        "replica_nodes": placed.replicas,
+        "isr_nodes": placed.in_sync,
         "eligible_leader_replicas": (),
         "last_known_elr": (),
-        "offline_replicas": (),
+        "offline_replicas": placed.offline,
     }
+
+
+def _leader_error(call: Call, lives: bool, reachable: bool) -> ErrorCode:
+    if reachable:
+        return ErrorCode.none
+    told = call.name != "metadata" or call.version >= LISTENER_ERRORS
+    return ErrorCode.listener_not_found if lives and told else ErrorCode.leader_not_available
 
 
 def _topic(call: Call, topic: Topic) -> object:
@@ -204,7 +221,7 @@ def describe_cluster(call: Call) -> object:
         message = f"this is a broker's endpoint (type {BROKERS}); it cannot tell of endpoints of type {kind}"
         return make("DescribeClusterResponse", throttle_time=0, error_code=wrong, error_message=message)
     asked = request.include_cluster_authorized_operations
-    host, port = call.listener.host, call.listener.port
+    view = call.access.view
     return make(
         "DescribeClusterResponse",
         throttle_time=0,
@@ -212,7 +229,10 @@ def describe_cluster(call: Call) -> object:
         error_message=None,
         endpoint_type=BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=(make("DescribeClusterBroker", broker_id=broker.node_id, host=host, port=port, rack=None),),
+        controller_id=view.controller(),
+        brokers=tuple(
+            make("DescribeClusterBroker", broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in nodes.endpoints(view, call.listener)
+        ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )

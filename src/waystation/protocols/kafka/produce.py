@@ -24,16 +24,17 @@ from waystation.broker.access.types import (
     TransactionAbortable,
     may_be_slow,
 )
-from waystation.errors import InvalidRecord, InvalidTimestamp, WaystationError
+from waystation.errors import InvalidRecord, InvalidTimestamp, NotLeader, WaystationError
 from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.errors_map import refused
+from waystation.protocols.kafka.nodes import Leader, leader_of
 from waystation.protocols.kafka.produce_codec import PartitionData, PartitionResult, ProduceRequest
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.broker.access.types import Partition
-    from waystation.observe.meters import ProtocolMeter
+    from waystation.protocols.kafka.registry import Listener
 
 ALL = -1
 ABORTABLE = 11  # from this version on, a producer knows that it may abort and go on
@@ -43,13 +44,15 @@ Answer = Callable[[Parts | None], None]
 
 
 def handle(
-    broker: Node, access: Access, version: int, data: memoryview, place: int, answer: Answer
+    broker: Node, access: Access, version: int, data: memoryview, place: int, answer: Answer, listener: Listener
 ) -> Awaitable[None] | None:
     """Appends and calls `answer` now or later. An awaitable is returned when appending itself has to wait: then
     nothing else of the connection may be looked at until it is done.
 
-    `data` is a view into the connection's buffer, and begins at `place` of that."""
+    `data` is a view into the connection's buffer, and begins at `place` of that; `listener` is what the client has
+    reached."""
     request = produce_codec.decode(data, version, place)
+    request.listener = listener
     if broker.tracing is not None:
         broker.tracing.arrived("kafka", waits=request.acks == ALL)
     if request.acks not in (0, 1, ALL):
@@ -66,7 +69,7 @@ def _proceed(
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
     transactional_id = request.transactional_id
-    if transactional_id is not None and request.version >= produce_codec.IMPLICIT_TRANSACTION:
+    if transactional_id is not None and _may_join(access, request):
         missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
@@ -75,9 +78,21 @@ def _proceed(
     return None
 
 
+def _may_join(access: Access, request: ProduceRequest) -> bool:
+    """Whether partitions are looked at before anything is appended: they join by being written to, or another node has
+    to be asked whether they are in the transaction."""
+    if request.version >= produce_codec.IMPLICIT_TRANSACTION:
+        return True
+    try:
+        return access.transactions.coordinated_elsewhere(request.transactional_id or "")
+    except WaystationError:
+        return False  # found again, and answered, when it comes to appending
+
+
 def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
     """The request in memory of its own, with what is known of it."""
     copied = produce_codec.decode(memoryview(bytearray(data)), request.version)
+    copied.listener = request.listener
     for part, known in zip(copied.partitions, request.partitions, strict=True):
         part.header, part.refusal = known.header, known.refusal
     return copied
@@ -158,7 +173,8 @@ async def _join_and_append(
 ) -> None:
     for producer, topic, index in missing:
         try:
-            await access.transactions.add_producing(transactional_id, producer, topic, index)
+            verify = request.version < produce_codec.IMPLICIT_TRANSACTION
+            await access.transactions.add_producing(transactional_id, producer, topic, index, verify=verify)
         except WaystationError as error:
             code = refused(access.meter, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]
@@ -183,12 +199,14 @@ def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None
             result.base_offset = -1
             if isinstance(error, InvalidRecord | InvalidTimestamp):
                 result.records = error.records
+            elif isinstance(error, NotLeader):
+                result.leader = _leader_of(access, request, result)
     if request.acks == 0:
         answer(None)
     elif request.acks == 1:
         answer([produce_codec.encode(request.version, results)])
     else:
-        access.when_each_durable(receipts, _Answering(access.meter, request.version, results, appended, answer))
+        access.when_each_durable(receipts, _Answering(access, request, results, appended, answer))
 
 
 def _append(access: Access, request: ProduceRequest, part: PartitionData, result: PartitionResult) -> Receipt:
@@ -213,21 +231,27 @@ def _refused(part: PartitionData, code: ErrorCode, message: str | None) -> Parti
     return PartitionResult(part.topic, part.index, code, message=message)
 
 
+def _leader_of(access: Access, request: ProduceRequest, result: PartitionResult) -> Leader | None:
+    if request.listener is None:
+        raise RuntimeError("nobody said what the client of this request has reached")
+    return leader_of(access, result.topic, result.index, request.listener)
+
+
 class _Answering:
     """Called when everything that was appended is durable, or never will be. A class: it is made for every request."""
 
-    __slots__ = ("_answer", "_appended", "_meter", "_results", "_version")
+    __slots__ = ("_access", "_answer", "_appended", "_request", "_results")
 
     def __init__(
         self,
-        meter: ProtocolMeter,
-        version: int,
+        access: Access,
+        request: ProduceRequest,
         results: list[PartitionResult],
         appended: list[PartitionResult],
         answer: Answer,
     ) -> None:
-        self._meter = meter
-        self._version = version
+        self._access = access
+        self._request = request
         self._results = results
         self._appended = appended
         self._answer = answer
@@ -235,6 +259,8 @@ class _Answering:
     def __call__(self, failures: Failures) -> None:
         for number, failure in failures.items():
             result = self._appended[number]
-            code = refused(self._meter, failure)
+            code = refused(self._access.meter, failure)
             result.error, result.message, result.base_offset = code, str(failure), -1
-        self._answer([produce_codec.encode(self._version, self._results)])
+            if isinstance(failure, NotLeader):
+                result.leader = _leader_of(self._access, self._request, result)
+        self._answer([produce_codec.encode(self._request.version, self._results)])

@@ -13,6 +13,9 @@ from uuid import UUID
 
 from waystation.broker.access.types import CheckProduce, Header
 from waystation.errors import WaystationError
+from waystation.protocols.kafka.leader_codec import leader_field, write_endpoints, write_tagged
+from waystation.protocols.kafka.nodes import Leader
+from waystation.protocols.kafka.registry import Listener
 from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
 
 MIN_VERSION = 0
@@ -20,6 +23,7 @@ MAX_VERSION = 13
 FIRST_FLEXIBLE = 9
 TOPIC_IDS = 13
 IMPLICIT_TRANSACTION = 12
+TELLS_LEADERS = 10
 
 _RESULT = struct.Struct(">ihq")
 _I64 = struct.Struct(">q")
@@ -48,6 +52,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: list[PartitionData]
+    listener: Listener | None = None
+    """What the client has reached: it is told addresses of that kind. Set by who handles the request."""
     check_produce: CheckProduce | None = None
     """Set when the producer was asked about: once for all transactional batches of the request."""
 
@@ -63,6 +69,8 @@ class PartitionResult:
     message: str | None = None
     records: Sequence[tuple[int, str]] = ()
     """Those that the batch was refused for, counted from 0, and why (KIP-467)."""
+    leader: Leader | None = None
+    """Set where this broker does not lead."""
 
 
 def decode(data: memoryview, version: int, place: int = 0) -> ProduceRequest:
@@ -105,7 +113,8 @@ def encode(version: int, results: list[PartitionResult]) -> bytearray:
     if version >= 1:
         out += _I32.pack(0)  # throttle time
     if compact:
-        out.append(0)
+        leaders = [result.leader for result in results if result.leader is not None]
+        write_endpoints(out, leaders if version >= TELLS_LEADERS else ())
     return out
 
 
@@ -124,4 +133,7 @@ def _write_result(out: bytearray, result: PartitionResult, version: int, compact
                 out.append(0)
         write_nullable_string(out, result.message, compact)
     if compact:
-        out.append(0)
+        if result.leader is None or version < TELLS_LEADERS:
+            out.append(0)
+        else:
+            write_tagged(out, [(0, leader_field(result.leader))])

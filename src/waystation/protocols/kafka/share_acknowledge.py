@@ -14,7 +14,8 @@ from waystation.broker.access.types import (
     TopicPartition,
 )
 from waystation.errors import WaystationError
-from waystation.protocols.kafka import share_acks
+from waystation.protocols.kafka import nodes, share_acks
+from waystation.protocols.kafka.nodes import Leader
 from waystation.protocols.kafka.registry import Call
 
 Results = dict[TopicPartition, WaystationError | None]
@@ -30,14 +31,17 @@ async def share_acknowledge(call: Call) -> object:
             "ShareAcknowledgeResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
         )
     topics: dict[object, list[object]] = {}
+    leaders: list[Leader] = []
     for (topic_id, index), failure in results.items():
+        leader = nodes.leader_asked(call, topic_id, index, failure)
+        leaders.append(leader)
         topics.setdefault(topic_id, []).append(
             call.make(
                 "PartitionData",
                 partition_index=index,
                 error_code=call.code(failure),
                 error_message=None if failure is None else str(failure),
-                current_leader=call.make("LeaderIdAndEpoch", leader_id=call.broker.node_id, leader_epoch=0),
+                current_leader=call.make("LeaderIdAndEpoch", leader_id=leader.node_id, leader_epoch=leader.epoch),
             )
         )
     return call.make(
@@ -45,6 +49,7 @@ async def share_acknowledge(call: Call) -> object:
         throttle_time=0,
         error_code=ErrorCode.none,
         acquisition_lock_timeout=lock_ms,
+        node_endpoints=nodes.endpoint_entities(call, leaders),
         responses=tuple(
             call.make("ShareAcknowledgeTopicResponse", topic_id=topic_id, partitions=tuple(found))
             for topic_id, found in topics.items()

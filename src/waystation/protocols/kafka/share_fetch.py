@@ -28,8 +28,9 @@ from waystation.broker.access.types import (
 from waystation.errors import WaystationError
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
-from waystation.protocols.kafka import share_acks
+from waystation.protocols.kafka import nodes, share_acks
 from waystation.protocols.kafka.groups import milliseconds
+from waystation.protocols.kafka.nodes import Leader
 from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.share_acknowledge import close, enter
 
@@ -58,13 +59,17 @@ async def share_fetch(call: Call) -> object:
     except WaystationError as error:
         return call.make("ShareFetchResponse", throttle_time=0, error_code=call.code(error), error_message=str(error))
     topics: dict[UUID, list[object]] = {}
+    leaders: list[Leader] = []
     for (topic_id, index), answer in answers.items():
-        topics.setdefault(topic_id, []).append(_partition(call, index, answer))
+        leader = nodes.leader_asked(call, topic_id, index, answer.error or answer.ack_error)
+        leaders.append(leader)
+        topics.setdefault(topic_id, []).append(_partition(call, index, answer, leader))
     return call.make(
         "ShareFetchResponse",
         throttle_time=0,
         error_code=ErrorCode.none,
         acquisition_lock_timeout=group.settings.lock_ms,
+        node_endpoints=nodes.endpoint_entities(call, leaders),
         responses=tuple(
             call.make("ShareFetchableTopicResponse", topic_id=topic_id, partitions=tuple(found))
             for topic_id, found in topics.items()
@@ -72,7 +77,7 @@ async def share_fetch(call: Call) -> object:
     )
 
 
-def _partition(call: Call, index: int, answer: Answer) -> object:
+def _partition(call: Call, index: int, answer: Answer, leader: Leader) -> object:
     return call.make(
         "PartitionData",
         partition_index=index,
@@ -80,7 +85,7 @@ def _partition(call: Call, index: int, answer: Answer) -> object:
         error_message=None if answer.error is None else str(answer.error),
         acknowledge_error_code=int(call.code(answer.ack_error)),
         acknowledge_error_message=None if answer.ack_error is None else str(answer.ack_error),
-        current_leader=call.make("LeaderIdAndEpoch", leader_id=call.broker.node_id, leader_epoch=0),
+        current_leader=call.make("LeaderIdAndEpoch", leader_id=leader.node_id, leader_epoch=leader.epoch),
         records=answer.records,
         acquired_records=tuple(
             call.make(

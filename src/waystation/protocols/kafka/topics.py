@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import WantedReplicas
 from waystation.errors import (
     DeletionDisabled,
     Invalid,
+    InvalidReplicaAssignment,
     InvalidSetting,
     NotAllowed,
     WaystationError,
@@ -30,25 +32,10 @@ if TYPE_CHECKING:
 DEFAULT = -1
 """Partitions or replicas: as the broker's settings say."""
 
-REPLICAS = 1
-"""What a single broker can hold of each partition."""
-
 NO_LOW_WATERMARK = -1
 
 MOVES_AT_ONCE = 16
 """Of DeleteRecords: enough to keep the disk busy, few enough that a request of millions costs no memory."""
-
-
-class InvalidReplicationFactor(Invalid):
-    """More replicas than brokers, or none."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REPLICATION_FACTOR"
-
-
-class InvalidReplicaAssignment(Invalid):
-    """A partition was given to brokers that do not exist, to none, or twice to the same."""
-
-    kafka_code: ClassVar[str | None] = "INVALID_REPLICA_ASSIGNMENT"
 
 
 class NotForCompacted(NotAllowed):
@@ -69,18 +56,6 @@ class RecordsOfInternal(Invalid):
 
 def _repeated(keys: Iterable[Any]) -> set[Any]:
     return {key for key, count in Counter(keys).items() if count > 1}
-
-
-def check_replicas(call: Call, replicas: Sequence[int]) -> None:
-    """Raises unless the partition is to live where it can: on this broker."""
-    if not replicas:
-        raise InvalidReplicaAssignment("a partition was assigned to no broker")
-    if len(set(replicas)) != len(replicas):
-        raise InvalidReplicaAssignment(f"a partition was assigned to the same broker twice: {list(replicas)}")
-    if tuple(replicas) != (call.broker.node_id,):
-        raise InvalidReplicaAssignment(
-            f"a partition was assigned to brokers {list(replicas)}, but there is only {call.broker.node_id}"
-        )
 
 
 def _not_internal(topic: Topic, what: str) -> Topic:
@@ -107,13 +82,15 @@ async def create_topics(call: Call) -> object:
 
 
 async def _create(call: Call, wanted: Any) -> object:
-    partitions = _partition_count(call, wanted)
+    partitions, replicas = _partition_count(call, wanted), _replicas(wanted)
     overrides = _overrides(wanted)
     topic_id = None
     if call.request.validate_only:
-        call.access.topics.check_new(wanted.name, partitions, overrides)
+        factor = call.access.topics.check_new(wanted.name, partitions, overrides, replicas)
     else:
-        topic_id = (await call.access.create_topic(wanted.name, partitions, overrides)).id
+        topic_id = (await call.access.create_topic(wanted.name, partitions, overrides, replicas)).id
+        placed = call.access.view.placed(topic_id, 0)
+        factor = DEFAULT if placed is None else len(placed.replicas)
     make = call.make
     return make(
         "CreatableTopicResult",
@@ -122,7 +99,7 @@ async def _create(call: Call, wanted: Any) -> object:
         error_code=ErrorCode.none,
         error_message=None,
         num_partitions=partitions,
-        replication_factor=REPLICAS,
+        replication_factor=factor,
         configs=tuple(
             make(
                 "CreatableTopicConfigs",
@@ -142,7 +119,7 @@ def _not_created(call: Call, name: str, error: WaystationError) -> object:
 
 
 def _partition_count(call: Call, wanted: Any) -> int:
-    """The number asked for, explicitly, by default or by a manual assignment; checks what the assignment says."""
+    """The number asked for, explicitly, by default or by a manual assignment."""
     if wanted.assignments:
         if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
             raise Invalid(f"topic {wanted.name!r}: with assignments, partitions and replicas must both be {DEFAULT}")
@@ -151,16 +128,19 @@ def _partition_count(call: Call, wanted: Any) -> int:
             raise InvalidReplicaAssignment(
                 f"topic {wanted.name!r}: assignments must cover partitions 0, 1, 2, … once each"
             )
-        for assignment in wanted.assignments:
-            check_replicas(call, assignment.broker_ids)
         return len(indexes)
-    if wanted.replication_factor not in (DEFAULT, REPLICAS):
-        raise InvalidReplicationFactor(
-            f"topic {wanted.name!r}: {wanted.replication_factor} replicas asked for, but there is {REPLICAS} broker"
-        )
     if wanted.num_partitions == DEFAULT:
         return call.broker.settings.integer("num.partitions")
     return int(wanted.num_partitions)
+
+
+def _replicas(wanted: Any) -> WantedReplicas:
+    """By number, by an assignment in the order of the partitions, or neither."""
+    if wanted.assignments:
+        ordered = sorted(wanted.assignments, key=lambda assignment: int(assignment.partition_index))
+        return WantedReplicas(assignment=[assignment.broker_ids for assignment in ordered])
+    factor = int(wanted.replication_factor)
+    return WantedReplicas(factor=None if factor == DEFAULT else factor)
 
 
 def _overrides(wanted: Any) -> dict[str, str]:
@@ -222,9 +202,13 @@ async def create_partitions(call: Call) -> object:
         try:
             if wanted.name in repeated:
                 raise Invalid(f"topic {wanted.name!r} stands in the request more than once")
-            _check_growth(call, wanted)
-            if not request.validate_only:
-                await call.access.topics.add_partitions(wanted.name, wanted.count)
+            _not_internal(call.access.topics.get(wanted.name), "given more partitions")
+            assigned = wanted.assignments
+            assignment = None if assigned is None else [one.broker_ids for one in assigned]
+            if request.validate_only:
+                call.access.topics.check_growth(wanted.name, wanted.count, assignment)
+            else:
+                await call.access.topics.add_partitions(wanted.name, wanted.count, assignment)
         except WaystationError as caught:
             error = caught
         message = None if error is None else str(error)
@@ -234,20 +218,6 @@ async def create_partitions(call: Call) -> object:
             )
         )
     return call.make("CreatePartitionsResponse", throttle_time=0, results=tuple(results))
-
-
-def _check_growth(call: Call, wanted: Any) -> None:
-    topic = _not_internal(call.access.topics.get(wanted.name), "given more partitions")
-    present = len(topic.partitions)
-    call.access.topics.check_growth(topic.name, wanted.count)
-    if wanted.assignments is None:
-        return
-    if len(wanted.assignments) != wanted.count - present:
-        raise InvalidReplicaAssignment(
-            f"topic {topic.name!r}: {wanted.count - present} partitions to add, {len(wanted.assignments)} assigned"
-        )
-    for assignment in wanted.assignments:
-        check_replicas(call, assignment.broker_ids)
 
 
 # -- DeleteRecords ---------------------------------------------------------------------------------------------------

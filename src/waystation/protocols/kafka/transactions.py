@@ -337,6 +337,7 @@ def describe_producers(call: Call) -> object:
 def _producers_of(call: Call, topic: str, index: int) -> object:
     try:
         partition = call.access.topics.partition_to_read(topic, index)
+        partition.check_leads()
     except WaystationError as error:
         return call.make(
             "PartitionResponse", partition_index=index, error_code=_code(call, error), error_message=str(error)

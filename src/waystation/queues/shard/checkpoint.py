@@ -86,8 +86,8 @@ class Checkpointer:
     def _load_file(self, path: str) -> int:
         data = self._world.disk.read_file(path) or b""
         begin, queues = snapshot.queues_of(data)
-        if not 0 <= begin <= self._partition.visible_offset:
-            raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._partition.visible_offset}")
+        if not 0 <= begin <= self._partition.written_offset:
+            raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._partition.written_offset}")
         if begin < self._partition.start_offset:  # it was removed, and a power cut brought it back
             raise Damaged(f"it continues at offset {begin}, but the log begins at {self._partition.start_offset}")
         for queue in queues.values():

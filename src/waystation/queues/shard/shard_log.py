@@ -176,7 +176,7 @@ class ShardLog:
         partition = self.partition
         offset = self._no_command_from = max(offset, partition.start_offset)
         told = ""
-        while offset < partition.visible_offset:
+        while offset < partition.written_offset:
             try:
                 for data, header in partition.batches_from(offset):
                     offset = header.last_offset + 1

@@ -1,0 +1,159 @@
+"""What operators do to a cluster: move replicas, elect leaders, remove nodes.
+
+Each is one compared write to the store, decided from what this node knows (`elections.py`, `reassignment.py`), so any
+node can be asked. What follows from it (copying, catching up, the next step of a reassignment) is the work of those who
+lead and follow. If somebody else changed the entry first, it is decided again from what that one has written.
+
+A broker alone has all of it here and nothing to move (`OperationsAlone`). Called by `Access.placement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from waystation.catalog import ABSENT
+from waystation.catalog.follower import Follower
+from waystation.cluster import elections, reassignment
+from waystation.cluster.placing import PlacingAlone
+from waystation.cluster.state import NOBODY, PartitionState, node_key, partition_key
+from waystation.cluster.store_view import StoreView
+from waystation.cluster.writes import Known, Write
+from waystation.errors import (
+    Conflict,
+    ElectionNotNeeded,
+    NoEligibleLeader,
+    NoReassignment,
+    NoSuchNode,
+    RevisionConflict,
+    UnknownTopic,
+)
+
+ATTEMPTS = 5
+"""How often somebody else may be first before it is given up."""
+
+
+class Operations(Protocol):
+    """On the loop's thread only. What they change is in force here when they return."""
+
+    async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
+        """Begins to move a partition to these nodes, the preferred leader first. InvalidReplicaAssignment, Conflict."""
+
+    async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
+        """The partition stays where it was. NoReassignment, Conflict."""
+
+    async def elect_preferred(self, topic_id: UUID, index: int) -> None:
+        """ElectionNotNeeded, NoPreferredLeader."""
+
+    async def elect_unclean(self, topic_id: UUID, index: int) -> None:
+        """Makes the first living replica the leader, though it may lack acknowledged records: what it lacks is lost.
+        ElectionNotNeeded: one that lacks nothing can lead. NoEligibleLeader: no replica lives."""
+
+    async def unregister(self, node_id: int) -> None:
+        """The cluster forgets a node that does not live and has no replicas. NoSuchNode, Conflict."""
+
+
+class OperationsAlone:
+    """Of a broker that is no node of a cluster."""
+
+    def __init__(self, node_id: int, placing: PlacingAlone) -> None:
+        self._node_id = node_id
+        self._placing = placing
+
+    async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
+        self._placing.check(replicas)
+
+    async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
+        raise NoReassignment("the partition is not being moved")
+
+    async def elect_preferred(self, topic_id: UUID, index: int) -> None:
+        raise ElectionNotNeeded("the partition's leader is the only broker there is")
+
+    async def elect_unclean(self, topic_id: UUID, index: int) -> None:
+        raise ElectionNotNeeded("the partition's leader is the only broker there is")
+
+    async def unregister(self, node_id: int) -> None:
+        if node_id != self._node_id:
+            raise NoSuchNode(f"there is no node {node_id}; this broker is {self._node_id}, and is alone")
+        raise Conflict(f"node {node_id} is this broker, and runs")
+
+
+Decide = Callable[[Known[PartitionState]], Write | None]
+
+
+class ClusterOperations:
+    """Of a node in a cluster."""
+
+    def __init__(self, view: StoreView, follower: Follower, min_in_sync: Callable[[UUID], int]) -> None:
+        """`min_in_sync`: of a topic, how many replicas have to be in sync."""
+        self._view = view
+        self._follower = follower
+        self._min_in_sync = min_in_sync
+
+    async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
+        def decide(partition: Known[PartitionState]) -> Write | None:
+            return reassignment.begin(partition, replicas, self._view.living, self._min_in_sync(topic_id))
+
+        await self._change(topic_id, index, decide)
+
+    async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
+        def decide(partition: Known[PartitionState]) -> Write | None:
+            return reassignment.cancel(partition, self._min_in_sync(topic_id))
+
+        await self._change(topic_id, index, decide)
+
+    async def elect_preferred(self, topic_id: UUID, index: int) -> None:
+        await self._change(topic_id, index, self._prefer)
+
+    def _prefer(self, partition: Known[PartitionState]) -> Write | None:
+        """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader
+        is in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
+        state, nodes = partition.state, self._view.living
+        to = elections.elect_preferred(partition, nodes, state.in_sync)
+        expected = {partition.key: partition.revision, node_key(to): nodes[to].revision}
+        return Write({partition.key: elections.led(state, to)}, expected)
+
+    async def elect_unclean(self, topic_id: UUID, index: int) -> None:
+        await self._change(topic_id, index, self._choose)
+
+    def _choose(self, partition: Known[PartitionState]) -> Write | None:
+        state, living = partition.state, self._view.living
+        if state.leader in living:
+            raise ElectionNotNeeded(f"node {state.leader} leads {partition.key}, and lives")
+        node_id = next((one for one in state.replicas if one in living), NOBODY)
+        if node_id == NOBODY:
+            raise NoEligibleLeader(
+                f"no replica of {partition.key} lives, of {list(state.replicas)}; start one of these nodes"
+            )
+        return elections.elect_unclean(partition, node_id, living, self._view.disks.get(node_id), state.epoch)
+
+    async def unregister(self, node_id: int) -> None:
+        disk = self._view.disks.get(node_id)
+        if disk is None:
+            raise NoSuchNode(f"there is no node {node_id} in this cluster")
+        if node_id in self._view.living:
+            raise Conflict(f"node {node_id} runs; stop it first, or wait until its lease has run out")
+        left = [known.key for _, known in self._view.partitions() if node_id in known.state.replicas]
+        if left:
+            raise Conflict(
+                f"node {node_id} has replicas of {len(left)} partitions still ({left[0]} is one); reassign them first"
+            )
+        await self._follower.change({disk.key: None}, {disk.key: disk.revision, node_key(node_id): ABSENT})
+
+    async def _change(self, topic_id: UUID, index: int, decide: Decide) -> None:
+        """Writes what is decided, from what is known; again if that was not what the store has."""
+        for _ in range(ATTEMPTS):
+            partition = self._view.partition(topic_id, index)
+            if partition is None:
+                raise UnknownTopic(f"there is no entry {partition_key(topic_id, index)}: the topic was deleted")
+            write = decide(partition)
+            if write is None:
+                return
+            try:
+                await self._follower.change(write.encoded(), write.expected)
+            except RevisionConflict:
+                await self._follower.catch_up()
+            else:
+                return
+        raise Conflict(f"{partition_key(topic_id, index)} is changed by others all the time; try again")

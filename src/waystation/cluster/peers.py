@@ -1,0 +1,62 @@
+"""What this node answers to the others: a table of requests, and who does each. On the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from waystation.cluster.peer import (
+    Answer,
+    Done,
+    Fetch,
+    Hurry,
+    JoinTransaction,
+    MarkersWritten,
+    Refused,
+    Request,
+    WriteMarkers,
+)
+from waystation.cluster.replication.serving import FetchServer
+from waystation.errors import Invalid, WaystationError
+from waystation.observe.events import event_logger
+
+logger = event_logger("waystation.cluster")
+
+_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_encode = msgspec.msgpack.Encoder().encode
+
+WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
+Join = Callable[[JoinTransaction], Awaitable[Done]]
+
+
+class Peers:
+    """`link.Answering`."""
+
+    def __init__(self, server: FetchServer, write_markers: WriteAll, join: Join) -> None:
+        self._server = server
+        self._write_markers = write_markers
+        self._join = join
+
+    async def answer_encoded(self, request: bytes) -> bytes:
+        """The same as it travels between processes. Invalid: this is no request that is known here."""
+        try:
+            asked = _request.decode(request)
+        except msgspec.DecodeError as error:
+            raise Invalid(f"a request of another node cannot be read: {error}; is it of a later version?") from error
+        return _encode(await self.answer(asked))
+
+    async def answer(self, request: Request) -> Answer:
+        try:
+            if isinstance(request, Fetch):
+                return await self._server.fetch(request)
+            if isinstance(request, Hurry):
+                return self._server.hurry(request)
+            if isinstance(request, JoinTransaction):
+                return await self._join(request)
+            return await self._write_markers(request)
+        except WaystationError as error:
+            return Refused(type(error).__name__, str(error))
+        except Exception as error:
+            logger.exception("peer.request_failed", "a request of another node failed")
+            return Refused("InternalError", str(error))

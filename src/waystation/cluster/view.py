@@ -1,0 +1,118 @@
+"""`ClusterView`: which nodes live, and who has and leads which partition, as one node knows it now.
+
+What must hold: it is knowledge, not truth. It is as old as the last change that this node was told of, so whoever acts
+on it must be refused where it is wrong: a leader by its epoch, a write by the revision that it compares with. It never
+blocks, and asks nobody.
+
+A broker alone has one, too (`Alone`), so that nobody who uses it needs an `if`. The view of a node in a cluster is
+`StoreView`. For the broker, its parts and `Access`; protocols have it through `Access`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from waystation.cluster.state import NOBODY, Address, PartitionState
+
+
+class KnownNode(msgspec.Struct, frozen=True):
+    """A node that lives, or seems to."""
+
+    id: int
+    rack: str = ""
+    listeners: Mapping[str, Address] = {}
+    """By protocol, what clients are to be told. Not there: the address that the client has reached, if it is this
+    node; a broker alone has none of them."""
+    version: str = ""
+    draining: bool = False  # it hands its leaderships over, and gets no new ones and no new replicas
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where a partition is."""
+
+    leader: int  # NOBODY: there is none now
+    epoch: int
+    replicas: tuple[int, ...]  # in the order of preference
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...] = ()  # replicas whose nodes do not live
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether a client can be sent to the leader: there is one, and its node lives."""
+        return self.leader != NOBODY and self.leader not in self.offline
+
+
+class ClusterView(Protocol):
+    """On the loop's thread only."""
+
+    node_id: int
+    """Of this node."""
+
+    def nodes(self) -> Sequence[KnownNode]:
+        """Those that live, in the order of their ids."""
+
+    def node(self, node_id: int) -> KnownNode | None:
+        """None: there is none of this id, or it does not live."""
+
+    def known(self) -> Sequence[int]:
+        """Ids of all nodes of the cluster, those that do not live too, in order."""
+
+    def placed(self, topic_id: UUID, index: int) -> Placed | None:
+        """None: there is no such partition, or its entry was not told yet."""
+
+    def controller(self) -> int:
+        """Whom clients may take for one, since they ask for it: the lowest living id. Every node answers alike."""
+
+
+def placed(state: PartitionState, living: Callable[[int], bool]) -> Placed:
+    """What the store says of a partition, with those of its replicas that do not live."""
+    members = (*state.replicas, *(one for one in state.adding if one not in state.replicas))
+    offline = tuple(one for one in members if not living(one))
+    return Placed(state.leader, state.epoch, members, state.in_sync, offline, state.adding, state.removing)
+
+
+def closest(view: ClusterView, topic_id: UUID, index: int, rack: str) -> int:
+    """From which node a reader in this rack had best read a partition that this node leads: from here, unless another
+    rack's is nearer. Only replicas in sync: they have what the leader may show."""
+    placed = view.placed(topic_id, index)
+    found = [] if placed is None else [one for one in placed.in_sync if _is_in(rack, view.node(one))]
+    if not found or view.node_id in found:
+        return view.node_id
+    return found[index % len(found)]  # partitions spread over the nodes of a rack
+
+
+def _is_in(rack: str, node: KnownNode | None) -> bool:
+    return node is not None and node.rack == rack
+
+
+class Alone:
+    """A broker that is no node of a cluster: it has and leads everything."""
+
+    def __init__(self, node_id: int, epoch_of: Callable[[UUID, int], int | None]) -> None:
+        """`epoch_of`: the leader epoch of a partition; None: there is none."""
+        self.node_id = node_id
+        self._epoch_of = epoch_of
+        self._myself = KnownNode(node_id)
+        self._only = (node_id,)
+
+    def nodes(self) -> Sequence[KnownNode]:
+        return (self._myself,)
+
+    def node(self, node_id: int) -> KnownNode | None:
+        return self._myself if node_id == self.node_id else None
+
+    def known(self) -> Sequence[int]:
+        return self._only
+
+    def placed(self, topic_id: UUID, index: int) -> Placed | None:
+        epoch = self._epoch_of(topic_id, index)
+        return None if epoch is None else Placed(self.node_id, epoch, self._only, self._only)
+
+    def controller(self) -> int:
+        return self.node_id
