@@ -60,6 +60,7 @@ from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, T
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
 from waystation.transactions.transacting import Transacting
+from waystation.transactions.writers import CoordinatorLink, Writers
 from waystation.world import World
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ class Broker:
         catalog: Catalog,
         tracing: Tracing | None = None,
         view: StoreView | None = None,
+        coordinators: CoordinatorLink | None = None,
     ) -> None:
-        """`view`: of the cluster that it is a node of; None: it is alone."""
+        """`view`: of the cluster that it is a node of; None: it is alone. `coordinators`: of transactions, on its other
+        nodes."""
         self.world = world
         self.root = root
         self.settings = settings
@@ -147,6 +150,8 @@ class Broker:
         self.shared_admin: SharedAdmin
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
+        self.writers: Writers
+        self._coordinators = coordinators
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
             tracing.waits = lambda: self.commit.waits
@@ -222,6 +227,7 @@ class Broker:
             self.markers,
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
         )
+        self.writers = Writers(self.transactions, self.topics.partition, self._coordinators)
         self.shards = Shards(
             len(queue_logs.partitions),
             self.world,

@@ -6,21 +6,20 @@ none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from waystation.broker.access.family import Family
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
-from waystation.topics.topics import TRANSACTIONS_TOPIC
+from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
 from waystation.transactions.machine import Producer, Transaction
 from waystation.transactions.transacting import check_not_own
+from waystation.transactions.writers import CheckProduce
 
 NamedPartition = tuple[str, int]
-CheckProduce = Callable[[str | None, int, int, str, int], bool]
-"""Of transactional id, producer id, producer epoch, topic, partition: may a batch be appended, or join first?"""
 
 
 class TransactionAccess(Family):
@@ -75,12 +74,21 @@ class TransactionAccess(Family):
 
         The append has to follow that without an `await` between, else the transaction may have ended before it."""
         self._ask("write", "transactional-id", transactional_id or "")
-        return self._broker.transactions.check_produce
+        return self._broker.writers.check_for(transactional_id)
 
-    async def add_producing(self, transactional_id: str | None, producer: Producer, topic: str, index: int) -> None:
-        """A partition joins because data for it arrived (KIP-890); durable when this returns."""
+    def elsewhere(self, transactional_id: str | None) -> bool:
+        """Whether another broker coordinates it: then a batch has to be announced to that one (`add_producing`) before
+        the first one of a transaction in each partition."""
+        self._ask("write", "transactional-id", transactional_id or "")
+        return self._broker.writers.elsewhere(transactional_id)
+
+    async def add_producing(
+        self, transactional_id: str | None, producer: Producer, topic: str, index: int, *, joins: bool = True
+    ) -> None:
+        """A partition joins because data for it arrived (KIP-890); durable when this returns. Not `joins`: it has to be
+        in the transaction, or InvalidTransactionState."""
         self._ask_writing(transactional_id or "", {topic})
-        await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
+        await self._broker.writers.join(transactional_id, producer, topic, index, joins=joins)
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
         """A group's offsets join the transaction; durable when this returns."""
@@ -102,8 +110,12 @@ class TransactionAccess(Family):
         """Offsets that are seen when the transaction is committed. `joins`: they join it by this (KIP-890), else they
         have to be part of it. One result for each, in the same order."""
         self._ask_committing(transactional_id, group_id)
-        transactions = self._broker.transactions
-        if joins:
+        transactions, writers = self._broker.transactions, self._broker.writers
+        if writers.elsewhere(transactional_id):
+            place = OFFSETS_TOPIC, self._broker.groups.partition_for(group_id)
+            if not writers.check_for(transactional_id)(transactional_id, *producer, *place):
+                await writers.join(transactional_id, producer, *place, joins=joins)
+        elif joins:
             await transactions.add_offsets_implicitly(transactional_id, producer, group_id)
         elif not transactions.check_offsets(transactional_id, producer, group_id):
             raise TransactionAbortable("the group's offsets are not part of the transaction")
