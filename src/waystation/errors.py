@@ -196,6 +196,10 @@ class WriteInDoubt(StorageFailed):
     """The disk failed in the middle: the change is not in force, but may be after a restart."""
 
 
+class WrongCluster(Conflict):
+    """A data folder belongs to another cluster. It was left untouched."""
+
+
 class NodeIdTaken(Conflict):
     """Another process runs under the same node id."""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
     from waystation.admin.view_pipelines import Runner
+    from waystation.cluster.view import ClusterView
     from waystation.groups.history import GroupHistory
     from waystation.health.admission import Admission
     from waystation.health.lags import Lags
@@ -29,6 +30,7 @@ class ManagedBroker(Core, Protocol):
     node_id: int
     cluster_id: str
     root: str
+    view: ClusterView
     started_ms: int
     readers: Readers
     durability: Durability

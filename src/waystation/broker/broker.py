@@ -5,17 +5,29 @@ A broker knows no protocol and opens no port; doors are given the broker. It is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
 from waystation.broker.access import Access
+from waystation.broker.homes import Homes
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.internal_topics import InternalTopic
+from waystation.cluster.leadership import Leadership
+from waystation.cluster.member import Member
+from waystation.cluster.membership import Membership
+from waystation.cluster.node import NodeOptions
 from waystation.cluster.operations import ClusterOperations, Operations, OperationsAlone
+from waystation.cluster.peers import Peers
 from waystation.cluster.placing import ClusterPlacing, PlacingAlone
+from waystation.cluster.replica_places import ReplicaPlaces
+from waystation.cluster.replication.high_watermarks import HighWatermarks
+from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
@@ -29,6 +41,7 @@ from waystation.health.resource_alarms import ResourceAlarms
 from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
+from waystation.log.state import StateLog
 from waystation.observe.connections import Connections
 from waystation.observe.events import event_logger
 from waystation.observe.meters import Meters, ProtocolMeter
@@ -56,7 +69,14 @@ from waystation.topics.messages import Messages
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Readers
 from waystation.topics.state_log import PartitionStateLog
-from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC, Topics
+from waystation.topics.topics import (
+    COMPACTED,
+    OFFSETS_TOPIC,
+    QUEUES_TOPIC,
+    SHARE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Topics,
+)
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import TransactionSettings
 from waystation.transactions.transacting import Transacting
@@ -82,10 +102,12 @@ class Broker:
         catalog: Catalog,
         tracing: Tracing | None = None,
         view: StoreView | None = None,
+        node: NodeOptions | None = None,
         coordinators: CoordinatorLink | None = None,
     ) -> None:
-        """`view`: of the cluster that it is a node of; None: it is alone. `coordinators`: of transactions, on its other
-        nodes."""
+        """`node`: what makes it a node of a cluster, whose store is its catalog; None: it is alone. `view`,
+        `coordinators`: of a cluster that a test makes without one."""
+        view = StoreView(settings.integer("node.id")) if node is not None and view is None else view
         self.world = world
         self.root = root
         self.settings = settings
@@ -99,7 +121,11 @@ class Broker:
         self.follower = Follower(catalog, world)
         alone = PlacingAlone(self.node_id)
         placing = alone if view is None else ClusterPlacing(view, world.random)
-        self.topics = Topics(world, root, catalog, self.follower, settings, self.commit, self._points, placing)
+        self.high_watermarks = HighWatermarks(world.disk, root)
+        replicas = None if view is None or node is None else ReplicaPlaces(view, self.high_watermarks)
+        self.topics = Topics(
+            world, root, catalog, self.follower, settings, self.commit, self._points, placing, replicas
+        )
         self.view: ClusterView
         self.operations: Operations
         if view is None:
@@ -152,19 +178,52 @@ class Broker:
         self.transactions: TransactionCoordinator
         self.writers: Writers
         self._coordinators = coordinators
+        self.member = None if node is None or view is None else self._become_member(node, view)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
             tracing.waits = lambda: self.commit.waits
             tracing.syncs = lambda: self.commit.mode != "os"
             self.commit.on_round = tracing.synced
 
+    def _become_member(self, node: NodeOptions, view: StoreView) -> Member:
+        membership = Membership(
+            self.world,
+            self.root,
+            node.store,
+            self.node_id,
+            rack=node.rack,
+            lease_s=node.lease_s,
+            restored=node.restored,
+        )
+        links = node.links(view)
+        server = FetchServer(self.world, self.node_id)
+        leadership = Leadership(
+            self.world,
+            node.store,
+            self.follower,
+            view,
+            membership,
+            self.topics,
+            self.commit,
+            links,
+            server,
+            Homes(self),
+            self.settings,
+        )
+        peers = Peers(server, self.markers.write_all)
+        return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
+
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
         """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
         return Access(self, principal, namespace, meter, waits=waits)
 
     async def start(self) -> None:
-        """Recovers everything; when it returns, doors may open."""
+        """Recovers everything; when it returns, doors may open. In a cluster, `join` follows."""
+        if self.member is not None:
+            await self.member.begin(self._own_topics())
         self.follower.begin()
+        if self.member is not None:
+            await self.world.offload(self.member.load)
         self.runtime_settings.load(self.catalog)
         for name, text in self.settings.ignored.items():
             logger.warning(
@@ -178,23 +237,14 @@ class Broker:
         self._apply_flush()
         self._points.load()
         self.topics.open_all()
-        offsets = self.topics.ensure_internal(OFFSETS_TOPIC, self.settings.integer("offsets.topic.num.partitions"))
-        states = self.topics.ensure_internal(
-            TRANSACTIONS_TOPIC, self.settings.integer("transaction.state.log.num.partitions")
-        )
-        shares = self.topics.ensure_internal(
-            SHARE_TOPIC, self.settings.integer("share.coordinator.state.topic.num.partitions")
-        )
-        queue_logs = self.topics.ensure_internal(
-            QUEUES_TOPIC,
-            self.settings.integer("waystation.queue.shards"),
-            {
-                "cleanup.policy": "delete",
-                "retention.ms": "-1",
-                "retention.bytes": "-1",
-                "segment.bytes": str(self.settings.integer("waystation.queue.segment.bytes")),
-            },
-        )
+        offsets, states, shares, queue_logs = [
+            self.topics.get(one.name)
+            if self.member is not None
+            else self.topics.ensure_internal(one.name, one.partitions, dict(one.overrides))
+            for one in self._own_topics()
+        ]
+        if self.member is not None:
+            await self.member.claim()
         try:
             self._save_points(clean=False)
         except OSError as error:
@@ -209,6 +259,7 @@ class Broker:
         clock = self.world.clock
         offset_logs = [PartitionStateLog(partition, self.commit, clock) for partition in offsets.partitions]
         state_logs = [PartitionStateLog(partition, self.commit, clock) for partition in states.partitions]
+        self._state_logs = state_logs
         self.groups = GroupCoordinator(
             clock,
             self.world.random,
@@ -240,8 +291,9 @@ class Broker:
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
         self.topics.subscribe_deletions(self.groups.on_topics_deleted)
         self.topics.subscribe_deletions(self.transactions.on_topics_deleted)
-        self.groups.recover(offset_logs)
-        self.shards.recover(queue_logs.partitions)
+        if self.member is None:
+            self.groups.recover(offset_logs)
+            self.shards.recover(queue_logs.partitions)
         self.queues = Queues(self.shards, self.durability, self.dead_letters)
         self.routing = Routing(self.catalog, self.follower, self.queues, self.messages, self.topics, self.durable)
         self.follower.follow(self.routing)
@@ -250,7 +302,8 @@ class Broker:
         self.queues.subscribe_creations(self.routing.on_names_changed)
         self.queues.subscribe_deletions(self.routing.on_queue_deleted)
         self.queues.subscribe_leads(self.routing.on_names_changed)
-        self.transactions.recover()
+        if self.member is None:
+            self.transactions.recover()
         self.shared = SharedGroups(
             self.world,
             self.settings,
@@ -267,7 +320,8 @@ class Broker:
         self.shared.letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
-        self.shared.recover(shares.partitions)
+        if self.member is None:
+            self.shared.recover(shares.partitions)
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
@@ -293,12 +347,41 @@ class Broker:
         self.follower.follow(self.policies)
         self.policies.load()
         self.follower.start()
+        if self.member is not None:
+            self.member.start()
         self.namespaces.subscribe_deletions(self.policies.delete_all)
         self.policies.start()
         self.dead_letters.start()
         self.delayed.start()
         self.housekeeping.start()
         self.resource_alarms.start()
+
+    def _own_topics(self) -> list[InternalTopic]:
+        integer = self.settings.integer
+        return [
+            InternalTopic(OFFSETS_TOPIC, integer("offsets.topic.num.partitions"), COMPACTED),
+            InternalTopic(TRANSACTIONS_TOPIC, integer("transaction.state.log.num.partitions"), COMPACTED),
+            InternalTopic(SHARE_TOPIC, integer("share.coordinator.state.topic.num.partitions"), COMPACTED),
+            InternalTopic(
+                QUEUES_TOPIC,
+                integer("waystation.queue.shards"),
+                {
+                    "cleanup.policy": "delete",
+                    "retention.ms": "-1",
+                    "retention.bytes": "-1",
+                    "segment.bytes": str(integer("waystation.queue.segment.bytes")),
+                },
+            ),
+        ]
+
+    async def join(self, listeners: Mapping[str, Address]) -> None:
+        """Other nodes of the cluster see that this one lives, and where it listens. For a broker alone, nothing."""
+        if self.member is not None:
+            await self.member.join(listeners)
+
+    def transaction_log(self, index: int) -> StateLog:
+        """Of the transactions' coordinator: the same one each time, by which it knows what is whose."""
+        return self._state_logs[index]
 
     async def _undo_left_over(self) -> None:
         try:
@@ -310,6 +393,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends cleanly: the next start reads nothing again."""
+        if self.member is not None:
+            await self.member.hand_over()
         await self.sampling.stop()
         await self.lags.stop()
         await self.jobs.stop()
@@ -328,6 +413,8 @@ class Broker:
         await self.shards.close()
         await self.groups.close()
         await self.transactions.close()
+        if self.member is not None:
+            await self.member.stop()
         await self.follower.stop()
         await self.commit.stop()
         if self.tracing is not None:
@@ -368,5 +455,5 @@ class Broker:
             self.topics.refresh(topic)
 
     def _apply_flush(self) -> None:
-        mode = self.settings.text("waystation.flush")
+        mode = "commit" if self.member is not None else self.settings.text("waystation.flush")
         self.commit.configure(mode, self.settings.integer("waystation.flush.interval.ms"))  # type: ignore[arg-type]

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("waystation.cli.import_file", "read messages from such a file into a topic or a queue"),
     "config": ("waystation.cli.config", "show, check and change the configuration of a broker"),
     "context": ("waystation.cli.context", "give brokers names, and choose the one that commands talk to"),
+    "cluster": ("waystation.cli.cluster.command", "try, watch and operate a cluster of several brokers"),
     "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
     "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
     "lost": ("waystation.cli.lost", "list, restore and delete topics that the catalog does not know"),

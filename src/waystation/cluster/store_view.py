@@ -60,6 +60,9 @@ class StoreView:
     def node(self, node_id: int) -> KnownNode | None:
         return self._by_id.get(node_id)
 
+    def known(self) -> Sequence[int]:
+        return sorted(self._nodes.keys() | self._disks.keys())
+
     def placed(self, topic_id: UUID, index: int) -> Placed | None:
         known = self._partitions.get((topic_id, index))
         return None if known is None else placed(known.state, self._by_id.__contains__)

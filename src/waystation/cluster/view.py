@@ -59,6 +59,9 @@ class ClusterView(Protocol):
     def node(self, node_id: int) -> KnownNode | None:
         """None: there is none of this id, or it does not live."""
 
+    def known(self) -> Sequence[int]:
+        """Ids of all nodes of the cluster, those that do not live too, in order."""
+
     def placed(self, topic_id: UUID, index: int) -> Placed | None:
         """None: there is no such partition, or its entry was not told yet."""
 
@@ -102,6 +105,9 @@ class Alone:
 
     def node(self, node_id: int) -> KnownNode | None:
         return self._myself if node_id == self.node_id else None
+
+    def known(self) -> Sequence[int]:
+        return self._only
 
     def placed(self, topic_id: UUID, index: int) -> Placed | None:
         epoch = self._epoch_of(topic_id, index)

@@ -521,6 +521,15 @@ class Log(SegmentReader):
         self.derived.cut(point.offset)
         return gone
 
+    def jump(self, offset: int) -> None:
+        """An empty log continues here, where its leader's begins; the start is saved already. For `truncation.py`."""
+        self.start_offset = self.saved_start = offset
+        self.end_offset = self.written_offset = self.durable_offset = offset
+        self.cleaned_offset = min(self.cleaned_offset, offset)
+        self.producers = Producers()
+        self.epochs.cut(0)
+        self.recovery_point = RecoveryPoint(offset, self.active.base_offset, self.active.size, self.truncations)
+
     def fail(self, failure: WaystationError) -> None:
         if self.failure is None:
             self.failure = failure

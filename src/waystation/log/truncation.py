@@ -41,6 +41,7 @@ from dataclasses import dataclass, field, replace
 
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed, Unavailable, WaystationError
 from waystation.log import batch as batches
+from waystation.log import retention
 from waystation.log.aborted import AbortedTransactions, cut_file
 from waystation.log.batch import Header
 from waystation.log.commit import GroupCommit
@@ -213,6 +214,32 @@ async def _truncate(log: Log, offset: int, commit: GroupCommit) -> int:
         except OSError as error:
             raise StorageFailed(f"{log.folder}: cannot be truncated: {error.strerror or error}") from error
         return log.end_offset
+
+
+async def begin_again(log: Log, offset: int, commit: GroupCommit) -> None:
+    """The leader's log begins at `offset`, behind all that this one has: all of it is removed, and it continues there.
+
+    First the start moves to the end of what there is, then to `offset`, each durably: whatever the moment of a crash,
+    recovery finds an empty log, or one that is behind its leader's start as before. OffsetOutOfRange: this log has
+    more.
+    """
+    await to_its_end(_begin_again(log, offset, commit))
+
+
+async def _begin_again(log: Log, offset: int, commit: GroupCommit) -> None:
+    if offset < log.end_offset:
+        raise OffsetOutOfRange(f"{log.folder} ends at {log.end_offset}: it cannot begin again at {offset}")
+    if log.pending_count or log.durable_offset < log.end_offset:
+        await commit.durable(log, log.end_offset)
+    if log.end_offset > log.active.base_offset:
+        retention.begin_segment(log)
+    await retention.remove_before(log, log.end_offset)
+    async with log.moving_start, commit.apart(log):
+        try:
+            await log.world.offload(log.save_start, offset)
+        except OSError as error:
+            raise StorageFailed(f"{log.folder}: cannot begin again: {error.strerror or error}") from error
+        log.jump(offset)
 
 
 async def _cut(log: Log, offset: int) -> None:

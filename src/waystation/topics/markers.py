@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.errors import ProducerEpochStale
+from waystation.cluster.peer import MarkersWritten, WriteMarkers
+from waystation.errors import ProducerEpochStale, WaystationError
 from waystation.log import batch as batches
+from waystation.topics.partition import Partition
 from waystation.topics.topics import Topics
 from waystation.world.clock import Clock
 
@@ -23,6 +25,27 @@ class Markers:
         self._topics = topics
         self._clock = clock
         self.owners: dict[str, MarkerOwner] = {}  # internal topic → whoever keeps state in it
+
+    async def write_all(self, request: WriteMarkers) -> MarkersWritten:
+        """Another node's coordinator ends transactions in partitions that this one leads. Durable when it returns."""
+        failures: list[str] = []
+        written: list[tuple[int, Partition, int]] = []
+        for number, one in enumerate(request.markers):
+            try:
+                self.write_marker(
+                    one.topic, one.index, one.producer_id, one.producer_epoch, one.commit, one.coordinator_epoch
+                )
+                target = self._topics.get(one.topic).partition(one.index)
+                written.append((number, target, target.end_offset))
+                failures.append("")
+            except WaystationError as error:
+                failures.append(type(error).__name__)
+        for number, target, end in written:
+            try:
+                await target.until_durable(end)
+            except WaystationError as error:
+                failures[number] = type(error).__name__
+        return MarkersWritten(tuple(failures))
 
     def write_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.errors import FencedLeaderEpoch, NotEnoughReplicas, NotLeader, UnknownLeaderEpoch
+from waystation.errors import FencedLeaderEpoch, NotLeader, UnknownLeaderEpoch
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.topics.no_log import NoLog
@@ -37,10 +37,10 @@ class ReplicatedPartition(Partition):
         "_high_watermark",
         "_led_from",
         "_progress",
-        "keeping_up",
         "leader",
         "on_append",
         "on_durable",
+        "on_promise",
     )
 
     def __init__(
@@ -56,8 +56,8 @@ class ReplicatedPartition(Partition):
         self._epoch = -1  # none yet: no node was told to lead
         self._led_from = 0
         self.leader = NOBODY
-        self.keeping_up: Callable[[], int] | None = None
-        """While it leads: how many replicas in sync there are that keep up."""
+        self.on_promise: Callable[[], None] | None = None
+        """While it leads: raises NotEnoughReplicas where too few replicas in sync keep up."""
         self.on_append: Callable[[], None] | None = None
         """There is more to be fetched."""
         self.on_durable: Callable[[], None] | None = None
@@ -96,8 +96,9 @@ class ReplicatedPartition(Partition):
         led = self.leads
         self.append = self._refuse
         self._epoch = epoch
+        self._log.epochs.cut(self._log.end_offset)  # one that began without a record never was
         self.leader = leader
-        self.keeping_up = None
+        self.on_promise = None
         if led:
             self._fail_waiting()
         self.wake()
@@ -153,7 +154,11 @@ class ReplicatedPartition(Partition):
 
     def begin_again(self, offset: int) -> None:
         """The leader's log begins here, behind all that this one had; it was emptied."""
-        self._high_watermark = max(self._high_watermark, offset)
+        self._high_watermark = offset
+
+    def truncated(self) -> None:
+        """The log has lost its end. What was acknowledged is in it, unless an unclean election took that away."""
+        self._high_watermark = min(self._high_watermark, self._log.end_offset)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
@@ -194,14 +199,8 @@ class ReplicatedPartition(Partition):
             progress.set_result(None)
 
     def check_in_sync(self) -> None:
-        if self.keeping_up is None:
-            return  # whoever appends is told that this broker does not lead
-        wanted, there = self.topic.settings.min_insync_replicas, self.keeping_up()
-        if there < wanted:
-            raise NotEnoughReplicas(
-                f"{self.topic.name}-{self.index} wants {wanted} replicas in sync (min.insync.replicas); there"
-                f" {'is' if there == 1 else 'are'} {there}"
-            )
+        if self.on_promise is not None:  # else whoever appends is told that this broker does not lead
+            self.on_promise()
 
     # -- what the log tells -----------------------------------------------------------------------------------------
 

@@ -200,6 +200,9 @@ class Topics:
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def find_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
     def partition(self, topic: str | UUID, index: int) -> Partition:
         """One partition, by the topic's name or id. A single call: produce and fetch ask for each of theirs."""
         found = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
@@ -420,7 +423,7 @@ class Topics:
         await self._write_entries(row, ABSENT, 0, self._placing.place(name, partitions, wanted))
         try:
             revision = await self._follower.write(
-                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(name): ABSENT}
+                rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(row.name): ABSENT}
             )
         except RevisionConflict as error:
             await self._delete_entries(row.name, self._placing.keys(row.id, partitions))

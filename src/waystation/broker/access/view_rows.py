@@ -17,6 +17,7 @@ from waystation.admin import (
     jobs,
     search_terms,
     searching,
+    view_cluster,
     view_connections,
     view_dead_letters,
     view_delayed,
@@ -106,6 +107,8 @@ AnyRow = Row[Any]
 VIEWS: dict[str, AnyRow] = {
     "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
     "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
+    "cluster": Row(Nothing, view_cluster.cluster_view, view_cluster.ClusterOut),
+    "partitions": Row(view_cluster.PartitionsQuery, view_cluster.partitions_page, view_cluster.PlacedPage),
     "connections": Row(
         view_connections.ConnectionsQuery, view_connections.connections_view, view_connections.ConnectionsOut
     ),

@@ -135,6 +135,15 @@ ROUTES: tuple[AnyRoute, ...] = (
         "What the latest dead letters died of, and where",
         tag="dead letters",
     ),
+    # -- cluster ------------------------------------------------------------------------------------------------------
+    _view("/v1/cluster", "cluster", "The nodes of the cluster", tag="cluster"),
+    _view(
+        "/v1/cluster/partitions",
+        "partitions",
+        "Where partitions are: leaders, replicas, those in sync",
+        tag="cluster",
+        description="Offsets are those of the replicas that the node has that answers.",
+    ),
     # -- jobs ---------------------------------------------------------------------------------------------------------
     _view(
         "/v1/jobs",

@@ -1,0 +1,49 @@
+"""What has its state in a partition of the broker's own topics, and moves with it: groups, transactions, share groups
+and queue shards. In a cluster, leadership calls this (`cluster.leadership.Homes`); a broker alone leads all of them at
+its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.topics.partition import Partition
+from waystation.topics.state_log import PartitionStateLog
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+
+MOVING = frozenset({OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC})
+
+
+class Homes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def has(self, topic: str) -> bool:
+        return topic in MOVING
+
+    async def lead(self, partition: Partition) -> None:
+        broker, topic = self._broker, partition.topic.name
+        if topic == OFFSETS_TOPIC:
+            broker.groups.lead(self._state_log(partition))
+        elif topic == TRANSACTIONS_TOPIC:
+            await broker.transactions.lead(broker.transaction_log(partition.index))
+        elif topic == SHARE_TOPIC:
+            broker.shared.lead(partition)
+        elif topic == QUEUES_TOPIC:
+            broker.shards.lead(partition)
+
+    def drop(self, partition: Partition) -> None:
+        broker, topic = self._broker, partition.topic.name
+        if topic == OFFSETS_TOPIC:
+            broker.groups.drop(partition.index)
+        elif topic == TRANSACTIONS_TOPIC:
+            broker.transactions.drop(partition.index)
+        elif topic == SHARE_TOPIC:
+            broker.shared.drop(partition.index)
+        elif topic == QUEUES_TOPIC:
+            broker.shards.drop(partition.index)
+
+    def _state_log(self, partition: Partition) -> PartitionStateLog:
+        return PartitionStateLog(partition, self._broker.commit, self._broker.world.clock)

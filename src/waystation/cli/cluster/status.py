@@ -1,0 +1,136 @@
+"""`waystation cluster status`: the nodes of a cluster, and who has and leads which partition.
+
+One node is asked for what all nodes agree on. Offsets are a leader's own, so each leader is asked for those, side by
+side; one that does not answer is shown without them, and not waited for longer than the client does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from waystation.cli.arguments import add_server
+from waystation.cli.native import CLIENT_NAME, LARGEST_PAGE, all_of, open_client
+from waystation.cli.output import Cell, bold, note, print_json, print_table, spell_count
+from waystation.errors import WaystationError
+
+UNHEALTHY = 1
+_SIDE_BY_SIDE = 16
+
+Partition = dict[str, Any]
+PartitionName = tuple[str, int]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="NAME", default="", help="partitions of this topic only")
+    parser.add_argument(
+        "--which",
+        choices=("all", "under-replicated", "offline", "moving"),
+        default="all",
+        help="under-replicated: not all replicas are in sync; offline: no leader; moving: being reassigned",
+    )
+    add_server(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as mq:
+        cluster = mq.view("cluster")
+        query = {"topic": arguments.topic, "which": arguments.which, "limit": LARGEST_PAGE}
+        partitions: list[Partition] = all_of(mq, "partitions", **query)
+    query["which"] = "all"  # of a leader: what is under-replicated here need not be so there
+    leaders = {one["leader"] for one in partitions} - {cluster["node"], None}
+    others = [node for node in cluster["nodes"] if node["id"] in leaders and node["alive"]]
+    silent = _take_offsets(partitions, cluster["node"], others, query)
+    for node in cluster["nodes"]:
+        node["answers"] = node["alive"] and node["id"] not in silent
+    if arguments.json:
+        print_json({**cluster, "partition_count": cluster["partitions"], "partitions": partitions})
+    else:
+        _print(cluster, partitions)
+    return UNHEALTHY if cluster["offline"] else 0
+
+
+# -- offsets of leaders -----------------------------------------------------------------------------------------------
+
+
+def _take_offsets(
+    partitions: Sequence[Partition], asked: int, others: Sequence[dict[str, Any]], query: dict[str, Any]
+) -> set[int]:
+    """Puts the leaders' offsets in; those who did not answer are returned."""
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        answers = list(pool.map(lambda node: _led_by(node, query), others))
+    silent = {node["id"] for node, answer in zip(others, answers, strict=True) if answer is None}
+    known: dict[PartitionName, Partition] = {}
+    for answer in answers:
+        known |= answer or {}
+    for one in partitions:
+        if one["leader"] != asked:
+            led = known.get((one["topic"], one["partition"]), {})
+            one["high_watermark"], one["log_end"] = led.get("high_watermark"), led.get("log_end")
+    return silent
+
+
+def _led_by(node: dict[str, Any], query: dict[str, Any]) -> dict[PartitionName, Partition] | None:
+    """None: it did not answer."""
+    import waystation
+
+    address = node["listeners"].get("kafka")
+    if address is None:
+        return None
+    try:
+        with waystation.connect(address, name=CLIENT_NAME) as mq:
+            found = all_of(mq, "partitions", **query, led=True)
+    except (WaystationError, OSError):
+        return None
+    return {(one["topic"], one["partition"]): one for one in found}
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _print(cluster: dict[str, Any], partitions: Sequence[Partition]) -> None:
+    print(f"{bold('cluster')} {cluster['cluster_id']}, as node {cluster['node']} knows it\n")
+    nodes: list[tuple[Cell, ...]] = [
+        (
+            node["id"],
+            "yes" if node["answers"] else "no answer" if node["alive"] else "no",
+            node["version"],
+            node["rack"],
+            node["leads"],
+            node["follows"],
+            node["listeners"].get("kafka", ""),
+        )
+        for node in cluster["nodes"]
+    ]
+    print_table(("node", "alive", "version", "rack", "leads", "follows", "kafka"), nodes)
+    if partitions:
+        print()
+        headings = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "high watermark", "log end")
+        print_table(headings, [_row(one) for one in partitions])
+    if cluster["offline"]:
+        note(f"{spell_count(cluster['offline'], 'partition')} without a leader: nothing can be read or written there")
+    if cluster["under_replicated"]:
+        note(f"{spell_count(cluster['under_replicated'], 'partition')} with replicas that are not in sync")
+
+
+def _row(one: Partition) -> tuple[Cell, ...]:
+    moving = "".join(
+        f", {word} {_ids(one[name])}" for name, word in (("adding", "adding"), ("removing", "removing")) if one[name]
+    )
+    return (
+        one["topic"],
+        one["partition"],
+        "none" if one["leader"] is None else one["leader"],
+        one["epoch"],
+        _ids(one["replicas"]) + moving,
+        _ids(one["isr"]),
+        one["high_watermark"],
+        one["log_end"],
+    )
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids)) or "none"

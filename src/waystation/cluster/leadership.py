@@ -1,0 +1,587 @@
+"""Who leads what: this node's replicas take the roles that the store gives them, and ask the store for others.
+
+What is decided is in `elections.py`, `in_sync.py`, `reassignment.py` and `promises.py`, which are pure; here their
+decisions meet clocks, the store and the logs. What must hold:
+
+- A replica acts on what the watch has told it (`StoreView`), never on what it has written itself: a write is a wish.
+- A change of the in-sync set counts from when it is sent until its outcome is known (`LeaderState.proposed`).
+- Whoever has state in a partition (a coordinator, a queue shard) leads after the partition does, when everything that
+  an earlier leader acknowledged is known to be there, and is dropped before the partition follows.
+
+There is one task that looks at all replicas, soon after something changed and at least every quarter of a second, and
+one at a time that writes. On the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Container, Coroutine, Iterable, Mapping
+from typing import Any, Protocol
+
+from waystation.catalog.follower import Follower
+from waystation.cluster import elections, in_sync, reassignment
+from waystation.cluster.link import Links
+from waystation.cluster.membership import Membership
+from waystation.cluster.peer import Key
+from waystation.cluster.replication.fetching import Fetcher, Numbers
+from waystation.cluster.replication.led import Led, history
+from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.state import (
+    NOBODY,
+    NODES,
+    PARTITIONS,
+    NodeState,
+    PartitionState,
+    node_of,
+    partition_key,
+    partition_of,
+)
+from waystation.cluster.store import Store
+from waystation.cluster.store_view import StoreView
+from waystation.cluster.writes import Known, Write, together
+from waystation.config import BrokerSettings
+from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
+from waystation.log.commit import GroupCommit
+from waystation.observe.events import event_logger
+from waystation.topics.partition import Partition, log_of
+from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.topics import Topics
+from waystation.world import World
+
+logger = event_logger("waystation.cluster")
+
+MIN_IN_SYNC = "min.insync.replicas"
+INTERNAL_REPLICAS = 3
+LOOK_S = 0.25
+STAGGER_S = 0.1
+"""Between the attempts of two replicas to take over."""
+SILENT_S = 1.2
+"""A leader that has not answered for so long is silent: a fetch is answered after half a second at the latest."""
+LAG_S = 5.0
+"""A member of the in-sync set that did not have everything for so long is taken out."""
+CUT_OFF_S = 3.0
+"""A leader that has heard too few members for so long, though they live, resigns."""
+PREFERRED_S = 3.0
+"""For how long a preferred leader has to be in sync before it leads again."""
+RESIGNED_S = 2.0
+APPLIED_S = 1.0
+"""How long a writer waits for its own write to be told, before it looks again."""
+
+
+class Homes(Protocol):
+    """What has its state in partitions of the broker's own topics."""
+
+    def has(self, topic: str) -> bool:
+        """Whether somebody has state in this topic."""
+
+    async def lead(self, partition: Partition) -> None:
+        """This broker does from now on what is asked of that state: it is what the log says."""
+
+    def drop(self, partition: Partition) -> None:
+        """Another one does. Before the partition follows."""
+
+
+class _Replica:
+    """One partition that this node has a copy of."""
+
+    __slots__ = ("due", "fetching", "home", "key", "led", "partition", "preferred_since", "resigned", "store_key")
+
+    def __init__(self, key: Key, partition: ReplicatedPartition) -> None:
+        self.key = key
+        self.store_key = partition_key(*key)
+        self.partition = partition
+        self.led: Led | None = None
+        self.fetching: int | None = None
+        self.home: asyncio.Task[None] | None = None  # leads, or is about to
+        self.due: float | None = None  # when it may take over
+        self.resigned = float("-inf")
+        self.preferred_since: float | None = None
+
+
+class Leadership:
+    """One per broker in a cluster."""
+
+    def __init__(
+        self,
+        world: World,
+        store: Store,
+        follower: Follower,
+        view: StoreView,
+        membership: Membership,
+        topics: Topics,
+        commit: GroupCommit,
+        links: Links,
+        server: FetchServer,
+        homes: Homes,
+        settings: BrokerSettings,
+    ) -> None:
+        self._settings = settings
+        self._world = world
+        self._store = store
+        self._follower = follower
+        self._view = view
+        self._membership = membership
+        self._topics = topics
+        self._commit = commit
+        self._links = links
+        self._server = server
+        self._homes = homes
+        self._node_id = membership.node_id
+        self._replicas: dict[Key, _Replica] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._numbers = Numbers()
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._singly = False  # the last write of several was refused: the next ones are made one by one
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Takes the roles that the store gives. The topics are open."""
+        self._view.subscribe(self._changed)
+        self._topics.subscribe_changes(self._topics_changed)
+        self._topics_changed()
+        self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="leadership")
+
+    async def stop(self) -> None:
+        """Nothing is led or fetched any more. What the store says stays, unless `hand_over_all` came before."""
+        self._stopping = True
+        for task in (self._task, self._writing, *self._under_way):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        for fetcher in self._fetchers.values():
+            await fetcher.close()
+        self._fetchers.clear()
+        for replica in self._replicas.values():
+            if replica.home is not None:
+                replica.home.cancel()
+                await asyncio.gather(replica.home, return_exceptions=True)
+
+    async def hand_over_all(self, timeout_s: float) -> None:
+        """Before a clean stop: other replicas lead what this node leads, as far as they can."""
+        give_up = self._world.clock.monotonic() + timeout_s
+        while self._world.clock.monotonic() < give_up:
+            nodes = self._view.living
+            writes = [write for led in self.led() if (write := self._hand_over(led, nodes)) is not None]
+            if not writes:
+                return
+            await self._write(writes)
+            await asyncio.sleep(0)
+
+    def led(self) -> list[Led]:
+        return [replica.led for replica in self._replicas.values() if replica.led is not None]
+
+    def high_watermarks(self) -> dict[str, int]:
+        return {f"{key[0]}/{key[1]}": one.partition.visible_offset for key, one in self._replicas.items()}
+
+    # -- what the store tells -----------------------------------------------------------------------------------------
+
+    def _changed(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key.startswith(PARTITIONS):
+                self._learn(partition_of(key))
+            elif key.startswith(NODES) and node_of(key) == self._node_id:
+                self._membership.look()
+        self._woken.set()
+
+    def _topics_changed(self) -> None:
+        for key, _ in self._view.partitions():
+            if key not in self._replicas:
+                self._learn(key)
+        for key in [key for key in self._replicas if self._handle(key) is None]:
+            self._forget(key)
+        self._woken.set()
+
+    def _handle(self, key: Key) -> ReplicatedPartition | None:
+        topic = self._topics.find_id(key[0])
+        if topic is None or key[1] >= len(topic.partitions):
+            return None
+        partition = topic.partitions[key[1]]
+        return partition if isinstance(partition, ReplicatedPartition) else None
+
+    def _learn(self, key: Key) -> None:
+        """A partition's entry is another one, or its topic is there now."""
+        partition, known = self._handle(key), self._view.partition(*key)
+        if partition is None or known is None:
+            self._forget(key)
+            return
+        if self._node_id not in known.state.replicas:
+            self._forget(key)
+            partition.follow(known.state.epoch, known.state.leader)
+            if partition.here:
+                self._begin(self._remove_replica(key, partition))
+            return
+        if not partition.here:
+            self._begin(self._add_replica(key, partition))
+            return
+        replica = self._replicas.get(key)
+        if replica is None:
+            replica = self._replicas[key] = _Replica(key, partition)
+        self._take_role(replica, known)
+
+    def _forget(self, key: Key) -> None:
+        replica = self._replicas.pop(key, None)
+        if replica is not None:
+            self._depose(replica)
+            self._fetch_from(replica, None)
+
+    def _take_role(self, replica: _Replica, known: Known[PartitionState]) -> None:
+        if replica.led is not None:
+            if replica.led.state.learned(known):
+                if replica.led.state.pending is None:
+                    replica.led.proposal = None
+                replica.led.advance()
+                return
+            self._depose(replica)
+        state = known.state
+        log_epoch = history(log_of(replica.partition)).last_epoch
+        barred = self._membership.barred.get(replica.store_key, -1)
+        replica.due = None
+        if elections.may_lead(self._membership.identity, state, barred, log_epoch):
+            self._lead(replica, known)
+            return
+        replica.partition.follow(state.epoch, state.leader)
+        if elections.store_went_back(state, log_epoch):
+            logger.error(
+                "partition.store_went_back",
+                "{topic}-{partition} has records of leader epoch {epoch}, but the cluster's store says {known}: it was"
+                " put back from a backup. Nothing is copied there until `waystation cluster elect --unclean`",
+                topic=replica.partition.topic.name,
+                partition=replica.partition.index,
+                epoch=log_epoch,
+                known=state.epoch,
+            )
+            self._fetch_from(replica, None)
+            return
+        self._fetch_from(replica, None if state.leader in (NOBODY, self._node_id) else state.leader)
+
+    # -- roles ------------------------------------------------------------------------------------------------------
+
+    def _lead(self, replica: _Replica, known: Known[PartitionState]) -> None:
+        self._fetch_from(replica, None)
+        partition = replica.partition
+        try:
+            partition.lead(known.state.epoch)
+        except WaystationError as error:
+            logger.error(
+                "partition.not_led",
+                "{topic}-{partition} cannot be led: {error}",
+                topic=partition.topic.name,
+                partition=partition.index,
+                error=error,
+            )
+            return
+        partition.leader = self._node_id
+        led = replica.led = Led(
+            replica.key,
+            partition,
+            known,
+            self._node_id,
+            self._min_in_sync(replica, known.state),
+            self._world.clock.monotonic(),
+        )
+        if self._homes.has(partition.topic.name):
+            led.on_settled = lambda: self._settled(replica)
+        self._server.begin(led)
+        led.advance()
+        logger.debug(
+            "partition.led",
+            "{topic}-{partition} is led here in epoch {epoch}, from offset {offset} on",
+            topic=partition.topic.name,
+            partition=partition.index,
+            epoch=known.state.epoch,
+            offset=partition.led_from,
+        )
+
+    def _settled(self, replica: _Replica) -> None:
+        """Whoever has state in the partition may answer from now on."""
+        previous = replica.home
+        replica.home = asyncio.get_running_loop().create_task(self._lead_home(replica, replica.led, previous))
+
+    async def _lead_home(self, replica: _Replica, led: Led | None, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            await asyncio.gather(previous, return_exceptions=True)
+        if replica.led is not led or led is None:
+            return
+        try:
+            await self._homes.lead(replica.partition)
+        except WaystationError as error:
+            logger.error(
+                "home.not_led",
+                "what {topic}-{partition} stores cannot be used here: {error}",
+                topic=replica.partition.topic.name,
+                partition=replica.partition.index,
+                error=error,
+            )
+
+    def _depose(self, replica: _Replica) -> None:
+        led, replica.led = replica.led, None
+        if led is None:
+            return
+        if self._homes.has(replica.partition.topic.name):
+            self._homes.drop(replica.partition)
+        self._server.end(replica.key)
+        known = self._view.partition(*replica.key)
+        epoch, leader = (led.state.epoch, NOBODY) if known is None else (known.state.epoch, known.state.leader)
+        replica.partition.follow(epoch, leader)
+
+    def _fetch_from(self, replica: _Replica, leader: int | None) -> None:
+        if replica.fetching is not None and replica.fetching != leader:
+            self._fetchers[replica.fetching].drop(replica.key)
+        replica.fetching = leader
+        if leader is not None and not self._stopping:
+            self._fetcher(leader).follow(replica.key, replica.partition)
+
+    def _fetcher(self, leader: int) -> Fetcher:
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = Fetcher(
+                leader,
+                self._links.to(leader),
+                self._world,
+                self._commit,
+                lambda: self._membership.identity,
+                self._state_of,
+                self._numbers,
+                self._incarnation_of,
+                self._refused,
+            )
+        return fetcher
+
+    def _state_of(self, key: Key) -> PartitionState | None:
+        known = self._view.partition(*key)
+        return None if known is None else known.state
+
+    def _incarnation_of(self, node_id: int) -> int:
+        state = self._view.node_state(node_id)
+        return -1 if state is None else state.incarnation
+
+    # -- replicas that come and go ------------------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("replica.not_moved", "a replica cannot be added or removed: {error}", error=error)
+
+    async def _add_replica(self, key: Key, partition: ReplicatedPartition) -> None:
+        """The store says that this node is to have a copy."""
+        log = await self._world.offload(self._topics.open_log_of, partition.topic, partition.index)
+        known = self._view.partition(*key)
+        if partition.here or known is None or self._node_id not in known.state.replicas:
+            log.close(clean=False)
+            return
+        partition.use(log)
+        self._learn(key)
+
+    async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
+        """The store says, at a revision, that the partition has moved away: its files are removed."""
+        log = log_of(partition)
+        partition.use(self._topics.no_log(partition.topic, partition.index))
+        log.retire(WaystationError(f"{log.folder} has moved to other nodes"))
+        await self._commit.quiesce([log])
+        log.close(clean=False)
+        await self._world.offload(self._world.disk.remove_tree, log.folder)
+        self._learn(key)  # it may have come back meanwhile
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            self._woken.clear()
+            try:
+                self._look()
+            except Exception:
+                logger.exception("leadership.failed", "looking after the partitions failed")
+
+    def _look(self) -> None:
+        self._server.refresh()
+        now = self._world.clock.monotonic()
+        nodes = self._view.living
+        writes: list[Write] = []
+        for replica in list(self._replicas.values()):
+            if replica.led is None:
+                write = self._take_over(replica, nodes, now)
+            else:
+                write = self._tend(replica, replica.led, nodes, now)
+            if write is not None:
+                writes.append(write)
+        if writes and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(self._write(writes), name="leadership-write")
+
+    def _take_over(self, replica: _Replica, living: Container[int], now: float) -> Write | None:
+        known = self._view.partition(*replica.key)
+        if known is None or log_of(replica.partition).failure is not None:
+            return None
+        state, me = known.state, self._membership.identity
+        log_epoch = history(log_of(replica.partition)).last_epoch
+        if state.leader == self._node_id:
+            barred = self._membership.barred.get(replica.store_key, -1)
+            return None if state.epoch > max(barred, log_epoch) else elections.claim(me, known, log_epoch)
+        silent = state.leader == NOBODY or self._silent(state.leader, now)
+        write = elections.takeover(me, known, living, self._min_in_sync(replica, state), log_epoch, silent=silent)
+        if write is None:
+            replica.due = None
+            return None
+        if replica.due is None:
+            resigned = (self._node_id,) if now - replica.resigned < RESIGNED_S else ()
+            replica.due = now + STAGGER_S * elections.turn(self._node_id, state, living, resigned)
+        if now < replica.due:
+            asyncio.get_running_loop().call_later(replica.due - now, self._woken.set)
+            return None
+        return write
+
+    def _silent(self, leader: int, now: float) -> bool:
+        fetcher = self._fetchers.get(leader)
+        return fetcher is None or fetcher.silent or now - fetcher.heard > SILENT_S
+
+    def _min_in_sync(self, replica: _Replica, state: PartitionState) -> int:
+        """`min.insync.replicas`, or where nobody has set it: 2 of three or more replicas, and 1 of fewer."""
+        topic = replica.partition.topic
+        if MIN_IN_SYNC in topic.overrides or self._settings.source(MIN_IN_SYNC) != "default":
+            return topic.settings.min_insync_replicas
+        return 2 if len(state.replicas) - len(state.adding) >= 3 else 1
+
+    def _tend(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
+        """What a leader asks the store for."""
+        state, me, known = led.state, self._membership.identity, led.state.view
+        state.min_in_sync = self._min_in_sync(replica, known.state)
+        members = known.state.in_sync
+        gone = [one for one in members if one != self._node_id and one not in nodes]
+        behind = state.fell_behind(now, LAG_S, gone)
+        led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
+        if log_of(replica.partition).failure is not None:
+            replica.resigned = now
+            return elections.resign(me, known)
+        if state.pending is not None:
+            return led.proposal  # no answer says nothing: the same again
+        write = in_sync.grow(me, known, state.may_join(), self._view.disks)
+        if write is None:
+            write = in_sync.shrink(me, known, behind, state.min_in_sync, state.broken)
+        if write is not None:
+            proposed = write.changes[replica.store_key]
+            if isinstance(proposed, PartitionState):
+                state.proposed(proposed.in_sync)
+                led.proposal = write
+            return write
+        if state.cut_off(now, CUT_OFF_S, list(nodes)):
+            logger.warning(
+                "partition.resigned",
+                "{topic}-{partition}: too few followers fetch from this node, though they live; another one may lead",
+                topic=replica.partition.topic.name,
+                partition=replica.partition.index,
+            )
+            replica.resigned = now
+            return elections.resign(me, known)
+        caught_up = state.caught_up()
+        moved = reassignment.advance(me, known, state.min_in_sync, nodes, caught_up)
+        if moved is None and replica.partition.topic.internal:
+            moved = self._widen(known, state.min_in_sync, nodes)
+        if moved is not None:
+            return moved
+        if self._membership.draining:
+            return self._hand_over(led, nodes)
+        return self._prefer(replica, led, nodes, now)
+
+    def _widen(
+        self, known: Known[PartitionState], min_in_sync: int, nodes: Mapping[int, Known[NodeState]]
+    ) -> Write | None:
+        """The broker's own topics get more replicas when nodes join a cluster that began with fewer than three."""
+        state = known.state
+        if state.adding or state.removing or len(state.replicas) >= min(INTERNAL_REPLICAS, len(nodes)):
+            return None
+        others = [one for one in nodes if one not in state.replicas and not nodes[one].state.draining]
+        if not others:
+            return None
+        racks = {nodes[one].state.rack for one in state.replicas if one in nodes}
+        load = Counter(one for _, other in self._view.partitions() for one in other.state.replicas)
+        others.sort(key=lambda one: (nodes[one].state.rack in racks, load[one], one))
+        missing = min(INTERNAL_REPLICAS, len(nodes)) - len(state.replicas)
+        return reassignment.begin(known, (*state.replicas, *others[:missing]), list(nodes), min_in_sync)
+
+    def _prefer(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
+        """The preferred leader leads again, when it has been fit for it for a while."""
+        to = elections.preferred(led.state.view.state, nodes, led.state.caught_up())
+        if to is None or to == self._node_id:
+            replica.preferred_since = None
+            return None
+        if replica.preferred_since is None:
+            replica.preferred_since = now
+        if now - replica.preferred_since < PREFERRED_S:
+            return None
+        replica.preferred_since = None
+        return elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
+
+    def _hand_over(self, led: Led, nodes: Mapping[int, Known[NodeState]]) -> Write | None:
+        to = elections.heir(led.state.view.state, nodes, led.state.caught_up())
+        return None if to is None else elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def _write(self, writes: list[Write]) -> None:
+        """Asks the store for all of it. What is refused is decided again, from what the watch tells by then."""
+        batches = writes if self._singly else list(together(writes))
+        self._singly = False
+        latest = 0
+        for write in batches:
+            try:
+                latest = await self._world.offload(self._store.write, write.encoded(), write.expected)
+            except RevisionConflict:
+                self._singly = True
+                await self._look_up(write)
+            except StoreUnavailable as error:
+                logger.warning("store.no_answer", "the cluster's store gives no answer: {error}", error=error)
+                break
+        if latest:
+            try:
+                async with asyncio.timeout(APPLIED_S):
+                    await self._follower.applied(latest)
+            except (TimeoutError, WaystationError):
+                pass
+        self._woken.set()
+
+    async def _look_up(self, write: Write) -> None:
+        """A change of an in-sync set was refused: was it, or was an earlier attempt made?"""
+        for key in write.changes:
+            replica = self._replicas.get(partition_of(key)) if key.startswith(PARTITIONS) else None
+            if replica is None or replica.led is None or replica.led.proposal is None:
+                continue
+            try:
+                entry = await self._world.offload(self._store.get, key)
+            except StoreUnavailable:
+                return
+            if replica.led is not None and entry is not None:
+                replica.led.state.refused(entry.revision)
+                if replica.led.state.pending is None:
+                    replica.led.proposal = None
+                replica.led.advance()
+
+    def _refused(self, node_id: int, incarnation: int) -> None:
+        """A node refuses connections: its process is dead, and others need not wait for its lease to run out."""
+        known = self._view.living.get(node_id)
+        if known is None or self._stopping:
+            return
+        write = elections.evict(known, incarnation)
+        if write is not None:
+            logger.warning("node.evicted", "node {node} refuses connections: it is taken for dead", node=node_id)
+            self._begin(self._evict(write))
+
+    async def _evict(self, write: Write) -> None:
+        try:
+            await self._world.offload(self._store.write, write.encoded(), write.expected)
+        except (RevisionConflict, StoreUnavailable):
+            pass  # it is back, or somebody else was faster, or its lease runs out

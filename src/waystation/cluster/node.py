@@ -1,0 +1,24 @@
+"""What makes a broker a node of a cluster: what whoever starts it hands in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waystation.cluster.link import Links
+from waystation.cluster.membership import LEASE_S
+from waystation.cluster.store import Store
+from waystation.cluster.store_view import StoreView
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The store is the broker's catalog, too."""
+
+    store: Store
+    links: Callable[[StoreView], Links]
+    """To the other nodes, whose addresses the view has."""
+    rack: str = ""
+    lease_s: float = LEASE_S
+    restored: bool = False
+    """The operator says that the data folder was put back from a copy: what it promised since is not in it."""

@@ -1,0 +1,35 @@
+"""What this node answers to the others: a table of requests, and who does each. On the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from waystation.cluster.peer import Answer, Fetch, Hurry, MarkersWritten, Refused, Request, WriteMarkers
+from waystation.cluster.replication.serving import FetchServer
+from waystation.errors import WaystationError
+from waystation.observe.events import event_logger
+
+logger = event_logger("waystation.cluster")
+
+WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
+
+
+class Peers:
+    """`link.Answering`."""
+
+    def __init__(self, server: FetchServer, write_markers: WriteAll) -> None:
+        self._server = server
+        self._write_markers = write_markers
+
+    async def answer(self, request: Request) -> Answer:
+        try:
+            if isinstance(request, Fetch):
+                return await self._server.fetch(request)
+            if isinstance(request, Hurry):
+                return self._server.hurry(request)
+            return await self._write_markers(request)
+        except WaystationError as error:
+            return Refused(type(error).__name__, str(error))
+        except Exception as error:
+            logger.exception("peer.request_failed", "a request of another node failed")
+            return Refused("InternalError", str(error))

@@ -1,0 +1,176 @@
+"""Three brokers copy what they are given: what is acknowledged is on all replicas in sync, and survives its leader."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.broker.kit import run
+from tests.cluster.in_process import Cluster, cluster_of, until
+from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
+from waystation.log import batch as batches
+from waystation.message import Message
+from waystation.topics.partition import log_of
+
+
+async def publish(cluster: Cluster, node_id: int, topic: str, *payloads: bytes) -> None:
+    broker = cluster.brokers[node_id]
+    published = broker.messages.publish(topic, [Message(payload) for payload in payloads], 0)
+    async with asyncio.timeout(15):
+        await broker.durable(*published.receipts)
+
+
+def everything(cluster: Cluster, node_id: int, topic: str) -> list[bytes]:
+    partition = cluster.partition(node_id, topic)
+    data = partition.read(partition.start_offset, 10_000_000, partition.visible_offset)
+    return [
+        record.value or b""
+        for position, header in batches.scan(data)
+        for record in batches.records_of(data[position : position + header.size], header)
+    ]
+
+
+def test_acknowledged_is_on_the_disks_of_all_replicas_in_sync(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one", b"two")
+            for node_id in cluster.brokers:
+                assert log_of(cluster.partition(node_id, "orders")).durable_offset == 2
+            await until(lambda: all(cluster.partition(one, "orders").visible_offset == 2 for one in cluster.brokers))
+
+    run(main())
+
+
+def test_another_replica_leads_when_the_leader_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            await cluster.kill(leader)
+            second = await cluster.leader("orders")
+            assert second != leader
+            await publish(cluster, second, "orders", b"two")
+            assert everything(cluster, second, "orders") == [b"one", b"two"]
+            await cluster.start(leader)
+            await cluster.in_sync("orders", {1, 2, 3})
+            await until(lambda: cluster.partition(leader, "orders").visible_offset == 2)
+            assert everything(cluster, leader, "orders") == [b"one", b"two"]
+
+    run(main())
+
+
+def test_a_node_that_does_not_lead_takes_no_publishes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            other = next(one for one in cluster.brokers if one != leader)
+            await until(lambda: cluster.brokers[other].topics.find("orders"))
+            with pytest.raises(NotLeader):
+                await publish(cluster, other, "orders", b"no")
+
+    run(main())
+
+
+def test_what_a_leader_wrote_alone_is_truncated_when_it_comes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            others = [one for one in cluster.brokers if one != leader]
+            for other in others:
+                cluster.network.cut.add(frozenset((leader, other)))
+            broker = cluster.brokers[leader]
+            broker.messages.publish("orders", [Message(b"alone")], 0)
+            await broker.commit.join()
+            await cluster.kill(leader)
+            second = await cluster.leader("orders")
+            await publish(cluster, second, "orders", b"two")
+            cluster.network.cut.clear()
+            await cluster.start(leader)
+            await cluster.in_sync("orders", {1, 2, 3})
+            await until(lambda: cluster.partition(leader, "orders").visible_offset == 2)
+            assert everything(cluster, leader, "orders") == [b"one", b"two"]
+
+    run(main())
+
+
+def test_who_waits_is_told_when_another_node_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            for other in cluster.brokers:
+                if other != leader:
+                    cluster.network.cut.add(frozenset((leader, other)))
+            with pytest.raises(WaystationError) as told:  # cut off from all: it resigns, and another one leads
+                await publish(cluster, leader, "orders", b"two")
+            assert isinstance(told.value, NotLeader)
+            second = await cluster.leader("orders")
+            assert second != leader
+
+    run(main())
+
+
+def test_too_few_replicas_refuse_what_is_to_be_acknowledged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            others = [one for one in cluster.brokers if one != leader]
+            for other in others:
+                await cluster.kill(other)
+
+            async def refused() -> None:
+                with pytest.raises(NotEnoughReplicas):
+                    while True:
+                        partition = cluster.partition(leader, "orders")
+                        partition.check_in_sync()
+                        await asyncio.sleep(0.01)
+
+            async with asyncio.timeout(10):
+                await refused()
+            await cluster.start(others[0])
+            await until(lambda: not _refuses(cluster, leader))
+            await publish(cluster, leader, "orders", b"two")
+
+    run(main())
+
+
+def _refuses(cluster: Cluster, node_id: int) -> bool:
+    try:
+        cluster.partition(node_id, "orders").check_in_sync()
+    except NotEnoughReplicas:
+        return True
+    return False
+
+
+def test_a_clean_stop_hands_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            await cluster.stop(leader)
+            second = await cluster.leader("orders")
+            await publish(cluster, second, "orders", b"two")
+            assert everything(cluster, second, "orders") == [b"one", b"two"]
+
+    run(main())
+
+
+def test_the_brokers_own_topics_get_replicas_on_nodes_that_join(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.in_sync("__consumer_offsets", {1, 2, 3})
+            await cluster.in_sync("__queues", {1, 2, 3}, 2)
+
+    run(main())
