@@ -15,6 +15,7 @@ import pytest
 
 from waystation.broker.broker import Broker
 from waystation.catalog import MemoryCatalog
+from waystation.cluster.peer import JoinTransaction
 from waystation.config import BrokerSettings
 from waystation.errors import ProducerEpochStale, Unavailable
 from waystation.groups.calls import OffsetToCommit
@@ -23,7 +24,7 @@ from waystation.log import batch as batches
 from waystation.security.principals import ANONYMOUS
 from waystation.transactions.errors import ConcurrentTransactions, CoordinatorAway, InvalidTransactionState
 from waystation.transactions.machine import Producer
-from waystation.transactions.writers import JoinTransaction, Writers
+from waystation.transactions.writers import Writers
 from waystation.world.world import real_world
 
 ID = "shop"

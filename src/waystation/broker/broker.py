@@ -16,6 +16,7 @@ from waystation.broker.homes import Homes
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.coordinators import LinkedCoordinators
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.leadership import Leadership
 from waystation.cluster.member import Member
@@ -196,6 +197,7 @@ class Broker:
             restored=node.restored,
         )
         links = node.links(view)
+        self._coordinators = LinkedCoordinators(view, self.topics, links)
         server = FetchServer(self.world, self.node_id)
         leadership = Leadership(
             self.world,
@@ -210,7 +212,7 @@ class Broker:
             Homes(self),
             self.settings,
         )
-        peers = Peers(server, self.markers.write_all)
+        peers = Peers(server, self.markers.write_all, lambda asked: self.writers.answer(asked))
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:

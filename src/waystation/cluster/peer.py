@@ -100,6 +100,19 @@ class MarkersWritten(msgspec.Struct, frozen=True, tag="marked"):
     """For each of them, in order: empty, or the name of the error."""
 
 
+class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
+    """The leader of a partition asks the coordinator of a transaction before it takes the first batch. Answered by
+    `Done` when the partition is durably in the transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topic: str
+    index: int
+    joins: bool
+    """The partition joins by this, if it is not in the transaction; else it has to be."""
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     pass
 
@@ -109,5 +122,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Request = Fetch | Hurry | WriteMarkers
+Request = Fetch | Hurry | WriteMarkers | JoinTransaction
 Answer = Fetched | MarkersWritten | Done | Refused

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from waystation.cluster.peer import Answer, Fetch, Hurry, MarkersWritten, Refused, Request, WriteMarkers
+from waystation.cluster.peer import (
+    Answer,
+    Done,
+    Fetch,
+    Hurry,
+    JoinTransaction,
+    MarkersWritten,
+    Refused,
+    Request,
+    WriteMarkers,
+)
 from waystation.cluster.replication.serving import FetchServer
 from waystation.errors import WaystationError
 from waystation.observe.events import event_logger
@@ -12,14 +22,16 @@ from waystation.observe.events import event_logger
 logger = event_logger("waystation.cluster")
 
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
+Join = Callable[[JoinTransaction], Awaitable[None]]
 
 
 class Peers:
     """`link.Answering`."""
 
-    def __init__(self, server: FetchServer, write_markers: WriteAll) -> None:
+    def __init__(self, server: FetchServer, write_markers: WriteAll, join: Join) -> None:
         self._server = server
         self._write_markers = write_markers
+        self._join = join
 
     async def answer(self, request: Request) -> Answer:
         try:
@@ -27,6 +39,9 @@ class Peers:
                 return await self._server.fetch(request)
             if isinstance(request, Hurry):
                 return self._server.hurry(request)
+            if isinstance(request, JoinTransaction):
+                await self._join(request)
+                return Done()
             return await self._write_markers(request)
         except WaystationError as error:
             return Refused(type(error).__name__, str(error))

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import msgspec
-
+from waystation.cluster.peer import JoinTransaction
 from waystation.errors import ProducerEpochStale, Unavailable
 from waystation.groups.errors import NotCoordinator
 from waystation.topics.partition import Partition
@@ -31,18 +30,6 @@ CheckProduce = Callable[[str | None, int, int, str, int], bool]
 
 MAX_GUARDS = 10_000
 """Answers that were not used yet, or not cleared away. One that is forgotten is asked for again."""
-
-
-class JoinTransaction(msgspec.Struct, frozen=True):
-    """What the leader of a partition asks a coordinator."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    topic: str
-    index: int
-    joins: bool
-    """The partition joins by this, if it is not in the transaction; else it has to be."""
 
 
 class CoordinatorLink(Protocol):
