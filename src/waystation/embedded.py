@@ -25,7 +25,9 @@ from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+    from waystation.broker.open import ClusterPlan
     from waystation.client.link import Dial
+    from waystation.cluster.state import Address as NodeAddress
     from waystation.pipeline_runner import FolderRunner
     from waystation.protocols.amqp.server import AmqpListener
     from waystation.protocols.budget import Budgets
@@ -60,8 +62,11 @@ class Station:
         http: Address | None = None,
         pipelines: str | None = None,
         world: World | None = None,
+        cluster: ClusterPlan | None = None,
     ) -> None:
+        """`cluster`: of which it is a node; None: it is alone."""
         self.data = data
+        self._cluster = cluster
         self._world = world
         self._settings = settings
         self._kafka = kafka
@@ -78,7 +83,7 @@ class Station:
 
     async def start(self) -> None:
         """Opens the data folder, then the doors: whoever can connect can be served."""
-        from waystation.broker.open import open_broker
+        from waystation.broker.open import open_broker, open_node
         from waystation.protocols.budget import Budgets
         from waystation.protocols.native.server import NativeListener
 
@@ -88,7 +93,10 @@ class Station:
             from waystation.pipeline_runner import FolderRunner
 
             self._runner = FolderRunner(self._pipelines, self.data, self._near)
-        self._broker = await open_broker(self.data, self._settings, self._world)
+        if self._cluster is None:
+            self._broker = await open_broker(self.data, self._settings, self._world)
+        else:
+            self._broker = await open_node(self.data, self._settings, self._cluster)
         self._broker.pipeline_runner = self._runner
         budgets = Budgets(self._broker.settings, self._broker.world.clock)
         self.native = NativeListener(self._broker, budgets)
@@ -107,6 +115,7 @@ class Station:
                 mounts = {"/api/": partial(_management, self._broker)}
                 self._http_door = HttpListener(self._broker, budgets, self._http.host, self._http.port, mounts)
                 self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
+            await self._broker.join(_told(self.addresses))
         except BaseException:
             await self.stop()
             raise
@@ -116,6 +125,8 @@ class Station:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.close()  # while the doors are open: what they did last is told
+        if self._broker is not None and self._broker.member is not None:
+            await self._broker.member.hand_over()  # while the doors are open: clients hear who leads now
         self.addresses.clear()
         doors = [door for door in (self._front, self._amqp_door, self._http_door) if door is not None]
         self._front = self._amqp_door = self._http_door = None
@@ -131,6 +142,17 @@ class Station:
         """Where a process on this machine finds the Kafka door."""
         address = self.addresses.get("kafka")
         return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
+
+
+def _told(addresses: Mapping[str, str]) -> dict[str, NodeAddress]:
+    """Where a node listens, as other nodes are told."""
+    from waystation.cluster.state import Address as NodeAddress
+
+    found: dict[str, NodeAddress] = {}
+    for name, text in addresses.items():
+        host, _, port = text.rpartition(":")
+        found[name] = NodeAddress(host.strip("[]"), int(port))
+    return found
 
 
 def _front(broker: Broker, budgets: Budgets, native: NativeListener, address: Address) -> Front:

@@ -43,6 +43,13 @@ class Ping(Command, tag="ping"):
     """→ None. Also what keeps an idle connection open."""
 
 
+class AskNode(Command, tag="ask_node"):
+    """→ bytes: an answer of the cluster's own protocol. Another node of the cluster asks; clients have no use for
+    it."""
+
+    request: bytes
+
+
 class Stats(Command, tag="stats"):
     """→ dict: counters and what there is, by the names that the plain actions have, and more."""
 
@@ -514,6 +521,7 @@ class AlterSettings(Command, tag="alter_settings"):
 AnyCommand = (
     Hello
     | Ping
+    | AskNode
     | Stats
     | DeclareQueue
     | DeleteQueue

@@ -29,8 +29,8 @@ from waystation.world import real_world
 
 T = TypeVar("T")
 
-_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)  # type: ignore[arg-type]
-_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)  # type: ignore[arg-type]
+_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 SETTINGS = {
     "offsets.topic.num.partitions": "3",

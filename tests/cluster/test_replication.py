@@ -129,15 +129,7 @@ def test_too_few_replicas_refuse_what_is_to_be_acknowledged(tmp_path: Path) -> N
             for other in others:
                 await cluster.kill(other)
 
-            async def refused() -> None:
-                with pytest.raises(NotEnoughReplicas):
-                    while True:
-                        partition = cluster.partition(leader, "orders")
-                        partition.check_in_sync()
-                        await asyncio.sleep(0.01)
-
-            async with asyncio.timeout(10):
-                await refused()
+            await until(lambda: _refuses(cluster, leader))
             await cluster.start(others[0])
             await until(lambda: not _refuses(cluster, leader))
             await publish(cluster, leader, "orders", b"two")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.memory import MemoryCatalog
+from waystation.catalog.sqlite import FILE as SQLITE_FILE
 from waystation.catalog.sqlite import SqliteCatalog, new_cluster_id
+from waystation.cluster.address import EtcdAddress
+from waystation.cluster.etcd.store import EtcdStore
+from waystation.cluster.node import NodeOptions
+from waystation.cluster.socket_link import SocketLinks
 from waystation.config import BrokerSettings
-from waystation.errors import DataInUse, Invalid, InvalidSetting
+from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
+from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.world import MEMORY, MemoryDisk, World, real_world
 
+logger = event_logger("waystation.cluster")
+
+STORE_RETRY_S = 0.5
 SMALLEST_SEGMENT, LARGEST_SEGMENT = 64 * 1024, 16 * 1024 * 1024
 """Of a broker in memory: what is deleted frees a segment at a time."""
 
@@ -42,6 +53,61 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
         broker.sampling.start()
         undo.pop_all()
     return broker
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """Which cluster a broker is a node of. Its id is the setting `node.id`."""
+
+    address: EtcdAddress
+    rack: str = ""
+    restored: bool = False
+
+
+async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> Broker:
+    """A started broker that is a node of a cluster, whose names and settings are in the cluster's store. When its
+    listeners are bound, `join` follows.
+
+    A store that gives no answer is waited for. DataInUse, NodeIdTaken, WrongCluster, NewerFormat, Conflict if the
+    folder is of a broker alone; then nothing was touched.
+    """
+    world = real_world()
+    root = _lock(world, path)
+    with ExitStack() as undo:
+        undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
+        if world.disk.size(f"{root}/{SQLITE_FILE}") is not None:
+            raise Conflict(
+                f"{root} is the data folder of a broker that is no node of a cluster; it was left untouched."
+                " `waystation cluster adopt` makes it the first node of one, or choose another folder"
+            )
+        store = await _open_store(world, plan.address)
+        undo.callback(store.close)
+        tracing = open_tracing(world, settings)
+        if tracing is not None:
+            undo.callback(tracing.close)
+        node = NodeOptions(store, SocketLinks, rack=plan.rack, restored=plan.restored)
+        broker = Broker(world, root, settings, store, tracing, node=node)
+        await broker.start()
+        broker.sampling.start()
+        undo.pop_all()
+    return broker
+
+
+async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
+    told = False
+    while True:
+        try:
+            return await world.offload(EtcdStore, address, new_cluster_id(world.random))
+        except StoreUnavailable as error:
+            if not told:
+                told = True
+                logger.warning(
+                    "store.away",
+                    "waiting for the cluster's store at {address}, which gives no answer: {error}",
+                    address=str(address),
+                    error=error,
+                )
+            await asyncio.sleep(STORE_RETRY_S)
 
 
 def in_memory(settings: BrokerSettings) -> BrokerSettings:

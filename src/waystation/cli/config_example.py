@@ -89,7 +89,13 @@ def _option_line(option: Option) -> str:
 
 def _placeholder(option: Option) -> str:
     """For what has no default."""
-    return {"ready-file": "/run/waystation/ready.json", "pipelines": "/etc/waystation/pipelines"}[option.name]
+    return {
+        "cluster": "etcd://10.0.0.1:2379/prod",
+        "node": "1",
+        "rack": "a",
+        "ready-file": "/run/waystation/ready.json",
+        "pipelines": "/etc/waystation/pipelines",
+    }[option.name]
 
 
 def _line(setting: Setting) -> str:

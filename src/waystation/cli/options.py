@@ -78,6 +78,9 @@ OPTIONS: dict[str, Option] = {
             FORMATS,
         ),
         Option("ready-file", "text", "", "When the listeners are open, their addresses are written there as JSON."),
+        Option("cluster", "text", "", "The cluster that the broker is a node of: etcd://HOST:PORT,HOST:PORT/NAME."),
+        Option("node", "text", "", "The id of this node in its cluster, a number of its own."),
+        Option("rack", "text", "", "Where this node is: the replicas of a partition are spread over racks."),
         Option("pipelines", "text", "", "A folder of pipeline files that may be started from the dashboard and API."),
     )
 }

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from waystation.cli.arguments import DEFAULT_SERVER, add_settings
 from waystation.cli.configuration import CONFIG_VARIABLE, gather
@@ -33,6 +34,9 @@ from waystation.observe.events import event_logger
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
 from waystation.world.memory_disk import MEMORY
+
+if TYPE_CHECKING:
+    from waystation.broker.open import ClusterPlan
 
 logger = event_logger("waystation.config")
 
@@ -52,6 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"TOML (default: ${CONFIG_VARIABLE}); the environment and the command line win over it",
     )
     add_settings(parser, "a setting of the broker, like log.retention.ms=7d; may be repeated")
+    parser.add_argument("--cluster", metavar="etcd://…", help="the cluster that this broker is a node of")
+    parser.add_argument("--node", metavar="N", help="the id of this node in the cluster, 0 or more")
+    parser.add_argument("--rack", metavar="NAME", help="where this node is; replicas are spread over racks")
+    parser.add_argument(
+        "--restored",
+        action="store_true",
+        help="the data folder was put back from a copy: promises that it made since then are not in it",
+    )
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
     parser.add_argument(
         "--insecure", action="store_true", help="allow addresses that other machines reach, without authentication"
@@ -77,6 +89,7 @@ class Plan:
     pipelines: str | None
     log_level: str
     log_format: str
+    cluster: ClusterPlan | None = None
     doubts: tuple[str, ...] = ()
 
 
@@ -96,18 +109,47 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
     memory = told.text("memory") == "true"
     if memory and told.text("pipelines"):
         raise Invalid("--memory and --pipelines: what pipelines print is kept in a data folder; give one of them")
+    settings = told.broker_settings()
+    cluster = _cluster_plan(told.text("cluster"), told.text("node"), told.text("rack"), arguments.restored)
+    if cluster is not None:
+        if memory:
+            raise Invalid("--memory and --cluster: a node of a cluster has a data folder; give one of them")
+        settings = _with_node_id(settings, told.text("node"))
     return Plan(
         data=MEMORY if memory else told.text("data"),
         kafka=told.address("kafka"),
         amqp=told.address("amqp"),
         http=told.address("http"),
-        settings=told.broker_settings(),
+        settings=settings,
+        cluster=cluster,
         ready_file=told.text("ready-file") or None,
         pipelines=told.text("pipelines") or None,
         log_level=told.text("log-level"),
         log_format=told.text("log-format"),
         doubts=tuple(told.doubts),
     )
+
+
+def _cluster_plan(cluster: str, node: str, rack: str, restored: bool) -> ClusterPlan | None:
+    if not cluster:
+        if node or rack or restored:
+            raise Invalid(
+                "--node, --rack and --restored are of a cluster: name it with --cluster etcd://HOST:PORT/NAME"
+            )
+        return None
+    if not node:
+        raise Invalid("--cluster: say which node of it this is with --node N, another number for each")
+    from waystation.broker.open import ClusterPlan
+    from waystation.cluster.address import parse
+
+    return ClusterPlan(parse(cluster), rack, restored)
+
+
+def _with_node_id(settings: BrokerSettings, node: str) -> BrokerSettings:
+    given = settings.given.get("node.id", node)
+    if given != node:
+        raise Invalid(f"--node {node} and node.id={given} name the same thing: leave one out")
+    return settings.above({"node.id": node})
 
 
 def _allow_many_files() -> None:
@@ -139,7 +181,13 @@ async def _serve(plan: Plan) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop)
     station = Station(
-        plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http, pipelines=plan.pipelines
+        plan.data,
+        plan.settings,
+        kafka=plan.kafka,
+        amqp=plan.amqp,
+        http=plan.http,
+        pipelines=plan.pipelines,
+        cluster=plan.cluster,
     )
     await station.start()
     gc.freeze()  # what is there now stays: later collections need not look at it

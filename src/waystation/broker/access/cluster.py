@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from waystation.broker.access.family import Family
 from waystation.cluster.view import ClusterView
 from waystation.config import BrokerSettings
+from waystation.errors import Invalid
 from waystation.health.health import disk_room
 
 LOGGER = "waystation"
@@ -27,6 +28,14 @@ class ClusterAccess(Family):
         """Which nodes there are, and who has and leads which partition."""
         self._ask_cluster("describe")
         return self._broker.view
+
+    async def answer_node(self, request: bytes) -> bytes:
+        """Another node of the cluster asks."""
+        self._ask_cluster("alter")
+        member = self._broker.member
+        if member is None:
+            raise Invalid("this broker is not a node of a cluster")
+        return await member.peers.answer_encoded(request)
 
     def settings(self) -> BrokerSettings:
         """As they are now; topics and groups have their own over these."""

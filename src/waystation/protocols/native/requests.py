@@ -17,6 +17,7 @@ from waystation.protocol import (
     AbortStaged,
     Act,
     AlterSettings,
+    AskNode,
     AwaitRecords,
     Begin,
     Bind,
@@ -94,6 +95,10 @@ def hello(session: NativeSession, command: Hello) -> HelloAnswer:
 
 def ping(session: NativeSession, command: Ping) -> None:
     return None
+
+
+def ask_node(session: NativeSession, command: AskNode) -> Awaitable[bytes]:
+    return session.access.cluster.answer_node(command.request)
 
 
 def stats(session: NativeSession, command: Stats) -> dict[str, Any]:
@@ -285,6 +290,7 @@ Handler = Callable[["NativeSession", Any], Any]
 HANDLERS: dict[type, Handler] = {
     Hello: hello,
     Ping: ping,
+    AskNode: ask_node,
     Stats: stats,
     DeclareQueue: declare_queue,
     DeleteQueue: delete_queue,
