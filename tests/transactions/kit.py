@@ -208,6 +208,9 @@ class FakeMarkers:
     epochs: list[int] = field(default_factory=list)
     """Of the coordinators who wrote them."""
 
+    async def spread(self, txn: object, coordinator_epoch: int) -> bool:
+        return False
+
     def write_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
     ) -> None:

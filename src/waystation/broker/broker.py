@@ -25,6 +25,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.operations import ClusterOperations, Operations, OperationsAlone
 from waystation.cluster.peers import Peers
 from waystation.cluster.placing import ClusterPlacing, PlacingAlone
+from waystation.cluster.producer_ids import StoreProducerIds
 from waystation.cluster.replica_places import ReplicaPlaces
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.serving import FetchServer
@@ -79,7 +80,7 @@ from waystation.topics.topics import (
     Topics,
 )
 from waystation.transactions.coordinator import TransactionCoordinator
-from waystation.transactions.settings import TransactionSettings
+from waystation.transactions.settings import PRODUCER_ID_BLOCK, TransactionSettings
 from waystation.transactions.transacting import Transacting
 from waystation.transactions.writers import CoordinatorLink, Writers
 from waystation.world import World
@@ -179,6 +180,7 @@ class Broker:
         self.transactions: TransactionCoordinator
         self.writers: Writers
         self._coordinators = coordinators
+        self._node = node
         self.member = None if node is None or view is None else self._become_member(node, view)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
@@ -277,8 +279,9 @@ class Broker:
             TransactionSettings(self.settings),
             state_logs.__getitem__,
             len(state_logs),
-            self.markers,
+            self.markers if self.member is None else self.member.spread_markers(self.markers),
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
+            None if self._node is None else StoreProducerIds(self._node.store, self.world, PRODUCER_ID_BLOCK),
         )
         self.writers = Writers(self.transactions, self.topics.partition, self._coordinators)
         self.shards = Shards(

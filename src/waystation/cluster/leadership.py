@@ -182,6 +182,8 @@ class Leadership:
     # -- what the store tells -----------------------------------------------------------------------------------------
 
     def _changed(self, keys: Iterable[str]) -> None:
+        if self._stopping:
+            return
         for key in keys:
             if key.startswith(PARTITIONS):
                 self._learn(partition_of(key))
@@ -331,7 +333,7 @@ class Leadership:
         replica.partition.follow(epoch, leader)
 
     def _fetch_from(self, replica: _Replica, leader: int | None) -> None:
-        if replica.fetching is not None and replica.fetching != leader:
+        if replica.fetching is not None and replica.fetching != leader and replica.fetching in self._fetchers:
             self._fetchers[replica.fetching].drop(replica.key)
         replica.fetching = leader
         if leader is not None and not self._stopping:

@@ -411,6 +411,14 @@ def marker_commits(data: Buffer, header: Header) -> bool | None:
     return None
 
 
+def marker_epoch(data: Buffer, header: Header) -> int:
+    """For a marker: the epoch of the coordinator that had it written; -1 if it does not say."""
+    for record in records_of(data, header):
+        if record.value is not None and len(record.value) >= _CONTROL_VALUE.size:
+            return int(_CONTROL_VALUE.unpack_from(record.value)[1])
+    return -1
+
+
 def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Gives a batch its offset and epoch, in place; the CRC does not cover them."""
     struct.pack_into(">q", batch, 0, base_offset)

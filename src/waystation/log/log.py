@@ -283,7 +283,7 @@ class Log(SegmentReader):
         commits = batches.marker_commits(batch, header)
         if commits is None:
             return
-        start = self.producers.end_transaction(header, 0, now_ms)
+        start = self.producers.end_transaction(header, batches.marker_epoch(batch, header), now_ms)
         if start is not None and not commits:
             self.aborted.add(Aborted(header.producer_id, start, header.last_offset))
 

@@ -170,6 +170,8 @@ class TopicFolders:
 
     def describe(self, row: TopicRow) -> None:
         """Writes `topic.json`; OSError if that fails."""
+        if self._replicas is not None:
+            self._disk.make_folder(self.path(row))  # it may have no partition here
         topic_file.save(self._disk, self.path(row), row)
 
     def describe_again(self, row: TopicRow) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.cluster.peer import MarkersWritten, WriteMarkers
-from waystation.errors import ProducerEpochStale, WaystationError
+from waystation.cluster.peer import Marker, MarkersWritten, WriteMarkers
+from waystation.errors import FencedLeaderEpoch, ProducerEpochStale, WaystationError
 from waystation.log import batch as batches
 from waystation.topics.partition import Partition
 from waystation.topics.topics import Topics
@@ -32,6 +32,7 @@ class Markers:
         written: list[tuple[int, Partition, int]] = []
         for number, one in enumerate(request.markers):
             try:
+                self._check_coordinator(one)
                 self.write_marker(
                     one.topic, one.index, one.producer_id, one.producer_epoch, one.commit, one.coordinator_epoch
                 )
@@ -46,6 +47,20 @@ class Markers:
             except WaystationError as error:
                 failures[number] = type(error).__name__
         return MarkersWritten(tuple(failures))
+
+    def _check_coordinator(self, marker: Marker) -> None:
+        """A coordinator that was deposed may speak of a transaction that has ended since, when another has begun."""
+        target = self._topics.get(marker.topic).partition(marker.index)
+        state = target.producers.by_id.get(marker.producer_id)
+        if state is not None and marker.coordinator_epoch < state.coordinator_epoch:
+            raise FencedLeaderEpoch(
+                f"{marker.topic}-{marker.index}: a marker of a coordinator of epoch {marker.coordinator_epoch}; it is"
+                f" now {state.coordinator_epoch}"
+            )
+
+    async def spread(self, txn: object, coordinator_epoch: int) -> bool:
+        """A broker alone writes them one by one."""
+        return False
 
     def write_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int

@@ -44,7 +44,7 @@ from waystation.transactions.fences import Fences
 from waystation.transactions.listing import Listing, TransactionFilter, select
 from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
 from waystation.transactions.markers import MarkerWriter
-from waystation.transactions.producer_ids import ProducerIds
+from waystation.transactions.producer_ids import Ids, ProducerIds
 from waystation.transactions.records import partition_for, partition_for_name
 from waystation.transactions.settings import (
     EXPIRY_CHECK_MS,
@@ -76,7 +76,9 @@ class TransactionCoordinator:
         partition_count: int,
         markers: MarkerWriter,
         offsets_partition_of: Callable[[str], TopicPartition],
+        ids: Ids | None = None,
     ) -> None:
+        """`ids`: where producer ids come from in a cluster; None: the first state log."""
         self._clock = clock
         self._settings = settings
         self._log_for = log_for
@@ -84,8 +86,8 @@ class TransactionCoordinator:
         self._markers = markers
         self._offsets_partition_of = offsets_partition_of
         self._table = Table(self.partition_of)
-        self._ids = ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
-        self._ends = Ends(clock, random, self._table, markers)
+        self._ids: Ids = ids or ProducerIds(log_for(0), PRODUCER_ID_BLOCK)
+        self._ends = Ends(clock, random, self._table, markers, spreads=ids is not None)
         self._decisions = Decisions(clock, self._table, self._ends, self._log_of_name)
         self._fences = Fences(clock, self._log_of_id)
         self._alarm: Alarm[str | None] = Alarm(clock, self._ring)  # transactional ids; None: it is time to expire ids

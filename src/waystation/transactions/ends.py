@@ -29,7 +29,11 @@ _log = event_logger(__name__)
 class Ends:
     """The ends that are under way."""
 
-    def __init__(self, clock: Clock, random: Random, table: Table, markers: MarkerWriter) -> None:
+    def __init__(
+        self, clock: Clock, random: Random, table: Table, markers: MarkerWriter, *, spreads: bool = False
+    ) -> None:
+        """`spreads`: other nodes may lead the partitions, and markers take their time."""
+        self._spreads = spreads
         self._clock = clock
         self._random = random
         self._table = table
@@ -66,8 +70,11 @@ class Ends:
     def finish_decided(self, entry: Entry) -> None:
         """Carries out the end of a transaction whose commit stands durably in a decision: at once, since there is
         nothing to wait for. If the disk refuses, it goes on in the background."""
+        if self._spreads:
+            self._attempt(entry)
+            return
         try:
-            self._complete(entry)
+            self._complete(entry, marked=False)
         except Exception as error:
             self._failed(entry, error)
 
@@ -95,11 +102,13 @@ class Ends:
 
     async def _finish(self, entry: Entry) -> Producer:
         await entry.committed()
-        return self._complete(entry)
+        marked = await self._markers.spread(entry.txn, entry.log.epoch)
+        return self._complete(entry, marked=marked)
 
-    def _complete(self, entry: Entry) -> Producer:
+    def _complete(self, entry: Entry, *, marked: bool) -> Producer:
         prepared = entry.txn
-        write_markers(self._markers, prepared, entry.log.epoch)
+        if not marked:
+            write_markers(self._markers, prepared, entry.log.epoch)
         completed = prepared.completed(self._clock.now_ms())
         self._table.apply(entry, completed)
         return completed.producer

@@ -10,9 +10,20 @@ Called by the coordinator. One reservation is under way at a time; who comes mea
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from waystation.log.state import StateLog
 from waystation.transactions.records import encode_reservation
+
+
+class Ids(Protocol):
+    """Where producer ids come from."""
+
+    def restore(self, end: int) -> None:
+        """Everything below `end` may have been handed out, a state log says."""
+
+    async def allocate(self) -> int:
+        """A producer id that nobody ever had."""
 
 
 class ProducerIds:
