@@ -64,7 +64,7 @@ def test_kafka_python_sees_three_brokers_writes_and_reads(cluster: ClusterOfThre
     topic = unique("python")
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     admin.create_topics([KafkaPythonTopic(topic, 3, 3)])
-    assert {one["node_id"] for one in admin.describe_cluster()["brokers"]} == {1, 2, 3}
+    assert {one["broker_id"] for one in admin.describe_cluster()["brokers"]} == {1, 2, 3}
     admin.close()
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
     sent = [producer.send(topic, b"%d" % n, partition=n % 3) for n in range(300)]
