@@ -7,7 +7,6 @@ it may be lost, doubled or out of order, whoever leads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -30,18 +29,6 @@ COMMITTED = {"isolation.level": "read_committed"}
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfThree]:
-    with ClusterOfThree(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-def create(cluster: ClusterOfThree, name: str, partitions: int = PARTITIONS, replicas: int = 3) -> str:
-    cluster.admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(DEADLINE_S)
-    cluster.wait_in_sync(name, replicas)
-    return name
-
-
 # -- what clients are told -------------------------------------------------------------------------------------------
 
 
@@ -50,7 +37,7 @@ def test_confluent_sees_three_brokers_and_creates_topics_with_replicas(cluster: 
     assert {(one.id, f"{one.host}:{one.port}") for one in told.brokers.values()} == {
         (number, cluster.address(number)) for number in (1, 2, 3)
     }
-    topic = create(cluster, unique("three"), 6)
+    topic = cluster.create(unique("three"), 6)
     found = cluster.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions.values()
     assert all(sorted(one.replicas) == sorted(one.isrs) == [1, 2, 3] for one in found)
     assert sorted(one.leader for one in found) == [1, 1, 2, 2, 3, 3]
@@ -87,7 +74,7 @@ def test_kafka_python_sees_three_brokers_writes_and_reads(cluster: ClusterOfThre
 
 
 def test_aiokafka_writes_and_reads_in_transactions(cluster: ClusterOfThree) -> None:
-    topic = create(cluster, unique("aio"))
+    topic = cluster.create(unique("aio"))
 
     async def story() -> list[bytes]:
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
@@ -118,7 +105,7 @@ def test_aiokafka_writes_and_reads_in_transactions(cluster: ClusterOfThree) -> N
 
 
 def test_an_idempotent_producer_and_its_group_survive_the_kill_of_each_leader(cluster: ClusterOfThree) -> None:
-    data, group = create(cluster, unique("data")), unique("g")
+    data, group = cluster.create(unique("data")), unique("g")
     writing, reading = Writing(cluster.bootstrap, data), Reading(cluster.bootstrap, data, group)
     goals = {writing: 500, reading: 200}
     for load in goals:
@@ -140,7 +127,7 @@ def test_an_idempotent_producer_and_its_group_survive_the_kill_of_each_leader(cl
 
 
 def test_transactions_are_whole_whoever_is_killed(cluster: ClusterOfThree) -> None:
-    paired, group = create(cluster, unique("paired"), 2), unique("g")
+    paired, group = cluster.create(unique("paired"), 2), unique("g")
     transacting = Transacting(cluster.bootstrap, paired, group)
     transacting.start()
     victims = [("__transaction_state", 0), (paired, 0), ("__consumer_offsets", 0), (paired, 1)]
@@ -154,3 +141,54 @@ def test_transactions_are_whole_whoever_is_killed(cluster: ClusterOfThree) -> No
     transacting.stop()
     last = held_by(cluster.bootstrap, group, paired, [0])[0]
     transacting.check(kit.read_all(cluster.bootstrap, paired, COMMITTED), last)
+
+
+def test_aiokafka_goes_on_when_a_leader_is_killed(cluster: ClusterOfThree) -> None:
+    topic = cluster.create(unique("aio"))
+
+    async def story() -> tuple[list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]:
+        acknowledged: list[tuple[int, int, bytes]] = []
+        killed = 0
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, enable_idempotence=True, acks="all")
+        async with producer:
+            for number in range(600):
+                if number == 200:
+                    killed = await asyncio.to_thread(cluster.leader, topic, 0)
+                    await asyncio.to_thread(cluster.kill, killed)
+                told = await producer.send_and_wait(topic, b"%d" % number, partition=number % PARTITIONS)
+                acknowledged.append((told.partition, told.offset, b"%d" % number))
+        await asyncio.to_thread(cluster.start_node, killed)
+        seen: list[tuple[int, int, bytes]] = []
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest")
+        async with consumer:
+            while len(seen) < len(acknowledged):
+                one = await asyncio.wait_for(consumer.getone(), DEADLINE_S)
+                seen.append((one.partition, one.offset, one.value or b""))
+        return acknowledged, seen
+
+    acknowledged, seen = asyncio.run(story())
+    assert sorted(seen) == sorted(acknowledged)
+    cluster.wait_in_sync(topic)
+
+
+def test_kafka_python_goes_on_when_a_leader_is_killed(cluster: ClusterOfThree) -> None:
+    topic = cluster.create(unique("python"))
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap, acks="all", enable_idempotence=True, delivery_timeout_ms=60_000
+    )
+    sent = []
+    killed = 0
+    for number in range(600):
+        if number == 200:
+            killed = cluster.leader(topic, 0)
+            cluster.kill(killed)
+        sent.append((number, producer.send(topic, b"%d" % number, partition=number % PARTITIONS)))
+    acknowledged = {}
+    for number, future in sent:
+        told = future.get(60)
+        acknowledged[told.partition, told.offset] = b"%d" % number
+    producer.close()
+    cluster.start_node(killed)
+    found = kit.read_all(cluster.bootstrap, topic)
+    assert {(one.partition(), one.offset()): one.value() for one in found} == acknowledged
+    cluster.wait_in_sync(topic)

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import etcd
 from tests.support.server import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 from waystation.cli.cluster.trial import TrialNode
 
 READY_S = 90.0
@@ -123,6 +123,12 @@ class ClusterOfThree:
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         return self._admin
+
+    def create(self, topic: str, partitions: int = 3, replicas: int = 3) -> str:
+        """A topic, when all of its replicas are in sync."""
+        self.admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(DEADLINE_S)
+        self.wait_in_sync(topic, replicas)
+        return topic
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node that leads it, when there is one that lives."""
