@@ -400,6 +400,7 @@ class Broker:
         """Ends cleanly: the next start reads nothing again."""
         if self.member is not None:
             await self.member.hand_over()
+            self.member.step_down()
         await self.sampling.stop()
         await self.lags.stop()
         await self.jobs.stop()

@@ -173,6 +173,13 @@ class Leadership:
             await self._write(writes)
             await asyncio.sleep(0)
 
+    def step_down(self) -> None:
+        """What could not be handed over is not led any more, either: whoever waits for followers that may be gone is
+        told now. The store goes on naming this node, which claims the next epoch when it starts again."""
+        self._stopping = True
+        for replica in self._replicas.values():
+            self._depose(replica)
+
     def led(self) -> list[Led]:
         return [replica.led for replica in self._replicas.values() if replica.led is not None]
 

@@ -101,6 +101,10 @@ class Member:
         """Others lead what this node leads, as far as they can; before a clean stop."""
         await self.leadership.hand_over_all(HAND_OVER_S)
 
+    def step_down(self) -> None:
+        """Nothing is led any more."""
+        self.leadership.step_down()
+
     async def stop(self) -> None:
         if self._checkpointing is not None:
             self._checkpointing.cancel()
