@@ -91,7 +91,6 @@ ASK_NOBODY = {
     "inboxes.close": "gives up what the session itself has opened",
     "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
     "subscriptions.count": "part of the answer to a publish, which was asked about",
-    "transactions.coordinated_elsewhere": "about names alone: who coordinates an id is in the metadata",
     "views.health": "for anybody, without reasons: see below",
     "views.readiness": "for anybody, without reasons: see below",
 }

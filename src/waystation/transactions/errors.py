@@ -29,6 +29,10 @@ class ConcurrentTransactions(Unavailable):
     kafka_code: ClassVar[str | None] = "CONCURRENT_TRANSACTIONS"
 
 
+class CoordinatorAway(Unavailable):
+    """Another broker coordinates the transaction, and cannot be asked now whether the partition is part of it."""
+
+
 class InvalidTransactionState(Conflict):
     """The transaction is not in a state from which this is possible."""
 
