@@ -63,7 +63,8 @@ def fingerprint(s: State) -> int:
             n == part.leader, n in part.in_sync, n in part.replicas, node.phase, node.log, node.synced,
             -1 if leads is None else leads.high_watermark, node.view.revision if node.phase != DOWN else 0,
             node.high_watermark, node.barred, node.folder.incarnation, s.keys[n], node.me.disk.revision,
-            node.me.leaving, node.folder.id, () if disk is None else (disk.revision, disk.state.folder, disk.state.incarnation),
+            node.me.leaving, node.folder.id,
+            () if disk is None else (disk.revision, disk.state.folder, disk.state.incarnation),
             node.view.state.leader == n and node.phase != DOWN, n,
         ))  # fmt: skip
     looks.sort()

@@ -1,8 +1,8 @@
 """No order of events breaks a promise of the cluster's decisions; and each rule is needed: without it, one does.
 
 The decisions are the product's (`waystation.cluster`). Searches are complete within their bounds; walks are random,
-with larger bounds. To repeat one that failed: `python -m tests.simulation.cluster_checker --walks 1 --seed SEED`, with the
-bounds. What a failed search prints is the shortest run that shows it.
+with larger bounds. To repeat one that failed: `python -m tests.simulation.cluster_checker --walks 1 --seed SEED`, with
+the bounds. What a failed search prints is the shortest run that shows it.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ class LeaderState:
         return self.since if follower is None else max(self.since, follower.caught_up)
 
     def caught_up(self) -> frozenset[int]:
-        """Members that may be handed the leadership without a pause: their last fetch had all that there was at the one
-        before it, and what the epoch began with."""
+        """Members that may be handed the leadership without a pause: they have all that is acknowledged, and what the
+        epoch began with."""
         return frozenset(
             one
             for one in self.view.state.in_sync
