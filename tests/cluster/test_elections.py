@@ -117,6 +117,9 @@ def test_a_drained_node_hands_over_to_the_first_that_has_caught_up() -> None:
     assert elections.heir(state, {**nodes, 2: node(2, draining=True)}, {2, 3}) == 3
     assert elections.heir(state, {1: nodes[1], 3: nodes[3]}, {2, 3}) == 3
     assert elections.heir(state, nodes, set()) is None
+    assert after(elections.drain(identity(1), partition(1), nodes, {3})).leader == 3
+    assert elections.drain(identity(1), partition(1), nodes, set()) is None
+    assert elections.drain(identity(1), partition(2), nodes, {3}) is None
 
 
 def test_the_preferred_leader_comes_back() -> None:
@@ -125,6 +128,8 @@ def test_the_preferred_leader_comes_back() -> None:
     assert elections.preferred(away.state, nodes, {1, 3}) == 1
     assert elections.preferred(away.state, nodes, {3}) is None  # not yet: another one is no better
     assert elections.preferred(partition(1).state, nodes, {2, 3}) is None
+    assert after(elections.to_preferred(identity(2), away, nodes, {1, 3})).leader == 1
+    assert elections.to_preferred(identity(2), away, nodes, {3}) is None
     assert elections.elect_preferred(away, nodes, {1, 3}) == 1
     with pytest.raises(ElectionNotNeeded, match="leads it already"):
         elections.elect_preferred(partition(1), nodes, {2, 3})

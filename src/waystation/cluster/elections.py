@@ -123,6 +123,22 @@ def preferred(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caug
     return first if first is not None and first == heir(state, nodes, caught_up) else None
 
 
+def drain(
+    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+) -> Write | None:
+    """Of a node that is drained: it gives a leadership away. None: it has none here, or nobody can have it yet."""
+    to = heir(partition.state, nodes, caught_up)
+    return None if to is None else hand_over(me, partition, to, nodes[to])
+
+
+def to_preferred(
+    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+) -> Write | None:
+    """Of a leader: it gives the leadership back to whom the partition prefers."""
+    to = preferred(partition.state, nodes, caught_up)
+    return None if to is None else hand_over(me, partition, to, nodes[to])
+
+
 def elect_preferred(
     partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
 ) -> int:
