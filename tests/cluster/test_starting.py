@@ -109,6 +109,14 @@ def test_a_node_whose_lease_was_lost_registers_again_with_the_same_incarnation()
     assert again.expected == {"nodes/1": NODE_REVISION, "disks/1": DISK_REVISION}
 
 
+def test_a_process_stops_when_another_one_has_started_under_its_id() -> None:
+    me = identity(1)
+    assert not starting.superseded(me, disk(1))
+    assert not starting.superseded(me, disk(1, leaving=True))
+    for other in (disk(1, incarnation=2), disk(1, "another"), None):
+        assert starting.superseded(me, other)
+
+
 def test_a_former_process_does_not_register_over_its_successor() -> None:
     with pytest.raises(NodeIdTaken, match="incarnation 2, this is 1"):
         starting.register(identity(1), NodeState(0, {}), node(1, incarnation=2))

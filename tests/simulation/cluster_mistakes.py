@@ -73,6 +73,11 @@ class PendingAddUncounted(Mistaken):
             return frozenset(self.view.state.in_sync)
 
 
+class BelieveRefusal(Mistaken):
+    def refused(self, s: State, leads: LeaderState) -> None:
+        leads.pending = None
+
+
 class KeepPromises(Mistaken):
     def remembers(self, former: LeaderState) -> Remembered:
         return tuple(sorted(former.followers.items()))
@@ -325,6 +330,11 @@ MISTAKES = {
     "pending-add-uncounted": Mistake(
         "the leader counts a joining replica only when it is told that the write was made",
         PendingAddUncounted,
+        replace(QUIET, nodes=3, changes=1, outside=1),
+    ),
+    "believe-refusal": Mistake(
+        "a change of the set that is sent again, as its answer was lost, is refused; so it was not made",
+        BelieveRefusal,
         replace(QUIET, nodes=3, changes=1, outside=1),
     ),
     "same-epoch": Mistake("a restarted leader goes on in its epoch", SameEpoch, replace(E1, values=2)),

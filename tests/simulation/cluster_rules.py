@@ -209,6 +209,10 @@ class Rules:
     def shrink(self, me: Identity, view: Known[PartitionState], behind: int) -> Write | None:
         return in_sync.shrink(me, view, [behind], self.min_in_sync)
 
+    def refused(self, s: State, leads: LeaderState) -> None:
+        """The store has refused a change of the in-sync set; then the entry is read."""
+        leads.refused(s.part.revision)
+
     # reassignments
 
     def moved(self, before: PartitionState, write: Write | None) -> Write | None:

@@ -315,7 +315,10 @@ class World:
             nodes = {f: Known(node_key(f), NODE, NODE_REVISION) for f in range(bounds.nodes)}
             write = reassignment.advance(node.me, view, self.rules.min_in_sync, nodes, leads.caught_up())
             yield from self.decided(s, n, f"advance {n}", self.rules.moved(view.state, write))
-        if leads.pending is not None or s.used[CHANGES] >= bounds.changes:
+        if leads.pending is not None:
+            yield from self.refused(s, n, leads)
+            return
+        if s.used[CHANGES] >= bounds.changes:
             return
         for f in view.state.in_sync:
             if f != n and (write := self.rules.shrink(node.me, view, f)) is not None:
@@ -325,6 +328,17 @@ class World:
             f = joiner.node_id
             if (write := self.rules.grow(node.me, view, joiner, disks)) is not None:
                 yield f"grow {n} {f}", lambda f=f, write=write: self.propose(s, n, f"grow {n} {f}", write)  # type: ignore[misc]
+
+    def refused(self, s: State, n: int, leads: LeaderState) -> Iterator[Step]:
+        """A change of the set that cannot be made any more, or was made and is sent again: the store refuses it."""
+        if any(one.author == n and self.matches(s, iter(one.expected)) for one in s.writes):
+            return
+        after = copied(leads)
+        self.rules.refused(s, after)
+        after.wrote(after.end, after.durable)
+        if after.pending is None:
+            node = s.nodes[n]._replace(leads=after)
+            yield f"refused {n}", lambda: self.told(s._replace(nodes=put(s.nodes, n, node)), n)
 
     def propose(self, s: State, n: int, what: str, write: Write) -> State:
         node = s.nodes[n]

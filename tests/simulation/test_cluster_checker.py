@@ -80,7 +80,7 @@ def test_a_deliberate_mistake_breaks_a_promise(name: str) -> None:
     mistake = MISTAKES[name]
     world = World(mistake.rules(mistake.bounds))
     if not mistake.script:
-        assert search(world, most=30_000).violation
+        assert search(world, most=60_000).violation
         return
     labels = tuple(mistake.script.split(", "))
     violation, _ = play(world, labels)
