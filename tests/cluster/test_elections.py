@@ -92,6 +92,7 @@ def test_an_epoch_has_one_life() -> None:
     assert not elections.may_lead(me, state, barred=5, log_epoch=4)  # it found that epoch when it started
     assert not elections.may_lead(me, state, barred=4, log_epoch=5)  # somebody has led it, by its own log
     assert not elections.may_lead(identity(2), state, barred=4, log_epoch=4)
+    assert not elections.may_lead(me, state, barred=4, log_epoch=4, truncating=True)  # it leads when that is done
 
 
 def test_a_leader_that_cannot_go_on_resigns() -> None:

@@ -193,6 +193,16 @@ def test_a_follower_at_the_log_start_is_served_though_its_last_record_is_deleted
     assert state.fetched(fetch(2, 10, 1, last_epoch=3), emptied, 0.0) == Fetched(Verdict.SERVED)
 
 
+def test_what_was_promised_of_a_tail_that_is_cut_off_is_void() -> None:
+    state = leader(end=10)
+    promised(state, 2, 10, 1)
+    promised(state, 3, 8, 1)
+    assert state.high_watermark == 8
+    state.wrote(9, 9)
+    state.wrote(12, 12)  # other records take the place of the tail
+    assert (state.high_watermark, sorted(state.followers)) == (8, [3])
+
+
 # -- joining, lagging, handing over -----------------------------------------------------------------------------------
 
 

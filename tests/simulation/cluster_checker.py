@@ -65,7 +65,7 @@ def fingerprint(s: State) -> int:
             node.high_watermark, node.barred, node.folder.incarnation, s.keys[n], node.me.disk.revision,
             node.me.leaving, node.folder.id,
             () if disk is None else (disk.revision, disk.state.folder, disk.state.incarnation),
-            node.view.state.leader == n and node.phase != DOWN, n,
+            node.view.state.leader == n and node.phase != DOWN, -1 if node.cut is None else node.cut, n,
         ))  # fmt: skip
     looks.sort()
     order = [look[-1] for look in looks]

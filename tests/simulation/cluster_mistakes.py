@@ -169,6 +169,16 @@ class SameEpoch(Mistaken):
         return node.view.state.leader == node.me.node_id and not node.me.leaving
 
 
+class LeadWhileTruncating(Mistaken):
+    class leader_state(LeaderState):
+        def wrote(self, end: int, durable: int) -> None:
+            self.end = end
+            super().wrote(end, durable)
+
+    def may_lead(self, node: Node, log_epoch: int) -> bool:
+        return super().may_lead(node._replace(cut=None), log_epoch)
+
+
 class StaleReadAtStart(Mistaken):
     def catches_up_from(self, oldest: int) -> int:
         return 0  # nothing is ever forgotten
@@ -412,6 +422,11 @@ MISTAKES = {
         "a node that has left the sets does not read the entry afresh before it takes part",
         SettleWithoutReading,
         replace(QUIET, faults=2, transfers=1),
+    ),
+    "lead-while-truncating": Mistake(
+        "a node that becomes leader in the middle of a truncation leads at once, and its log is cut after that",
+        LeadWhileTruncating,
+        replace(QUIET, epochs=2, split=True),
     ),
     "stale-read-at-start": Mistake(
         "a restarted node begins with an old value of the entry and catches up by its watch",

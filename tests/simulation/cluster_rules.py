@@ -94,6 +94,7 @@ class Node(NamedTuple):
     high_watermark: int = 0
     leads: LeaderState | None = None  # never changed in place: steps make a copy
     remembered: Remembered = ()
+    cut: int | None = None  # a truncation to this offset is under way
 
 
 class State(NamedTuple):
@@ -194,7 +195,8 @@ class Rules:
     # elections
 
     def may_lead(self, node: Node, log_epoch: int) -> bool:
-        return elections.may_lead(node.me, node.view.state, node.barred, log_epoch)
+        truncating = node.cut is not None
+        return elections.may_lead(node.me, node.view.state, node.barred, log_epoch, truncating=truncating)
 
     def takeover(self, me: Identity, view: Known[PartitionState], living: set[int], log_epoch: int) -> Write | None:
         return elections.takeover(me, view, living, self.min_in_sync, log_epoch, silent=True)
@@ -230,6 +232,8 @@ class Rules:
         return high_watermark
 
     def next_fetch(self, node: Node) -> ReplicaFetch | None:
+        if node.cut is not None:
+            return None
         return following.next_fetch(node.me, node.view.state, history(node.log), node.synced, 1)
 
     def received(

@@ -236,10 +236,25 @@ class World:
             end = what.offset
             if what.below_high_watermark and not s.broken:
                 s = s._replace(broken=f"(c) node {answer.follower} truncates {show(node.log)} below its high watermark")
-            node = node._replace(
-                log=node.log[:end], synced=min(node.synced, end), high_watermark=min(node.high_watermark, end)
-            )
+            node = node._replace(cut=end)
+            if not self.bounds.split:
+                return self.truncated(s, answer.follower, node)
         return s._replace(nodes=put(s.nodes, answer.follower, node))
+
+    def truncated(self, s: State, n: int, node: Node) -> State:
+        """The truncation is done. Who was made leader meanwhile leads from now on."""
+        end = node.cut
+        log = node.log[:end]
+        node = node._replace(
+            log=log,
+            synced=min(node.synced, len(log)),
+            high_watermark=min(node.high_watermark, len(log)),
+            cut=None,
+        )
+        s = self.wrote(s, n, node)
+        if node.leads is None and self.rules.may_lead(node, history(log).last_epoch):
+            s = self.told(self.lead(s, n), n)
+        return s
 
     # -- all steps ----------------------------------------------------------------------------------------------------
 
@@ -271,7 +286,9 @@ class World:
         told = next((part for part in s.past if part.revision == node.view.revision + 1), None)
         if told is not None:
             yield f"learn {n}", lambda: self.learn(s, n, told)
-        if node.synced < len(node.log):
+        if node.cut is not None:
+            yield f"truncate {n}", lambda: self.truncated(s, n, node)
+        elif node.synced < len(node.log):
             yield f"fsync {n}", lambda: self.wrote(s, n, node._replace(synced=len(node.log)))
         if node.leads is not None:
             yield from self.as_leader(s, n, node, node.leads)
