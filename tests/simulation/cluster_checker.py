@@ -43,8 +43,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from tests.simulation.cluster_rules import DOWN, KEY, Bounds, Rules, Sent, State, Step
-from tests.simulation.cluster_world import World
+from tests.simulation.checker_rules import DOWN, KEY, Bounds, Rules, Sent, State, Step
+from tests.simulation.checker_world import World
 from waystation.cluster.promises import Follower, LeaderState, Pending
 from waystation.cluster.replica_fetch import EpochEnd
 from waystation.cluster.state import NOBODY, PartitionState
@@ -233,7 +233,7 @@ def shortened(world: World, labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def main() -> int:
-    from tests.simulation.cluster_mistakes import MISTAKES, WALKS
+    from tests.simulation.checker_mistakes import MISTAKES, WALKS
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--mistake", choices=list(MISTAKES), metavar="NAME", default="")

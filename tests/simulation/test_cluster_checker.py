@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation.checker_mistakes import MISTAKES, WALKS, IgnoreKey
+from tests.simulation.checker_rules import Bounds, Rules
+from tests.simulation.checker_world import World
 from tests.simulation.cluster_checker import Found, play, search, walk
-from tests.simulation.cluster_mistakes import MISTAKES, WALKS, IgnoreKey
-from tests.simulation.cluster_rules import Bounds, Rules
-from tests.simulation.cluster_world import World
 from tests.support.server import ROOT
 
 LENGTH = 300
@@ -112,7 +112,7 @@ def test_a_takeover_from_a_living_leader_would_be_rash_but_lose_nothing() -> Non
 def test_a_run_can_be_repeated() -> None:
     """Also in another process, where strings have other hashes: the same seeds give the same runs."""
     program = (
-        "from tests.simulation.cluster_checker import *; from tests.simulation.cluster_mistakes import *\n"
+        "from tests.simulation.cluster_checker import *; from tests.simulation.checker_mistakes import *\n"
         "mistake = MISTAKES['leave-by-old-view']\n"
         "print(search(World(mistake.rules(mistake.bounds))))\n"
         "print([walk(World(Rules(WALKS)), seed, 200) for seed in range(5)])"

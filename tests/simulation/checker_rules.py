@@ -1,7 +1,7 @@
 """One partition of a cluster, its replicas and the store, as values; and the product's decisions about them.
 
-`Rules` are the product's decisions, as `cluster_world.py` asks for them. A deliberate mistake overrides one of them
-(`cluster_mistakes.py`).
+`Rules` are the product's decisions, as `checker_world.py` asks for them. A deliberate mistake overrides one of them
+(`checker_mistakes.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.simulation.cluster_rules import (
+from tests.simulation.checker_rules import (
     BEGUN,
     CHANGES,
     DISKS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tests.simulation.cluster_rules import (
+from tests.simulation.checker_rules import (
     BEGUN,
     KEY,
     READ,
