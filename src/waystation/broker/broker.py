@@ -1,6 +1,6 @@
 """The composition root: a broker and all its parts, constructed and wired here and nowhere else.
 
-A broker knows no protocol and opens no port; doors are given the broker. It is started and stopped once.
+A broker knows no protocol and opens no port; protocols are given the broker. It is started and stopped once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from waystation.broker.homes import Homes
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
+from waystation.cluster.coordinators import LinkedCoordinators
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.leadership import Leadership
 from waystation.cluster.member import Member
@@ -30,7 +31,6 @@ from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.serving import FetchServer
 from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
-from waystation.cluster.transactions_elsewhere import Joining
 from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
@@ -82,6 +82,7 @@ from waystation.topics.topics import (
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.settings import PRODUCER_ID_BLOCK, TransactionSettings
 from waystation.transactions.transacting import Transacting
+from waystation.transactions.writers import CoordinatorLink, Writers
 from waystation.world import World
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ LOCK_FILE = "waystation.lock"
 
 
 class Broker:
-    """Everything that a door may call hangs off this."""
+    """Everything that a protocol may call hangs off this."""
 
     def __init__(
         self,
@@ -104,9 +105,10 @@ class Broker:
         tracing: Tracing | None = None,
         view: StoreView | None = None,
         node: NodeOptions | None = None,
+        coordinators: CoordinatorLink | None = None,
     ) -> None:
-        """`node`: what makes it a node of a cluster, whose store is its catalog; None: it is alone. `view`: of a
-        cluster that a test makes without one."""
+        """`node`: what makes it a node of a cluster, whose store is its catalog; None: it is alone. `view`,
+        `coordinators`: of a cluster that a test makes without one."""
         view = StoreView(settings.integer("node.id")) if node is not None and view is None else view
         self.world = world
         self.root = root
@@ -176,7 +178,8 @@ class Broker:
         self.shared_admin: SharedAdmin
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
-        self.joining: Joining  # of a node in a cluster
+        self.writers: Writers
+        self._coordinators = coordinators
         self._node = node
         self.member = None if node is None or view is None else self._become_member(node, view)
         self.started_ms = world.clock.now_ms()
@@ -196,6 +199,7 @@ class Broker:
             restored=node.restored,
         )
         links = node.links(view)
+        self._coordinators = LinkedCoordinators(view, self.topics, links)
         server = FetchServer(self.world, self.node_id)
         leadership = Leadership(
             self.world,
@@ -210,7 +214,7 @@ class Broker:
             Homes(self),
             self.settings,
         )
-        peers = Peers(server, self.markers.write_all, lambda request: self.joining.answer(request))
+        peers = Peers(server, self.markers.write_all, lambda asked: self.writers.answer(asked))
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
@@ -218,7 +222,7 @@ class Broker:
         return Access(self, principal, namespace, meter, waits=waits)
 
     async def start(self) -> None:
-        """Recovers everything; when it returns, doors may open. In a cluster, `join` follows."""
+        """Recovers everything; when it returns, listeners may open. In a cluster, `join` follows."""
         if self.member is not None:
             await self.member.begin(self._own_topics())
         self.follower.begin()
@@ -279,8 +283,7 @@ class Broker:
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
             None if self._node is None else StoreProducerIds(self._node.store, self.world, PRODUCER_ID_BLOCK),
         )
-        if self.member is not None:
-            self.joining = self.member.joining(self.transactions)
+        self.writers = Writers(self.transactions, self.topics.partition, self._coordinators)
         self.shards = Shards(
             len(queue_logs.partitions),
             self.world,
@@ -327,7 +330,7 @@ class Broker:
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
-            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure
+            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure, self.node_id
         )
         self.follower.follow(self.topic_queues)
         self.topic_queues.load()

@@ -19,15 +19,14 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.peers import Peers
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.led import history
+from waystation.cluster.spread_markers import SpreadMarkers
 from waystation.cluster.state import Address, partition_key
 from waystation.cluster.store_view import StoreView
-from waystation.cluster.transactions_elsewhere import Joining, SpreadMarkers
 from waystation.errors import StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.topics.markers import Markers
 from waystation.topics.partition import log_of
 from waystation.topics.topics import Topics
-from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.world import World
 
 logger = event_logger("waystation.cluster")
@@ -64,9 +63,6 @@ class Member:
 
     def spread_markers(self, markers: Markers) -> SpreadMarkers:
         return SpreadMarkers(markers, self._topics, self.view, self._links)
-
-    def joining(self, coordinator: TransactionCoordinator) -> Joining:
-        return Joining(coordinator, self._topics, self.view, self._links)
 
     async def begin(self, own_topics: Sequence[InternalTopic]) -> None:
         """This node is who it says, by its disk; and the broker's own topics are there."""

@@ -101,15 +101,16 @@ class MarkersWritten(msgspec.Struct, frozen=True, tag="marked"):
 
 
 class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
-    """The leader of partitions has them join a transaction that the other node coordinates. Answered by `Done` when
-    that is durable."""
+    """The leader of a partition asks the coordinator of a transaction before it takes the first batch. Answered by
+    `Done` when the partition is durably in the transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     topic: str
-    indexes: tuple[int, ...]
-    verify: bool = False  # they have to be in it already: the producer's version of the protocol adds them itself
+    index: int
+    joins: bool
+    """The partition joins by this, if it is not in the transaction; else it has to be."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

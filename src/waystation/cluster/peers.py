@@ -27,7 +27,7 @@ _request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _encode = msgspec.msgpack.Encoder().encode
 
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
-Join = Callable[[JoinTransaction], Awaitable[Done]]
+Join = Callable[[JoinTransaction], Awaitable[None]]
 
 
 class Peers:
@@ -53,7 +53,8 @@ class Peers:
             if isinstance(request, Hurry):
                 return self._server.hurry(request)
             if isinstance(request, JoinTransaction):
-                return await self._join(request)
+                await self._join(request)
+                return Done()
             return await self._write_markers(request)
         except WaystationError as error:
             return Refused(type(error).__name__, str(error))

@@ -57,6 +57,7 @@ class Producers:
         self.by_id: dict[int, ProducerState] = {}
         self.open: dict[int, int] = {}  # producer id → first offset of its open transaction
         self.changed = False
+        self.ended = 0  # markers since the log was opened
 
     def check(self, header: Header) -> StoredBatch | None:
         """None: append it. A stored batch: this one is a duplicate of it. Raises if it may not be appended."""
@@ -120,6 +121,7 @@ class Producers:
     def end_transaction(self, header: Header, coordinator_epoch: int, now_ms: int) -> int | None:
         """A marker was appended. Returns where the transaction that it ends began, None if none was open."""
         self.changed = True
+        self.ended += 1
         state = self.by_id.get(header.producer_id)
         if state is None:
             state = self.by_id[header.producer_id] = ProducerState(header.producer_id, header.producer_epoch, [])

@@ -6,23 +6,21 @@ none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from waystation.broker.access.family import Family
-from waystation.cluster.transactions_elsewhere import Joining
+from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.errors import TransactionAbortable
 from waystation.transactions.listing import Listing, TransactionFilter
 from waystation.transactions.machine import Producer, Transaction
 from waystation.transactions.transacting import check_not_own
+from waystation.transactions.writers import CheckProduce
 
 NamedPartition = tuple[str, int]
-CheckProduce = Callable[[str | None, int, int, str, int], bool]
-"""Of transactional id, producer id, producer epoch, topic, partition: may a batch be appended, or join first?"""
 
 
 class TransactionAccess(Family):
@@ -72,31 +70,31 @@ class TransactionAccess(Family):
         self._ask("write", "transactional-id", transactional_id)
         return self._broker.transactions.verify_partitions(transactional_id, producer, partitions)
 
-    @property
-    def _joining(self) -> TransactionCoordinator | Joining:
-        return self._broker.transactions if self._broker.member is None else self._broker.joining
-
     def producing(self, transactional_id: str | None) -> CheckProduce:
         """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
+        Who does not say whose transaction it is may not write in it, as with Kafka.
 
         The append has to follow that without an `await` between, else the transaction may have ended before it."""
-        self._ask("write", "transactional-id", transactional_id or "")
-        return self._joining.check_produce
+        if transactional_id is None:
+            raise NotAllowed(
+                "a transactional batch came without a transactional id; name it in the request", "transactional-id"
+            )
+        self._ask("write", "transactional-id", transactional_id)
+        return self._broker.writers.check_for(transactional_id)
+
+    def elsewhere(self, transactional_id: str) -> bool:
+        """Whether another broker coordinates it: then a batch has to be announced to that one (`add_producing`) before
+        the first one of a transaction in each partition."""
+        self._ask("write", "transactional-id", transactional_id)
+        return self._broker.writers.elsewhere(transactional_id)
 
     async def add_producing(
-        self, transactional_id: str | None, producer: Producer, topic: str, index: int, *, verify: bool = False
+        self, transactional_id: str, producer: Producer, topic: str, index: int, *, joins: bool = True
     ) -> None:
-        """A partition joins because data for it arrived (KIP-890); durable when this returns. `verify`: it has to be in
-        the transaction already, and another node knows that."""
-        self._ask_writing(transactional_id or "", {topic})
-        if self._broker.member is None:
-            await self._broker.transactions.add_implicitly(transactional_id, *producer, topic, [index])
-        else:
-            await self._broker.joining.add_implicitly(transactional_id, *producer, topic, [index], verify=verify)
-
-    def coordinated_elsewhere(self, transactional_id: str) -> bool:
-        """Whether another node has to be asked which partitions are in the transaction."""
-        return self._broker.member is not None and self._broker.joining.elsewhere(transactional_id)
+        """A partition joins because data for it arrived (KIP-890); durable when this returns. Not `joins`: it has to be
+        in the transaction, or InvalidTransactionState."""
+        self._ask_writing(transactional_id, {topic})
+        await self._broker.writers.join(transactional_id, producer, topic, index, joins=joins)
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:
         """A group's offsets join the transaction; durable when this returns."""
@@ -118,10 +116,11 @@ class TransactionAccess(Family):
         """Offsets that are seen when the transaction is committed. `joins`: they join it by this (KIP-890), else they
         have to be part of it. One result for each, in the same order."""
         self._ask_committing(transactional_id, group_id)
-        transactions = self._broker.transactions
-        if self._broker.member is not None:  # the group's coordinator is asked, and may not be the transaction's
-            partition = self._broker.groups.partition_for(group_id)
-            await self._broker.joining.add_offsets(transactional_id, producer, OFFSETS_TOPIC, partition)
+        transactions, writers = self._broker.transactions, self._broker.writers
+        if writers.elsewhere(transactional_id):
+            place = OFFSETS_TOPIC, self._broker.groups.partition_for(group_id)
+            if not writers.check_for(transactional_id)(transactional_id, *producer, *place):
+                await writers.join(transactional_id, producer, *place, joins=joins)
         elif joins:
             await transactions.add_offsets_implicitly(transactional_id, producer, group_id)
         elif not transactions.check_offsets(transactional_id, producer, group_id):

@@ -7,7 +7,6 @@ from waystation.broker.access.access import KnownQueue as KnownQueue
 from waystation.broker.access.access import RouteTable as RouteTable
 from waystation.broker.access.placement import Reassignment as Reassignment
 from waystation.broker.access.queue_figures import QueueFigures as QueueFigures
-from waystation.broker.access.transactions import CheckProduce as CheckProduce
 from waystation.broker.access.transactions import NamedPartition as NamedPartition
 from waystation.cluster.placing import WantedReplicas as WantedReplicas
 from waystation.cluster.state import NOBODY as NOBODY
@@ -27,6 +26,7 @@ from waystation.groups.calls import SyncRequest as SyncRequest
 from waystation.groups.calls import TopicPartition as TopicPartition
 from waystation.groups.errors import IllegalGeneration as IllegalGeneration
 from waystation.groups.errors import MemberIdRequired as MemberIdRequired
+from waystation.groups.errors import NotCoordinator as NotCoordinator
 from waystation.groups.errors import UnknownGroup as UnknownGroup
 from waystation.groups.settings import CONSUMER_SETTINGS as CONSUMER_SETTINGS
 from waystation.health.lags import GroupLag as GroupLag
@@ -94,6 +94,7 @@ from waystation.topics.record_tracing import traced_from as traced_from
 from waystation.topics.topics import Topic as Topic
 from waystation.topics.topics import check_partitions as check_partitions
 from waystation.transactions import transacting
+from waystation.transactions.errors import CoordinatorAway as CoordinatorAway
 from waystation.transactions.errors import InvalidTransactionState as InvalidTransactionState
 from waystation.transactions.errors import TransactionAbortable as TransactionAbortable
 from waystation.transactions.listing import TransactionFilter as TransactionFilter
@@ -101,6 +102,7 @@ from waystation.transactions.machine import NO_EPOCH as NO_EPOCH
 from waystation.transactions.machine import NO_PRODUCER_ID as NO_PRODUCER_ID
 from waystation.transactions.machine import Producer as Producer
 from waystation.transactions.transacting import Tx as Tx
+from waystation.transactions.writers import CheckProduce as CheckProduce
 
 EXCHANGE_KINDS = table.KINDS
 INBOX_PREFIX = inboxes.PREFIX

@@ -16,9 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import (
     CheckProduce,
+    CoordinatorAway,
     Failures,
     Header,
     InvalidTransactionState,
+    NotCoordinator,
     Producer,
     Receipt,
     TransactionAbortable,
@@ -68,24 +70,24 @@ def _proceed(
     access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
-    if request.transactional_id is not None and _may_join(access, request):
+    transactional_id = request.transactional_id
+    if transactional_id is not None and _may_have_to_join(access, request, transactional_id):
         missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
-            return _join_and_append(access, own, missing, answer)
+            return _join_and_append(access, own, transactional_id, missing, answer)
     _append_all(access, request, answer)
     return None
 
 
-def _may_join(access: Access, request: ProduceRequest) -> bool:
-    """Whether partitions are looked at before anything is appended: they join by being written to, or another node has
-    to be asked whether they are in the transaction."""
+def _may_have_to_join(access: Access, request: ProduceRequest, transactional_id: str) -> bool:
+    """Whether batches may have to be announced to the coordinator: they join by that, or it is another broker."""
     if request.version >= produce_codec.IMPLICIT_TRANSACTION:
         return True
     try:
-        return access.transactions.coordinated_elsewhere(request.transactional_id or "")
+        return access.transactions.elsewhere(transactional_id)
     except WaystationError:
-        return False  # found again, and answered, when it comes to appending
+        return True  # it is met again, and answered, when the coordinator is asked
 
 
 def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
@@ -164,18 +166,29 @@ def _may_produce(access: Access, request: ProduceRequest) -> CheckProduce:
 
 
 async def _join_and_append(
-    access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+    access: Access,
+    request: ProduceRequest,
+    transactional_id: str,
+    missing: list[tuple[Producer, str, int]],
+    answer: Answer,
 ) -> None:
     for producer, topic, index in missing:
         try:
-            verify = request.version < produce_codec.IMPLICIT_TRANSACTION
-            await access.transactions.add_producing(request.transactional_id, producer, topic, index, verify=verify)
+            joins = request.version >= produce_codec.IMPLICIT_TRANSACTION
+            await access.transactions.add_producing(transactional_id, producer, topic, index, joins=joins)
         except WaystationError as error:
-            code = refused(access.meter, error)
+            code = _code(access, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]
             answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
             return
     _append_all(access, request, answer)
+
+
+def _code(access: Access, error: WaystationError) -> ErrorCode:
+    """Where a transaction's coordinator cannot be asked now: of the codes that mean "later", the one that all producers
+    retry. Those about coordinators they expect in other answers."""
+    code = refused(access.meter, error)
+    return ErrorCode.not_enough_replicas if isinstance(error, CoordinatorAway | NotCoordinator) else code
 
 
 def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None:
@@ -189,7 +202,7 @@ def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None
             receipts.append(_append(access, request, part, result))
             appended.append(result)
         except WaystationError as error:
-            result.error = refused(access.meter, error)
+            result.error = _code(access, error)
             result.message = str(error)
             result.base_offset = -1
             if isinstance(error, InvalidRecord | InvalidTimestamp):
