@@ -39,6 +39,7 @@ class Up:
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.data, self.ready, self.log = folder / "trial", folder / "ready.json", folder / "up.log"
         command = [*PROGRAM, "cluster", "up", "--nodes", str(nodes), "--data", str(self.data)]
+        self.ready.unlink(missing_ok=True)  # of a command that was killed
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--ready-file", str(self.ready)], stdout=log, stderr=log, env=ENVIRONMENT
