@@ -23,6 +23,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster import elections, in_sync, reassignment
 from waystation.cluster.link import Links
 from waystation.cluster.membership import Membership
+from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.peer import Key
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
@@ -51,7 +52,6 @@ from waystation.world import World
 
 logger = event_logger("waystation.cluster")
 
-MIN_IN_SYNC = "min.insync.replicas"
 INTERNAL_REPLICAS = 3
 LOOK_S = 0.25
 STAGGER_S = 0.1
@@ -459,11 +459,7 @@ class Leadership:
         return fetcher is None or fetcher.silent or now - fetcher.heard > SILENT_S
 
     def _min_in_sync(self, replica: _Replica, state: PartitionState) -> int:
-        """`min.insync.replicas`, or where nobody has set it: 2 of three or more replicas, and 1 of fewer."""
-        topic = replica.partition.topic
-        if MIN_IN_SYNC in topic.overrides or self._settings.source(MIN_IN_SYNC) != "default":
-            return topic.settings.min_insync_replicas
-        return 2 if len(state.replicas) - len(state.adding) >= 3 else 1
+        return min_in_sync(self._settings, replica.partition.topic, state)
 
     def _tend(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
         """What a leader asks the store for."""
